@@ -15,7 +15,7 @@ from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.config import Settings, forget_application_kafka_config
-from otel_mqtrace.hooks._guard import failures, note_failure
+from otel_mqtrace.hooks.guard import failures, note_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -151,11 +151,11 @@ class ClientInstrumentor:
         left to their blocks of which none came, ``outcome_too_late`` failures in blocks that came after the span had
         ended, ``failed in …`` failures of ours.
         """
-        from otel_mqtrace.hooks._unrecorded import unrecorded  # noqa: PLC0415 - loaded with the clients
+        from otel_mqtrace.hooks.outcome import missing_counts  # noqa: PLC0415 - loaded with the clients
         from otel_mqtrace.hooks.transaction import overflowed  # noqa: PLC0415 - loaded with the clients
 
         failed = {f"failed in {place}": count for place, count in failures().items()}
-        return {"transaction_too_long": overflowed(), **unrecorded(), **failed}
+        return {"transaction_too_long": overflowed(), **missing_counts(), **failed}
 
     @property
     def refused_exporters(self) -> dict[str, str]:

@@ -18,8 +18,8 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError
-from otel_mqtrace.hooks._once import Once
-from otel_mqtrace.hooks._sdk import processors_of, take_off
+from otel_mqtrace.hooks.guard import OnceFlag
+from otel_mqtrace.hooks.sampling import processors_of, remove_processor
 from otel_mqtrace.settings_text import without_password
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
@@ -89,8 +89,8 @@ class ProviderBinding:
         self._ready = ready
         self._options = options
         self._wanted = bool(ready or settings.exporters)
-        self._turn = Once()
-        self._unsaid = Once()
+        self._turn = OnceFlag()
+        self._unsaid = OnceFlag()
         self.processor: MqTraceSpanProcessor | None = None
         self.refused_exporters: dict[str, str] = {}
         """Exporters that were asked for and could not be attached: name → why."""
@@ -102,19 +102,19 @@ class ProviderBinding:
 
     def ensure_attached(self) -> None:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
-        if self._turn.is_left:
+        if not self._turn.is_set:
             self.attach()
-            if self._turn.is_left and self._unsaid.take():
+            if not self._turn.is_set and self._unsaid.try_set():
                 _warn_nothing_is_recorded()
 
     def attach(self) -> None:
         """Attach once, as soon as there is a provider to attach to."""
-        if not self._turn.is_left:
+        if self._turn.is_set:
             return
         provider: Any = self.provider
         if not hasattr(provider, "add_span_processor"):
             return
-        if not self._turn.take():
+        if not self._turn.try_set():
             return
         self._provider = provider
         if not self._wanted:
@@ -138,7 +138,7 @@ class ProviderBinding:
     def detach(self) -> None:
         """Flush and stop our processor and take it off the provider again, unless another attachment holds it."""
         processor, self.processor = self.processor, None
-        self._turn.take()
+        self._turn.try_set()
         if processor is None:
             return
         holders = _holders.get(processor, [])
@@ -147,7 +147,7 @@ class ProviderBinding:
         if holders:
             return
         processor.shutdown()
-        take_off(self._provider, processor)
+        remove_processor(self._provider, processor)
 
     def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings

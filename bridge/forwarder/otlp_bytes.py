@@ -24,7 +24,7 @@ from bridge.forwarder.span_fields import (
     speakable,
 )
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._message import say_rocketmq
+from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import KEY_SEPARATOR, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
@@ -213,7 +213,7 @@ def _said_again(field: str, value: Any) -> dict[str, AttributeValue]:
     """Return what RocketMQ's own names say of a field."""
     said = _attributes_of(field, value)
     ours = set(said)
-    say_rocketmq(said, {})
+    add_rocketmq_fields(said, {})
     return {name: value for name, value in said.items() if name not in ours}
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._left_behind import end_left_behind
-from otel_mqtrace.hooks._once import Once
+from otel_mqtrace.hooks.guard import OnceFlag, guarded
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import MessageSource, sources
 
 if TYPE_CHECKING:
@@ -66,14 +65,14 @@ class Patches:
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.untraceable: list[str] = []
-        self._conflict = Once()
+        self._conflict = OnceFlag()
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
         """Patch the client and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
         if cls.find_conflict() is not None:
-            patches._conflict.take()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
+            patches._conflict.try_set()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
         cls.active.tracing = tracing
         cls.active.on_new_client = patches.on_new_client
         sources.append(cls.source)
@@ -100,8 +99,8 @@ class Patches:
     @guarded("Patches.on_new_client")
     def on_new_client(self) -> None:
         """Warn once if another instrumentation has wrapped the client after us."""
-        other = self.find_conflict() if self._conflict.is_left else None
-        if other is not None and self._conflict.take():
+        other = self.find_conflict() if not self._conflict.is_set else None
+        if other is not None and self._conflict.try_set():
             _log.warning(
                 "mqtrace: %s wraps %s on top of mqtrace, so messages are traced twice, or by it alone: "
                 "switch it off, or uninstrument mqtrace",
@@ -114,7 +113,7 @@ class Patches:
         self.active.stop()
         undoing = [change.undo for change in reversed(self.changes)]
         self.changes = []
-        for step in (*undoing, self._remove_source, *self.stop(), end_left_behind):
+        for step in (*undoing, self._remove_source, *self.stop(), drain_deferred_ends):
             _run(step)
 
     def survey(self) -> dict[str, list[str]]:

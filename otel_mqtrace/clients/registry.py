@@ -8,18 +8,17 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._calls import EndedIds, RecordedCall, ended_call
-from otel_mqtrace.hooks._unrecorded import UNHANDLED, note_unrecorded
-from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
-from otel_mqtrace.hooks.process import OwnSpan, Responsibility
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.consume import ConsumeHook, EndedIds, ProcessSpan, ended_span
+from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing
+from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from otel_mqtrace.clients.state import ActiveTracing
-    from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["MAX_MESSAGES", "Entry", "LiveObjects", "MessageRegistry"]
@@ -59,9 +58,9 @@ def _remover(objects: dict[int, weakref.ref[_T]], key: int) -> Callable[[weakref
 class _Consumer(Protocol):
     """The tracing state of a consumer."""
 
-    def take(self, message: Any, call: ProcessCall) -> Responsibility: ...
+    def take(self, message: Any, call: ProcessSpan) -> ProcessSpanOwner: ...
 
-    def open(self, message: Any, tracing: Tracing) -> Responsibility | None: ...
+    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
 
     def abandon(self) -> object: ...
 
@@ -83,7 +82,7 @@ Entry = tuple[
     "int | None",
     "int | None",
     int,
-    "ProcessCall | weakref.ref[ProcessCall] | EndedIds | None",
+    "ProcessSpan | EndedIds | None",
     bool,
 ]
 """Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
@@ -125,7 +124,7 @@ class MessageRegistry:
         messages: Sequence[Any],
         positions: Sequence[IncomingMessage],
         owner: int,
-        calls: Sequence[ProcessCall | None],
+        calls: Sequence[ProcessSpan | None],
         awaited: AbstractSet[int] = frozenset(),
     ) -> None:
         """Remember which consumer handed ``messages`` over and the automatic span of each.
@@ -133,15 +132,18 @@ class MessageRegistry:
         ``owner`` is the number of :meth:`register`; ``awaited`` are the indexes of messages left to a block.
         """
         for index, (message, where, call) in enumerate(zip(messages, positions, calls, strict=True)):
-            kept = None if call is None else call.remembered
-            self.remember(id(message), (where.topic, where.partition, where.offset, owner, kept, index in awaited))
+            self.remember(id(message), (where.topic, where.partition, where.offset, owner, call, index in awaited))
 
-    def remember(self, key: int, entry: Entry) -> None:
-        """Remember one message by its identity."""
+    def remember(self, key: int, entry: Entry, ended: tuple[int, Entry] | None = None) -> None:
+        """Remember one message by its identity; of ``ended``, which was handled since, keep only the ids."""
         entries = self._entries
+        if ended is not None and entries.get(ended[0]) is ended[1]:
+            topic, partition, offset, owner, call, _ = ended[1]
+            kept = call.ended_ids or call if isinstance(call, ProcessSpan) else call
+            entries[ended[0]] = (topic, partition, offset, owner, kept, False)
         before = entries.pop(key, None)  # an id that is used again goes to the end
         if before is not None and before[_AWAITED]:
-            note_unrecorded(UNHANDLED)
+            count_missing(UNHANDLED)
         entries[key] = entry
         while len(entries) > self._max:
             try:
@@ -149,13 +151,7 @@ class MessageRegistry:
             except KeyError:  # another thread was here as well
                 return
             if dropped[_AWAITED]:
-                note_unrecorded(UNHANDLED)
-
-    def replace_ended(self, call: RecordedCall, key: int, entry: Entry) -> None:
-        """Keep only the ids of a message that was handled, if ``entry``, with its ``call``, is what is remembered."""
-        topic, partition, offset, owner, known, _ = entry
-        if known is call and self._entries.get(key) is entry:
-            self._entries[key] = (topic, partition, offset, owner, call.ended_ids, False)
+                count_missing(UNHANDLED)
 
     def abandon(self) -> None:
         """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""
@@ -171,7 +167,7 @@ class MessageRegistry:
         """Forget every message."""
         self._drop(list(self._entries))
 
-    def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
+    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
         adapter = self._adapter
         tracing = adapter.active.tracing
@@ -186,15 +182,14 @@ class MessageRegistry:
             # Handled a second time it is a second attempt, with its own span.
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
-            held = call() if isinstance(call, weakref.ref) else call
-            if owner is not None and held is not None:
-                return owner.take(message, ended_call(held) if isinstance(held, EndedIds) else held)
+            if owner is not None and call is not None:
+                return owner.take(message, ended_span(call) if isinstance(call, EndedIds) else call)
         own: _Consumer | None = known_state(consumer) or owner
         if own is not None:
             return own.open(message, tracing)
-        hook = ConsumeHook(tracing=tracing, facts=ClientFacts())  # never traced: no group and no server is known
+        hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
         calls = hook.before([adapter.incoming(message)])
-        return OwnSpan(hook, calls[0]) if calls else None
+        return SingleOwner(hook, calls[0]) if calls else None
 
     def _remove_owner(self, owner: int) -> None:
         self._owners.pop(owner, None)
@@ -205,7 +200,7 @@ class MessageRegistry:
         for key in keys:
             entry = self._entries.pop(key, None)
             if entry is not None and entry[_AWAITED]:
-                note_unrecorded(UNHANDLED)
+                count_missing(UNHANDLED)
 
     def _owner(self, number: int) -> _Consumer | None:
         reference: Callable[[], _Consumer | None] | None = self._owners.get(number)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.registry import MAX_MESSAGES, LiveObjects
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import Headers, indexed
-from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.propagation import Headers, creation_of, index_headers
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
 
 if TYPE_CHECKING:
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.clients.patching import Begin
-    from otel_mqtrace.hooks.incoming import IncomingMessage
-    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
     from otel_mqtrace.hooks.transaction import TransactionHook
     from otel_mqtrace.model import TransactionState
 
@@ -32,8 +31,8 @@ class Positions:
     A settlement names offsets only. Consumers remember this as long as settlements are recorded.
     """
 
-    def __init__(self, facts: ClientFacts) -> None:
-        self.facts = facts
+    def __init__(self, info: ClientInfo) -> None:
+        self.info = info
         self._hook: SettleHook | None = None
         self._tracing: Tracing | None = None
         self._headers: OrderedDict[tuple[str, int | None, int | None], Headers] = OrderedDict()
@@ -43,7 +42,7 @@ class Positions:
     def hook(self, tracing: Tracing) -> SettleHook:
         """Return the hook of the Tracing in force."""
         if self._hook is None or self._tracing is not tracing:
-            self._hook = SettleHook(tracing=tracing, facts=self.facts)
+            self._hook = SettleHook(tracing=tracing, info=self.info)
             self._tracing = tracing
         return self._hook
 
@@ -59,7 +58,7 @@ class Positions:
     def creation_context(self, topic: str, partition: int | None, offset: int | None) -> SpanContext | None:
         """Return the context in which the message there was created, while it is remembered."""
         headers = self._headers.get((topic, partition, offset))
-        return None if headers is None else creation_of(indexed(headers))
+        return None if headers is None else creation_of(index_headers(headers))
 
     def unsettled(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
         """Return where the application stands in each partition it was handed something of that is not settled yet.
@@ -95,7 +94,7 @@ def find_creation_context(
 ) -> SpanContext | None:
     """Return what any consumer of ``server`` (and of the group, where it is known) remembers of a message."""
     for each in _consumers.all():
-        if each.facts.server == server and group_name in {None, each.facts.group_name}:
+        if each.info.server == server and group_name in {None, each.info.group_name}:
             creation = each.creation_context(topic, partition, offset)
             if creation is not None:
                 return creation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_mqtrace.hooks._left_behind import when_collected
+from otel_mqtrace.hooks.outcome import when_collected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from opentelemetry import propagate
 
 from otel_mqtrace.config import application_kafka_config
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

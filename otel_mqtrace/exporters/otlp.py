@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace.spans.mapping import attributes_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
-from otel_mqtrace.spans.told import attributes_of, plainly
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Reques
     errors: list[int] = []
     spans = 0
     for batch in batches:
-        body, unencoded = encode_spans(batch, plainly, attributes_of)
+        body, unencoded = encode_spans(batch, attributes_of)
         for error, number in Counter(map(repr, unencoded.values())).items():
             _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
         if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:

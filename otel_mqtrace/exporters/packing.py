@@ -17,9 +17,8 @@ from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.records.span import NativeRecord
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
-from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.spans.mapping import raw_attribute, trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
-from otel_mqtrace.spans.told import plainly, told
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
@@ -244,7 +243,7 @@ def has_record(span: ReadableSpan) -> bool:
     """
     if getattr(span, "is_record", False):
         return True
-    trace_type = told(span, semconv.MQTRACE_TRACE_TYPE)  # on the application's thread
+    trace_type = raw_attribute(span, semconv.MQTRACE_TRACE_TYPE)  # on the application's thread
     if trace_type is None:
         return lost_its_type(span)
     return span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB
@@ -347,9 +346,8 @@ class SpanPacker:
             record: NativeRecord | None = write(self._dialect)
             if record is not None and len(record.body) <= self._max_message_bytes:
                 return record
-        read = plainly(span)
-        trace_ctx = trace_context_of(read)
-        if hit := limits_hit(read):
+        trace_ctx = trace_context_of(span)
+        if hit := limits_hit(span):
             unmapped[origin] = TRUNCATED
             self._warn_once(hit)
             trace_ctx = trace_ctx and _with_whole_names(trace_ctx, span)

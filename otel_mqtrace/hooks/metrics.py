@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 from opentelemetry.context import get_current
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._sdk import is_collected
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.sampling import is_collected
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""This module knows the explicit form of handling a message: ``process`` as a block, a decorator and an iterator.
+"""Handle a message explicitly: ``process`` as a block, a decorator and an iterator.
 
 ::
 
@@ -13,32 +13,428 @@
         if not bill(message):
             process.failed()
 
-The span is current inside, an exception is recorded and re-raised, and the span that automatic mode may have opened for
-the same message is taken over, never doubled. Where nothing is instrumented all of it does nothing.
+The span is current inside, an exception is recorded and raised again, and the span that automatic mode may have opened
+for the same message is taken over, never doubled. Where nothing is instrumented, all of it does nothing.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, overload
 
-from otel_mqtrace.hooks._block import Block, LateSpan, MessageSource, OwnSpan, Responsibility, SharedSpan, sources
-from otel_mqtrace.hooks._decorated import decorated
-from otel_mqtrace.hooks._ending import Handling
-from otel_mqtrace.hooks._loop import AsyncLoop, Loop
-from otel_mqtrace.hooks._scope import handled_here
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import OUTCOME_TOO_LATE, Handling, count_missing, defer_end
+from otel_mqtrace.hooks.scope import BlockScope, handled_here, processing_context
+from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable
+    from types import TracebackType
 
-    from otel_mqtrace.model import ContextCode
+    from opentelemetry.context import Context
 
-__all__ = ["Handling", "LateSpan", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "process", "sources"]
+    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+
+__all__ = [
+    "AsyncLoop",
+    "BatchOwner",
+    "Block",
+    "Handling",
+    "LateOwner",
+    "Loop",
+    "MessageSource",
+    "ProcessSpanOwner",
+    "SingleOwner",
+    "process",
+    "sources",
+]
 
 _M = TypeVar("_M")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
+# -- who ends a process span ------------------------------------------------------------------------------------
+class ProcessSpanOwner(Protocol):
+    """Ends a process span: one block, or the last of several."""
+
+    @property
+    def call(self) -> ProcessSpan:
+        """The span and what should be current while the message is handled."""
+        ...
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """Set how the handling of one message ended."""
+        ...
+
+    def defer(self, code: ContextCode) -> None:
+        """Set the same in a finaliser: the next hook records it."""
+        ...
+
+
+class MessageSource(Protocol):
+    """The messages of an instrumented client."""
+
+    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+        """Take over the open span of ``message``, or open one; ``None`` for a message of another client."""
+        ...
+
+
+sources: Final[list[MessageSource]] = []
+"""The instrumented clients; each adds itself when it is patched and removes itself when it is restored."""
+
+
+class SingleOwner:
+    """Ends a process span that belongs to one block."""
+
+    def __init__(self, hook: ConsumeHook, call: ProcessSpan) -> None:
+        self._hook = hook
+        self.call = call
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """End the span."""
+        self._hook.after(self.call, code=code, exception=exception)
+
+    def defer(self, code: ContextCode) -> None:
+        """End it as of now."""
+        defer_end(self._hook, self.call, code=code)
+
+
+class LateOwner:
+    """Counts the outcome of a block that came after the next poll had ended its message's span."""
+
+    def __init__(self, call: ProcessSpan) -> None:
+        self.call = call
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """Count an outcome that the span does not have."""
+        del exception
+        if code is not ContextCode.SUCCESS:
+            count_missing(OUTCOME_TOO_LATE)
+
+    def defer(self, code: ContextCode) -> None:
+        """As in any other case."""
+        self.finish(code, None)
+
+
+class BatchOwner:
+    """Ends the span of a batch with the last block of its messages, with the worst outcome of them.
+
+    ``blocks`` counts those that came.
+    """
+
+    def __init__(self, hook: ConsumeHook, call: ProcessSpan) -> None:
+        self._hook = hook
+        self.call = call
+        self.blocks = 0
+        self._left = call.messages
+        self._worst = ContextCode.SUCCESS
+        self._exception: BaseException | None = None
+
+    @property
+    def worst(self) -> tuple[ContextCode, BaseException | None]:
+        """The worst outcome so far."""
+        return self._worst, self._exception
+
+    @property
+    def is_shared_out(self) -> bool:
+        """Whether each of its messages has had a block of its own."""
+        return self.blocks >= self.call.messages
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """Note the outcome of one message."""
+        if self._is_last(code, exception):
+            self._hook.after(self.call, code=self._worst, exception=self._exception)
+
+    def defer(self, code: ContextCode) -> None:
+        """Note the outcome of a message in a finaliser."""
+        if self._is_last(code, None):
+            defer_end(self._hook, self.call, code=self._worst, exception=self._exception)
+
+    def _is_last(self, code: ContextCode, exception: BaseException | None) -> bool:
+        if code is not ContextCode.SUCCESS and self._worst is ContextCode.SUCCESS:
+            self._worst, self._exception = code, exception
+        self._left -= 1
+        return self._left <= 0
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------
+class Block:
+    """``with process(message)``: makes the span current, undoes that, and ends the span; also ``async with``.
+
+    The message is the first of ``candidates`` that a client knows. :meth:`suspend` and :meth:`resume` are for a handler
+    that is left and entered again, a generator.
+    """
+
+    def __init__(self, candidates: Iterable[object], consumer: object | None) -> None:
+        self._candidates = candidates
+        self._consumer = consumer
+        self._owner: ProcessSpanOwner | None = None
+        self._scope: BlockScope | None = None
+        self._suspended: Context | None = None
+        self.handling = Handling()
+
+    def __enter__(self) -> Handling:
+        """Open the span, or take it over, and make it current."""
+        self._enter()
+        return self.handling
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Restore what was current; the span ends, unless other messages share it."""
+        self._exit(exception)
+
+    async def __aenter__(self) -> Handling:
+        """As ``with``: nothing here waits."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """As ``with``."""
+        self._exit(exception)
+
+    @guarded("process.enter")
+    def _enter(self) -> None:
+        self._owner = _owner_of(self._candidates, self._consumer)
+        if self._owner is not None:
+            call = self._owner.call
+            self.handling = Handling(call.span)
+            self._scope = BlockScope(processing_context(call.process_ctx, self.handling))
+
+    @guarded("process.exit")
+    def _exit(self, exception: BaseException | None) -> None:
+        if self._scope is not None:
+            self._scope.leave()
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return
+        if exception is None:
+            owner.finish(self.handling.code, None)
+        elif isinstance(exception, GeneratorExit):  # the handler was abandoned: its outcome is unknown
+            owner.finish(ContextCode.RETURNNULL, None)
+        else:
+            owner.finish(ContextCode.EXCEPTION, exception)
+
+    @guarded("process.dropped")
+    def drop(self) -> None:
+        """End a message whose loop was collected or left: its outcome is unknown."""
+        if self._scope is not None:
+            self._scope.leave()
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.defer(ContextCode.RETURNNULL)
+
+    @guarded("process.suspend")
+    def suspend(self) -> None:
+        """Stop being current, remembering what the handler had made current."""
+        if self._scope is not None:
+            self._suspended = self._scope.suspend()
+
+    @guarded("process.resume")
+    def resume(self) -> None:
+        """Continue where it was suspended."""
+        if self._scope is not None and self._suspended is not None:
+            self._scope = BlockScope(self._suspended)
+
+
+def _owner_of(candidates: Iterable[object], consumer: object | None) -> ProcessSpanOwner | None:
+    for candidate in candidates:
+        for source in sources:
+            owner = source.owner_of(candidate, consumer)
+            if owner is not None:
+                return owner
+    return None
+
+
+# -- decorated functions ----------------------------------------------------------------------------------------
+def _decorated(function: _F, consumer: object | None = None) -> _F:
+    """Return ``function`` with a block around it, a function of the same kind.
+
+    The body of a generator runs in pieces: between them its caller's context is current.
+    """
+    make = next((make for is_kind, make in _KINDS if _is_of_kind(is_kind, function)), _plain)
+    return functools.wraps(function)(make(function, consumer))  # type: ignore[return-value]  # it is called alike
+
+
+def _is_of_kind(is_kind: Callable[[object], bool], function: Callable[..., Any]) -> bool:
+    """A callable object is of the kind of its ``__call__``."""
+    return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004 - its kind is asked, not whether
+
+
+def _plain(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _block(args, kwargs, consumer) as handling:
+            return _with_outcome(handling, function(*args, **kwargs))
+
+    return call
+
+
+def _coroutine(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with _block(args, kwargs, consumer) as handling:
+            return _with_outcome(handling, await function(*args, **kwargs))
+
+    return call
+
+
+def _generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        block = _block(args, kwargs, consumer)
+        with block as handling:
+            body: Generator[Any, Any, Any] = function(*args, **kwargs)
+            step: Callable[[], Any] = functools.partial(next, body)
+            while True:
+                try:
+                    given = step()
+                except StopIteration as stop:
+                    return _with_outcome(handling, stop.value)
+                block.suspend()
+                try:
+                    sent = yield given
+                except GeneratorExit:
+                    block.resume()
+                    body.close()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - the body handles it
+                    step = functools.partial(body.throw, thrown)
+                else:
+                    step = functools.partial(body.send, sent)
+                block.resume()
+
+    return call
+
+
+def _async_generator(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        block = _block(args, kwargs, consumer)
+        with block:
+            body: AsyncGenerator[Any, Any] = function(*args, **kwargs)
+            step: Callable[[], Any] = functools.partial(anext, body)
+            while True:
+                try:
+                    given = await step()
+                except StopAsyncIteration:
+                    return
+                block.suspend()
+                try:
+                    sent = yield given
+                except GeneratorExit:
+                    block.resume()
+                    await body.aclose()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001 - as above
+                    step = functools.partial(body.athrow, thrown)
+                else:
+                    step = functools.partial(body.asend, sent)
+                block.resume()
+
+    return call
+
+
+_KINDS = (
+    (inspect.iscoroutinefunction, _coroutine),
+    (inspect.isasyncgenfunction, _async_generator),
+    (inspect.isgeneratorfunction, _generator),
+)
+
+
+def _block(args: tuple[Any, ...], kwargs: dict[str, Any], consumer: object | None) -> Block:
+    """The message is the first argument that a client knows: methods have ``self`` before it."""
+    return Block((*args, *kwargs.values()), consumer)
+
+
+def _with_outcome(handling: Handling, returned: Any) -> Any:
+    if isinstance(returned, ContextCode):
+        handling.outcome(returned)
+    return returned
+
+
+# -- loops ------------------------------------------------------------------------------------------------------
+class _Current:
+    """The message that the loop's body has now, if any."""
+
+    def __init__(self, consumer: object | None) -> None:
+        self._consumer = consumer
+        self._block: Block | None = None
+
+    def take(self, message: object) -> None:
+        self._block = Block((message,), self._consumer)
+        self._block.__enter__()
+
+    def finish(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(GeneratorExit, GeneratorExit(), None)
+
+    def drop(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.drop()
+
+
+class Loop(Iterator[_M], Generic[_M]):
+    """``for message in process.each(messages)``: each span is current until the next message, or until the loop ends.
+
+    A plain iterator, because one that is dropped stops being current there and then, while asyncio closes a dropped
+    asynchronous generator later, in a task of its own. A generator that it iterates over is closed with it.
+    """
+
+    def __init__(self, messages: Iterable[_M], consumer: object | None) -> None:
+        self._current = _Current(consumer)
+        self._messages = iter(messages)
+
+    def __next__(self) -> _M:
+        """End the current message, which was handled, and return the next."""
+        self._current.finish()
+        message = next(self._messages)
+        self._current.take(message)
+        return message
+
+    def close(self) -> None:
+        """End the current message with an unknown outcome, and close a generator that is iterated over."""
+        self._current.abandon()
+        if isinstance(self._messages, Generator):  # not anything with a close(): it may be the consumer itself
+            self._messages.close()
+
+    def __del__(self) -> None:
+        """End a message left by ``break``, ``return`` or an exception."""
+        self._current.drop()
+
+
+class AsyncLoop(AsyncIterator[_M], Generic[_M]):
+    """``async for message in process.each(messages)``."""
+
+    def __init__(self, messages: AsyncIterable[_M], consumer: object | None) -> None:
+        self._current = _Current(consumer)
+        self._messages = aiter(messages)
+
+    async def __anext__(self) -> _M:
+        """As the other loop's."""
+        self._current.finish()
+        message = await anext(self._messages)
+        self._current.take(message)
+        return message
+
+    async def aclose(self) -> None:
+        """As the other loop's ``close``."""
+        self._current.abandon()
+        if isinstance(self._messages, AsyncGenerator):
+            await self._messages.aclose()
+
+    def __del__(self) -> None:
+        """End a message left by ``break``, ``return``, an exception or a cancellation."""
+        self._current.drop()
+
+
+# -- the public name --------------------------------------------------------------------------------------------
 class _Process:
     """Callable as ``process(message)`` for a block and as ``@process`` for a function that takes the message."""
 
@@ -50,9 +446,9 @@ class _Process:
         its first step and ends with its last; closed before that it is ``RETURNNULL``.
         """
         if callable(target):
-            return decorated(target, consumer)
+            return _decorated(target, consumer)
         if target is None and consumer is not None:
-            return functools.partial(decorated, consumer=consumer)
+            return functools.partial(_decorated, consumer=consumer)
         return Block((target,), consumer)
 
     @overload
@@ -64,7 +460,7 @@ class _Process:
     ) -> Iterator[_M] | AsyncIterator[_M]:
         """Yield each message with its own process span current until the next one is asked for.
 
-        Leaving the loop early, by ``break`` or by an exception, ends the message at hand as ``RETURNNULL`` as soon as
+        Leaving the loop early, by ``break`` or by an exception, ends the current message as ``RETURNNULL`` as soon as
         the iterator is dropped; use a block where the outcome matters.
         """
         if isinstance(messages, AsyncIterable):
@@ -75,16 +471,16 @@ class _Process:
         """Return the handling of the message being processed here, by a block or automatically.
 
         It is found through the current context: in tasks that the handler starts and under spans of its own as well.
-        Where no message is being processed it is one of which nobody takes notice.
+        Where no message is being processed, it has no effect.
         """
         return handled_here() or Handling()
 
     def outcome(self, code: ContextCode | str) -> None:
-        """Say how the message being processed here ended: a ``ContextCode`` or its name."""
+        """Set the outcome of the message being processed here: a ``ContextCode`` or its name."""
         self.current().outcome(code)
 
     def failed(self) -> None:
-        """Say that the message being processed here was not handled and should come again."""
+        """Set that the message being processed here was not handled and should be delivered again."""
         self.current().failed()
 
 

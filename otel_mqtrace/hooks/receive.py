@@ -1,7 +1,6 @@
-"""This module knows what is recorded of one poll: when it really began, what it returned, or why it failed.
+"""Read received messages, and record the polls that returned them.
 
-Counted always, for the messaging metrics; a ``poll T`` CLIENT span only by the option ``receive_spans``, and of a poll
-that returned nothing only by ``empty_poll_spans`` as well.
+A poll is measured where a MeterProvider collects, and a ``poll T`` CLIENT span by ``receive_spans``.
 """
 
 from __future__ import annotations
@@ -9,125 +8,226 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import Link, SpanKind
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._ending import say_failure
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._scope import ambient_context
-from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
-from otel_mqtrace.spans.mapping import Attributes, Operation
+from otel_mqtrace.hooks.attributes import (
+    IncomingMessage,
+    add_header_fields,
+    add_known_fields,
+    add_rocketmq_fields,
+    key_text,
+    position_attributes,
+)
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends, record_failure
+from otel_mqtrace.hooks.propagation import HeaderIndex, header_text, index_headers, propagator_in_force
+from otel_mqtrace.hooks.scope import ambient_context
+from otel_mqtrace.model import MessageType
+from otel_mqtrace.spans.mapping import Attributes, Operation, SpanAttributes, share_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_mqtrace.hooks.metrics import MessagingMetrics
-    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from opentelemetry.trace import SpanContext
 
-__all__ = ["ReceiveHook"]
+    from otel_mqtrace.hooks.metrics import MessagingMetrics
+    from otel_mqtrace.hooks.propagation import PropagatorInForce
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+
+__all__ = ["MessageReader", "ReceiveHook"]
 
 _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
+_NORMAL: Final = MessageType.NORMAL.value
+_MAX_RETRIES: Final = 0x7FFF_FFFF  # RocketMQ's count is a Java int
+_MAX_RETRY_DIGITS: Final = 10
+_OWN_IN_A_BATCH: Final = (semconv.MESSAGING_KAFKA_OFFSET, semconv.MESSAGING_KAFKA_MESSAGE_KEY)
+"""Attributes that stay on the link where a call may return several messages, even when it returned one.
+
+As ``KafkaBatchRecordAttributes`` of OpenTelemetry's Java instrumentation: readers look in one place only.
+"""
+
+
+class MessageReader:
+    """Turns messages of one client into attributes of the mapping's table."""
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._server = info.server
+        self._is_rocketmq = info.is_rocketmq
+        self._retry_header = tracing.settings.retry_header
+        self._capture = tracing.capture
+
+    def split(
+        self, messages: Sequence[IncomingMessage], headers: Sequence[HeaderIndex], *, batch: bool
+    ) -> SpanAttributes:
+        """Return the attributes equal for all messages, for the span, and those of each, for its link."""
+        split = share_attributes(list(map(self.attributes, messages, headers)))
+        if split.links or not batch:
+            return split
+        own: Attributes = {name: split.span.pop(name) for name in _OWN_IN_A_BATCH if name in split.span}
+        return SpanAttributes(split.span, (own,) if own else ())
+
+    def attributes(self, message: IncomingMessage, headers: HeaderIndex) -> Attributes:
+        """Return the attributes of one message; a TraceBean in between would cost more than all the rest."""
+        topic = message.topic
+        attributes = position_attributes(topic, message.partition, message.offset)
+        # RocketMQ's getMsgId() has the same fallback: the physical id of a message without a unique one
+        msg_id = (
+            message.msg_id
+            or header_text(headers, semconv.HEADER_UNIQ_KEY)
+            or attributes.get(semconv.MQTRACE_OFFSET_MSG_ID)
+        )
+        attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
+        retries = message.retry_times
+        attributes[semconv.MQTRACE_RETRY_TIMES] = (
+            _retries_in(headers, self._retry_header) if retries is None else _bounded(retries)
+        )
+        attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        if headers:
+            add_header_fields(attributes, headers)
+        optional = {
+            semconv.MESSAGING_MESSAGE_ID: msg_id,
+            semconv.MQTRACE_STORE_HOST: message.store_host or self._server,
+            semconv.MQTRACE_STORE_TIME: message.timestamp_ms,
+            semconv.MESSAGING_MESSAGE_BODY_SIZE: message.body_length,
+            semconv.MESSAGING_KAFKA_MESSAGE_KEY: key_text(message.key),
+            semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE: True if message.tombstone else None,
+            semconv.MESSAGING_KAFKA_CLUSTER_ID: message.cluster_id,
+        }
+        for name, value in optional.items():
+            if value is not None:
+                attributes[name] = value
+        if message.tags is not None or message.keys or message.msg_type is not None:
+            add_known_fields(attributes, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
+        if self._capture is not None and message.headers:
+            attributes.update(self._capture.attributes(message.headers))
+        if self._is_rocketmq:
+            add_rocketmq_fields(attributes, headers, message_group=message.message_group)
+        return attributes
+
+
+def _retries_in(headers: HeaderIndex, name: str) -> int:
+    text = header_text(headers, name) if headers else None
+    if text is None or len(text) > _MAX_RETRY_DIGITS or not (text.isascii() and text.isdigit()):
+        return 0
+    return _bounded(int(text))
+
+
+def _bounded(number: int) -> int:
+    return number if 0 <= number <= _MAX_RETRIES else 0
 
 
 class ReceiveHook:
-    """One call for each poll, once it is over. None ever raises, and all cost next to nothing when nobody listens."""
+    """The half of :class:`~otel_mqtrace.hooks.consume.ConsumeHook` that a client which polls calls once a poll is over.
 
-    def __init__(self, tracing: Tracing, facts: ClientFacts, reader: MessageReader) -> None:
+    No method ever raises, and each costs next to nothing while nothing records or measures polls.
+    """
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing
-        self._reader = reader
-        self._spans = tracing.settings.receive_spans
-        self._empty = tracing.settings.receive_spans and tracing.settings.empty_poll_spans
-        self._constant: Attributes = {
-            **facts.attributes(),
+        self._reader = MessageReader(tracing, info)
+        self._poll_constant: Attributes = {
+            **info.attributes(),
             semconv.MESSAGING_OPERATION_NAME: _POLL.name,
             semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
         }
-        if facts.group_name is not None:
-            self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = facts.group_name
+        if info.group_name is not None:
+            self._poll_constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
+        self._polls = False  # a client that reports polls counts messages when they are received
+        self._poll_metrics: MessagingMetrics | None = None
+        self.records_polls = tracing.settings.receive_spans
+        """Whether each poll is a span, by ``receive_spans``."""
+        self._records_empty_polls = tracing.settings.receive_spans and tracing.settings.empty_poll_spans
 
-    def listens(self, metrics: MessagingMetrics | None) -> bool:
-        """Whether anybody wants to know of polls, where ``metrics`` are collected now."""
-        return self._spans or metrics is not None
+    def poll_begins(self) -> int | None:
+        """Return when the poll that begins now did, to be passed on at its end; ``None`` while nothing measures polls.
 
-    def received(self, messages: Sequence[IncomingMessage], *, start_ns: int, batch: bool) -> None:
-        """Count the messages a poll returned and, when asked for, record the poll."""
-        if self.listens(self._tracing.collecting):
+        From then on messages count when they are received; those of a client that never polls count when they are
+        handled.
+        """
+        self._polls = True
+        metrics = self._poll_metrics = self._tracing.collecting
+        return self._tracing.clock.wall_ns() if metrics is not None or self.records_polls else None
+
+    def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
+        """Measure a poll that returned ``messages``, and record it as a span where ``receive_spans`` asks for it.
+
+        ``start_ns`` is when it was called (:meth:`poll_begins`).
+        """
+        self._polls = True
+        if start_ns is None:
+            return
+        if deferred_ends:
+            drain_deferred_ends()
+        if self.records_polls or self._tracing.collecting is not None:
             self._received(messages, start_ns, batch=batch)
 
-    @property
-    def records(self) -> bool:
-        """Whether each poll is to be a span."""
-        return self._spans
-
     @guarded("ConsumeHook.count")
-    def count(self, topic: str, start_ns: int) -> None:
-        """Count one message and measure its poll."""
+    def count_received(self, topic: str, start_ns: int, messages: int = 1) -> None:
+        """Measure a poll without a span that returned so many messages of one topic."""
         tracing = self._tracing
         if (metrics := tracing.collecting) is not None:
-            attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-            metrics.received(attributes, 1)
+            attributes = {**self._poll_constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+            metrics.received(attributes, messages)
             metrics.operated(attributes, max(tracing.clock.wall_ns() - start_ns, 0))
 
-    def empty(self, *, start_ns: int, batch: bool) -> None:
-        """Record, when asked for, a poll that returned nothing."""
-        if self._empty:
-            self._without_messages({}, start_ns, batch=batch)
+    def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
+        """Record a poll that returned nothing, where ``receive_spans`` and ``empty_poll_spans`` ask for it."""
+        if start_ns is not None and self._records_empty_polls:
+            self._poll_without_messages({}, start_ns, batch=batch)
 
-    def failed(
-        self, *, start_ns: int, error: str | None, description: str | None, exception: BaseException | None, batch: bool
+    def poll_failed(
+        self,
+        *,
+        start_ns: int | None,
+        error: str | None = None,
+        description: str | None = None,
+        exception: BaseException | None = None,
+        batch: bool = False,
     ) -> None:
-        """Measure and, when asked for, record a poll that raised or returned an error."""
-        if self.listens(self._tracing.collecting):
+        """Measure and record a poll that raised, or returned an error; ``error`` is its ``error.type``.
+
+        The end of a partition is not an error.
+        """
+        if start_ns is not None and (self.records_polls or self._tracing.collecting is not None):
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             failure: Attributes = {semconv.ERROR_TYPE: error}
-            self._without_messages(failure, start_ns, batch=batch, description=description, exception=exception)
+            self._poll_without_messages(failure, start_ns, batch=batch, description=description, exception=exception)
 
     @guarded("ConsumeHook.received")
     def _received(self, messages: Sequence[IncomingMessage], start_ns: int, *, batch: bool) -> None:
         tracing = self._tracing
-        traced = [message for message in messages if tracing.traces(message.topic)]
+        traced = [message for message in messages if tracing.is_traced(message.topic)]
         if not traced:
             return
         topics = {message.topic for message in traced}
         topic = topics.pop() if len(topics) == 1 else None
-        attributes = self._constant.copy()
+        attributes = self._poll_constant.copy()
         if topic is not None:
             attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
         end_ns = max(tracing.clock.wall_ns(), start_ns)
         if (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(traced))
             metrics.operated(attributes, end_ns - start_ns)
-        if self._spans:
-            self._record(topic, traced, attributes, (start_ns, end_ns), batch=batch)
-
-    def _record(
-        self,
-        topic: str | None,
-        messages: Sequence[IncomingMessage],
-        attributes: Attributes,
-        times_ns: tuple[int, int],
-        *,
-        batch: bool,
-    ) -> None:
+        if not self.records_polls:
+            return
         if batch:
-            attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-        # A poll is one span: of more messages than it can name, which the count tells, it names the first.
-        reading = Reading(
-            self._reader, messages, propagator_in_force(), attributes, (), batch, most=self._tracing.links_per_span
+            attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(traced)
+        # one span a poll: of more messages than it can link, which the count tells, it links the first
+        whole, links = self._attributes_and_links(
+            traced, attributes, propagator_in_force(), batch=batch, most=tracing.links_per_span
         )
-        reading()  # the messages are the caller's, and a poll's span is an option
-        span = self._tracing.open(
-            _POLL, topic, context=ambient_context(), attributes=attributes, later=reading, start_ns=times_ns[0]
+        span = tracing.start_span(
+            _POLL, topic, context=ambient_context(), attributes=whole, links=links, start_ns=start_ns
         )
         if span.is_recording():
-            self._tracing.told_of_messages(span, messages)
-        span.end(times_ns[1])
+            tracing.call_consume_hook(span, traced)
+        span.end(end_ns)
 
     @guarded("ConsumeHook.poll")
-    def _without_messages(
+    def _poll_without_messages(
         self,
-        said: Attributes,
+        failure: Attributes,
         start_ns: int,
         *,
         batch: bool,
@@ -137,15 +237,41 @@ class ReceiveHook:
         tracing = self._tracing
         if not is_instrumentation_enabled():
             return
-        attributes = {**self._constant, **said}
+        attributes = {**self._poll_constant, **failure}
         end_ns = max(tracing.clock.wall_ns(), start_ns)
         if (metrics := tracing.collecting) is not None:
             metrics.operated(attributes, end_ns - start_ns)
-        if not self._spans:
+        if not self.records_polls:
             return
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = 0
-        span = tracing.open(_POLL, None, context=ambient_context(), attributes=attributes, start_ns=start_ns)
-        if said:
-            say_failure(span, description, exception)
+        span = tracing.start_span(_POLL, None, context=ambient_context(), attributes=attributes, start_ns=start_ns)
+        if failure:
+            record_failure(span, description, exception)
         span.end(end_ns)
+
+    def _attributes_and_links(  # noqa: PLR0913 - the parts of a span of messages
+        self,
+        messages: Sequence[IncomingMessage],
+        constant: Attributes,
+        propagator: PropagatorInForce,
+        others: Sequence[Link] = (),
+        *,
+        batch: bool,
+        creation: SpanContext | None = None,
+        is_linked: bool = True,
+        most: int | None = None,
+    ) -> tuple[Attributes, list[Link]]:
+        """Return what stands on the span and on its links.
+
+        ``others`` are further links, ``creation`` is that of a message which comes alone, ``is_linked`` asks for a link
+        to its creation, ``most`` bounds the links to messages.
+        """
+        headers = [index_headers(each.headers) for each in messages]
+        creations = [creation] if creation is not None else list(map(propagator.creation_of, headers))
+        split = self._reader.split(messages, headers, batch=batch)
+        if split.links:
+            links = [Link(each, own) for each, own in zip(creations, split.links, strict=True)]
+        else:
+            links = [Link(each, {}) for each in creations if each.is_valid] if is_linked else []
+        return split.span | constant, [*links[:most], *others]

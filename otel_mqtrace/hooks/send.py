@@ -1,6 +1,6 @@
-"""This module knows what is recorded of one send: from the call until the broker's answer, or until nobody can answer.
+"""Record one send: from the call until the broker's answer, or until none can come.
 
-The manual door for any client, as RocketMQ's ``SendMessageHook`` is::
+The hook for a client of your own, as RocketMQ's ``SendMessageHook``::
 
     hook = SendHook(system="mybroker", group_name="orders-producer", servers="broker:9000")
     call = hook.before("orders", body=b"...", headers=[("TAGS", b"paid")])
@@ -13,84 +13,85 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry import context, trace
+from opentelemetry import context, propagate, trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._answer import Answer
-from otel_mqtrace.hooks._ending import Ending, process_generation, say_failure
-from otel_mqtrace.hooks._guard import note_failure
-from otel_mqtrace.hooks._headers import (
-    TELLING,
+from otel_mqtrace.hooks.attributes import (
+    add_header_fields,
+    add_known_fields,
+    add_rocketmq_fields,
+    key_text,
+    position_attributes,
+    remove_kafka_fields,
+)
+from otel_mqtrace.hooks.guard import note_failure
+from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, process_generation, record_failure
+from otel_mqtrace.hooks.propagation import (
+    SPECIAL_HEADERS,
+    TRACEPARENT,
     Header,
     HeaderIndex,
     header_text,
-    indexed,
+    index_headers,
     pairs_of,
-    rewritten,
+    propagator_in_force,
+    replace_headers,
+    traceparent,
 )
-from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
-from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
-from otel_mqtrace.hooks._scope import OWN_KEYS
-from otel_mqtrace.hooks._unread import UnreadSpan
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.sampling import is_never_recorded
+from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.records.handled import DESCRIBING
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
+from otel_mqtrace.records.span import context_of, open_sdk_span
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.context import Context
+    from opentelemetry.util.types import AttributeValue
 
-    from otel_mqtrace.hooks._propagation import PropagatorInForce
-    from otel_mqtrace.hooks._start import Ground
+    from otel_mqtrace.hooks.propagation import PropagatorInForce
+    from otel_mqtrace.hooks.sampling import TracerState
     from otel_mqtrace.records.plan import LeaderSource
 
-__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
+__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook"]
 
 UNKNOWN_BODY: Final = object()
-"""The body is not bytes yet (a serialiser will make them): its size comes with :meth:`SendHook.after`."""
+"""A body that is not bytes yet, because a serializer will make them: its size comes with :meth:`SendHook.after`."""
 
 _SEND: Final = OPERATIONS[TraceType.PUB]
 _NORMAL: Final = MessageType.NORMAL.value
 _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
-_PRODUCER: Final = SpanKind.PRODUCER
-_CLIENT: Final = SpanKind.CLIENT
-_UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY.lower()
-_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
-_MOST_PLANS: Final = 1_024
+_SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
+_MAX_PLANS: Final = 1_024
+_get_propagator: Final = propagate.get_global_textmap
 
 
 @dataclass(slots=True)
-class SendCall(Ending):
-    """One message on its way. ``headers`` are the ones to send, ``None`` when the caller's go as they are.
+class SendCall(SingleEnd):
+    """One message in flight. ``headers`` are the ones to send, ``None`` where the caller's are sent unchanged.
 
-    ``ambient`` and ``transaction_id`` are the context and the transaction it was sent in, ``opened_with`` is what its
-    span was told at the start, ``answer`` what became of it; ``recorded`` says whether anybody will ever look at them.
-    A message that carries no id goes by its physical one: ``after`` knows it first.
+    ``current_ctx`` and ``transaction_id`` are the context and the transaction it was sent in, ``attributes`` those of
+    its span so far. ``is_recorded`` is false where nothing will ever read them. A message that carries no id is named
+    by its physical one, which :meth:`SendHook.after` learns.
     """
 
     topic: str
     span: Span
     headers: list[Header] | None
-    ambient: Context
+    current_ctx: Context
     start_ns: int
-    opened_with: Attributes
-    recorded: bool = True
+    attributes: Attributes
+    is_recorded: bool = True
     transaction_id: str | None = None
-    answer: Answer | None = None
-
-    @property
-    def attributes(self) -> Attributes:
-        """All that its span has been told until now."""
-        answer = self.answer
-        return self.opened_with if answer is None else {**self.opened_with, **answer.attributes()}
 
     @property
     def span_context(self) -> SpanContext:
@@ -101,10 +102,10 @@ class SendCall(Ending):
 class SendHook:
     """``before`` opens a ``send T`` span and writes the headers, ``after`` ends it. Neither ever raises.
 
-    The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions have it.
+    The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions ask.
     """
 
-    def __init__(  # noqa: PLR0913 - the public door: who the client is, each fact by its name
+    def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
         self,
         *,
         system: str = "kafka",
@@ -112,30 +113,31 @@ class SendHook:
         client_id: str | None = None,
         servers: str | None = None,
         tracing: Tracing | None = None,
-        facts: ClientFacts | None = None,
+        info: ClientInfo | None = None,
     ) -> None:
         self._tracing = tracing = tracing or Tracing.create()
-        facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
-        self._constant = {**facts.attributes(), **tracing.sending(TraceType.PUB, facts)}
-        self._server = facts.server
-        self._is_rocketmq = facts.is_rocketmq
+        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
+        self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.PUB, info)}
+        self._server = info.server
+        self._is_rocketmq = info.is_rocketmq
         self._propagates = tracing.settings.propagation
-        # RocketMQ's broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties.
+        # RocketMQ's broker sets UNIQ_KEY itself and refuses a message whose properties have one
         self._names_messages = self._propagates and not self._is_rocketmq
         self._keeps_creation = tracing.settings.creation_context == "keep"
-        self._records = (
+        self._may_record = (
             self._names_messages
             and tracing.writes_trace_headers
             and tracing.produce_hook is None
             and tracing.allows_records
         )
+        self._state: TracerState | None = None
         self._plans: dict[str, Plan] = {}
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook."""
         return self._tracing.clock.wall_ns()
 
-    def before(  # noqa: PLR0913 - the public door: what the client knows of the message, each fact by its name
+    def before(  # noqa: C901, PLR0913 - the public hook: what the client knows of the message, each fact by its name
         self,
         topic: str,
         *,
@@ -156,89 +158,133 @@ class SendHook:
 
         ``headers`` may be a mapping, a list of pairs or ``None`` and is never changed. ``body`` is bytes, text or
         ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. What the client
-        knows (``msg_id`` to ``delivery_timestamp_ms``) wins over what the headers say. ``carries_headers=False`` says
-        that none will reach the broker: ``headers`` is not looked at, and nothing is written.
+        knows (``msg_id`` to ``delivery_timestamp_ms``) wins over the headers. With ``carries_headers=False`` no header
+        will reach the broker: ``headers`` is ignored, and none is written.
         """
         tracing = self._tracing
         try:
-            if left_behind:
-                end_left_behind()
-            if not tracing.traces(topic):
+            if deferred_ends:
+                drain_deferred_ends()
+            if not tracing.is_traced(topic):
                 return None
             pairs = pairs_of(headers) if carries_headers else None
-            found = indexed(pairs) if pairs else _NO_HEADERS
-            said = self._attributes(topic, _length(body), key, found, partition, is_tombstone=body is None)
+            by_name = index_headers(pairs) if pairs else _NO_HEADERS
+            attributes: Attributes = {}
+            if transaction_id is not None or self._may_be_read():
+                attributes = self._attributes(topic, _length(body), key, by_name, partition, is_tombstone=body is None)
             if transaction_id is not None:
-                said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
-                said[semconv.MQTRACE_MSG_TYPE] = _HALF
+                attributes[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
+                attributes[semconv.MQTRACE_MSG_TYPE] = _HALF
             if tags is not None or keys is not None or msg_type is not None:
-                say_given(said, tags=tags, keys=keys, msg_type=msg_type)
+                add_known_fields(attributes, tags=tags, keys=keys, msg_type=msg_type)
             if self._is_rocketmq:
-                say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
-            if found and not msg_id:
-                msg_id = header_text(found, semconv.HEADER_UNIQ_KEY)
+                add_rocketmq_fields(
+                    attributes, by_name, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms
+                )
+            if by_name and not msg_id:
+                msg_id = header_text(by_name, semconv.HEADER_UNIQ_KEY)
             if not msg_id and carries_headers and self._names_messages:  # an empty one names nothing
                 msg_id = tracing.new_id()
             if msg_id:
-                said[semconv.MESSAGING_MESSAGE_ID] = msg_id
-            return self._open(topic, pairs, found, said, transaction_id)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's, and takes many arguments by name
+                attributes[semconv.MESSAGING_MESSAGE_ID] = msg_id
+            return self._open(topic, pairs, by_name, attributes, transaction_id)
+        except Exception:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
 
-    def record(  # noqa: C901, PLR0911 - each return is a kind of send that needs a span
+    def _may_be_read(self) -> bool:
+        """Whether the span that starts here may be recorded, or its attributes measured."""
+        tracing = self._tracing
+        parent = trace.get_current_span().get_span_context()
+        return tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
+
+    def record(  # noqa: C901, PLR0912 - every send's: in one call
         self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None
     ) -> tuple[Sent | None, list[Header]] | None:
         """Record the start of one ordinary send; return it with the headers to send.
 
-        The record is ``None`` for a send that the sampler leaves out. Instead of both, ``None`` says that a span is
-        needed from the start, or that something about the message or the tracer is out of the ordinary:
-        :meth:`before` handles everything. A send that does not succeed becomes a span by :meth:`reopen`.
+        The record is ``None`` for a send that the sampler leaves out. ``None`` instead of both: the send needs a span
+        from the start, by :meth:`before`.
         """
-        if left_behind:
-            end_left_behind()
-        ground = self._tracing.ground_of_records() if self._records else None
+        if deferred_ends:
+            drain_deferred_ends()
+        state = self._state
+        if state is None or state.read(state.tracer) != state.identity or _get_propagator() is not state.propagator:
+            state = self._current_state()
         length = len(body) if type(body) is bytes else _length(body)
-        if ground is None or length is None:
+        if state is None or length is None:
             return None
         plan = self._plans.get(topic)
-        if plan is None or plan.ground is not ground:
-            plan = self._plan(topic, ground, leaders)
+        if plan is None or plan.state is not state:
+            plan = self._plan(topic, state, leaders)
         copied = None if plan is None else _copied(headers)
         if plan is None or copied is None:
             return None
-        pairs, found = copied
-        tracing, ambient = self._tracing, context.get_current()
-        if not ambient and ground.roots_are_silent:
-            if tracing.collecting is not None:
+        pairs, describing = copied
+        current_ctx = current_context()
+        parent = None
+        decision = state.certain[0]
+        if current_ctx:
+            if not (current_ctx.keys() <= OWN_KEYS or is_instrumentation_enabled()):
                 return None
-            pairs += (
-                (TRACEPARENT, ground.draw_silent().traceparent),
-                (semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()),
-            )
-            return None, pairs
-        parent = _only_parent(ambient) if ambient else None
-        if parent is None:
-            if ambient or not ground.roots_are_recorded:
-                return None
-        elif ground.decided(parent) is not _SAMPLED:
+            span_ctx = trace.get_current_span(current_ctx).get_span_context()
+            if span_ctx.is_valid:
+                parent, decision = span_ctx, state.decision(span_ctx)
+        if decision is not _SAMPLED:
+            return self._unsampled(state, current_ctx, parent, pairs) if decision is _DROP else None
+        if not state.can_record:
             return None
+        tracing = self._tracing
         start_ns = tracing.clock.wall_ns()
-        (ids, header), flags = ground.draw(), ground.root_flags
-        if parent is not None:
-            ids = parent.trace_id.to_bytes(16, "big") + ids[16:]
-            flags = (parent.trace_flags & ground.random_mask) + 1
-            header = traceparent(parent.trace_id, int.from_bytes(ids[16:], "big"), flags).encode()
-        msg_id = tracing.new_id()
-        pairs += ((TRACEPARENT, header), (semconv.HEADER_UNIQ_KEY, msg_id.encode()))
+        try:
+            ids, header = state.sampled.pop()
+        except IndexError:
+            ids, header = state.sampled.draw()
+        msg_id, flags = tracing.new_id(), state.root_flags
+        if current_ctx:
+            ids, flags = _under(parent, ids, flags, state.random_mask)
+            pairs += _carried(parent, ids, flags, current_ctx)
+        else:
+            pairs.append((TRACEPARENT, header))
+        pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         size = None if body is None else length
-        return Sent(plan, ids, parent, flags, msg_id, start_ns, size, key, found, ambient, process_generation()), pairs
+        sent = Sent(
+            plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation()
+        )
+        return sent, pairs
+
+    def _current_state(self) -> TracerState | None:
+        """Return the tracer's state as it is now; ``None`` where each send needs a span."""
+        self._state = None
+        if self._may_record:
+            state = self._tracing.tracer_state()
+            self._state = state if state.can_drop else None
+        return self._state
+
+    def _unsampled(
+        self, state: TracerState, current_ctx: Context, parent: SpanContext | None, pairs: list[Header]
+    ) -> tuple[None, list[Header]] | None:
+        """Return the headers of a send that is not recorded; ``None`` where the metrics need it."""
+        tracing = self._tracing
+        if tracing.collecting is not None:
+            return None
+        try:
+            ids, header = state.unsampled.pop()
+        except IndexError:
+            ids, header = state.unsampled.draw()
+        if current_ctx:
+            ids, flags = _under(parent, ids, state.root_flags, state.random_mask)
+            pairs += _carried(parent, ids, flags - 1, current_ctx)
+        else:
+            pairs.append((TRACEPARENT, header))
+        pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
+        return None, pairs
 
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
-        """The broker has the message: hand its span to the span processors. Never raises."""
+        """Hand the span of a delivered message to the span processors. Never raises."""
         try:
             if sent.generation != process_generation():
-                return  # the parent's
+                return  # the parent process ends it
             end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
             if (metrics := self._tracing.collecting) is not None:
@@ -247,125 +293,117 @@ class SendHook:
             note_failure("SendHook.end_record")
 
     def reopen(self, sent: Sent) -> SendCall:
-        """Return the open call of a send that does not simply succeed, as :meth:`before` would have opened it."""
-        attributes = self._opened_with(sent)
-        plan, ids = sent.plan, sent.ids
-        span_ctx = SpanContext(
-            int.from_bytes(ids[:16], "big"),
-            int.from_bytes(ids[16:], "big"),
-            is_remote=False,
-            trace_flags=trace.TraceFlags(sent.flags),
+        """Return the open call of a recorded send that did not simply succeed."""
+        attributes, plan = self._opening_attributes(sent), sent.plan
+        span = open_sdk_span(
+            plan.tracer,
+            name=plan.name,
+            context=context_of(sent.ids, sent.flags, sent.trace_state, remote=False),
+            parent=sent.parent,
+            kind=plan.kind,
+            attributes=attributes,
+            start_ns=sent.start_ns,
         )
-        own = (plan.tracer, plan.ground.processors, plan.tracer.resource)
-        given = (*own, plan.name, span_ctx, sent.parent, _PRODUCER, attributes, (), None, sent.start_ns)
-        call = SendCall(plan.topic, UnreadSpan(given), None, sent.ambient, sent.start_ns, attributes)
-        call._began_in = sent.generation  # noqa: SLF001 - a send of the parent's stays the parent's
+        call = SendCall(plan.topic, span, None, sent.current_ctx, sent.start_ns, attributes)
+        call._began_in = sent.generation  # noqa: SLF001 - of the class above
         return call
 
-    def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> Plan | None:
-        """Return the plan of ``topic`` on this ground; ``None`` where its sends cannot be recorded so."""
+    def _plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan | None:
+        """Return the plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
         tracing = self._tracing
-        if tracing.excludes(topic):
+        if tracing.is_excluded(topic):
             return None
-        if len(self._plans) >= _MOST_PLANS:
+        if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        if leaders is not None:
+        if leaders is not None and state.can_record:
             leaders.want(topic)
         constants = self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False)
         plan = self._plans[topic] = Plan(
             topic,
             verb=_SEND.name,
-            kind=_PRODUCER,
-            ground=ground,
+            kind=SpanKind.PRODUCER,
+            state=state,
             constants={**constants, semconv.MQTRACE_SUCCESS: True},
             native={"msg_type": MessageType.NORMAL, "success": True},
             leaders=leaders,
             server=self._server,
-            make_attributes=self._attributes_of,
+            make_attributes=self._record_attributes,
             new_id=tracing.new_id,
         )
         return plan
 
-    def _opened_with(self, sent: Sent) -> Attributes:
+    def _opening_attributes(self, sent: Sent) -> Attributes:
         length = sent.body_length
-        attributes = self._attributes(
-            sent.plan.topic, length or 0, sent.key, sent.found, None, is_tombstone=length is None
-        )
+        topic, is_tombstone = sent.plan.topic, length is None
+        attributes = self._attributes(topic, length or 0, sent.key, sent.headers, None, is_tombstone=is_tombstone)
         attributes[semconv.MESSAGING_MESSAGE_ID] = sent.msg_id
         return attributes
 
-    def _attributes_of(self, span: SentSpan) -> Attributes:
-        """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` put them together."""
+    def _record_attributes(self, span: SentSpan) -> Attributes:
+        """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` set them."""
         sent = span.record
         store_host, cluster_id, request_id = span.facts
-        opened_with = self._opened_with(sent)
-        answer = Answer(
-            opened_with,
+        attributes = self._opening_attributes(sent)
+        return attributes | _outcome(
+            attributes,
             sent.start_ns,
             span.end_ns,
-            span.partition,
-            span.offset,
-            store_host,
-            cluster_id,
-            None,
-            None,
-            None,
-            None,
-            None,
-            lambda: request_id,
+            request_id,
+            {semconv.MQTRACE_STORE_HOST: store_host, semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id},
+            partition=span.partition,
+            offset=span.offset,
         )
-        return {**opened_with, **answer.attributes()}
 
     def _open(
         self,
         topic: str,
         pairs: list[Header] | None,
-        found: HeaderIndex,
+        by_name: HeaderIndex,
         attributes: Attributes,
         transaction_id: str | None,
     ) -> SendCall:
         """Open the span and write the headers, if any are to be written."""
         tracing = self._tracing
-        ambient = context.get_current()
+        current_ctx = context.get_current()
         propagator = propagator_in_force()
-        earlier = propagator.creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
-        kept = self._keeps_creation and earlier.is_valid
+        earlier = propagator.creation_of(by_name) if by_name else trace.INVALID_SPAN_CONTEXT
+        is_kept = self._keeps_creation and earlier.is_valid
         writes = self._propagates and pairs is not None
-        writes_trace = writes and not kept and tracing.writes_trace_headers
+        writes_trace = writes and not is_kept and tracing.writes_trace_headers
         start_ns = tracing.clock.wall_ns()
-        span = tracing.open(
+        span = tracing.start_span(
             _SEND,
             topic,
-            context=ambient,
+            context=current_ctx,
             attributes=attributes,
-            links=_links(earlier, ambient, kept=kept) if earlier.is_valid else (),
+            links=_links(earlier, current_ctx, is_kept=is_kept) if earlier.is_valid else (),
             start_ns=start_ns,
-            kind=_PRODUCER if writes_trace and propagator.carries_spans else _CLIENT,
+            kind=SpanKind.PRODUCER if writes_trace and propagator.carries_spans else SpanKind.CLIENT,
         )
         try:
-            recorded = span.is_recording()
+            is_recorded = span.is_recording()
             sent = None
             if writes and pairs is not None:
-                travels = (span, ambient) if writes_trace else None
+                carried = (span, current_ctx) if writes_trace else None
                 try:
-                    sent = self._headers(pairs, found, attributes, propagator, travels)
+                    sent = self._headers(pairs, by_name, attributes, propagator, carried)
                 except Exception:  # noqa: BLE001 - the application's propagator: any failure
                     note_failure("SendHook.headers")
-                    if self._names_messages and not header_text(found, semconv.HEADER_UNIQ_KEY):
-                        del attributes[semconv.MESSAGING_MESSAGE_ID]  # what does not travel; `after` knows the place
-            if recorded and tracing.capture is not None:
-                tracing.say_captured(span, sent or pairs or ())
-            # An end of transaction has a span of its own and may be recorded where the send was not.
-            wanted = recorded or transaction_id is not None or tracing.collecting is not None
-            call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted, transaction_id)
-        except BaseException:  # what is not handed out nobody else will end
+                    if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
+                        del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` knows the position
+            if is_recorded and tracing.capture is not None:
+                tracing.set_captured_headers(span, sent or pairs or ())
+            # the end of a transaction has a span of its own and may be recorded where the send was not
+            is_needed = is_recorded or transaction_id is not None or tracing.collecting is not None
+            call = SendCall(topic, span, sent, current_ctx, start_ns, attributes, is_needed, transaction_id)
+        except BaseException:  # a call that is not returned would never end
             span.end()
             raise
-        if recorded and tracing.produce_hook is not None:
-            tracing.told_of_send(span, call)
+        if is_recorded and tracing.produce_hook is not None:
+            tracing.call_produce_hook(span, call)
         return call
 
-    def after(  # noqa: PLR0913 - the public door: what the broker answered, each fact by its name, said if known
+    def after(  # noqa: PLR0913 - the public hook: what the broker answered, each fact by its name
         self,
         call: SendCall | None,
         *,
@@ -382,112 +420,168 @@ class SendHook:
         outcome: str | None = None,
         end_ns: int | None = None,
     ) -> None:
-        """End the span of ``call``, once, now or at ``end_ns`` where its end comes to light late.
+        """End the span of ``call``, once, now or at ``end_ns``.
 
-        ``error`` is its ``error.type``, ``outcome`` names an end without answer.
-        Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
-        ``msg_id`` and ``offset_msg_id`` are those the broker gave, where it gives any.
+        ``error`` is its ``error.type``, ``outcome`` names an end without answer. Without a ``store_host`` (the leader
+        is not known yet) the first server is named. ``msg_id`` and ``offset_msg_id`` are those the broker gave.
         """
         try:
-            if left_behind:
-                end_left_behind()
-            if call is None or not call.claim() or not call.recorded:
+            if deferred_ends:
+                drain_deferred_ends()
+            if call is None or not call.try_end() or not call.is_recorded:
                 return
             if error is None and exception is not None:
                 error = type(exception).__qualname__
             tracing, span, start_ns = self._tracing, call.span, call.start_ns
             end_ns = max(tracing.clock.wall_ns() if end_ns is None else end_ns, start_ns)
+            size = call.attributes.get(semconv.MESSAGING_MESSAGE_BODY_SIZE, body_length)
+            optional = {
+                semconv.MQTRACE_STORE_HOST: store_host or self._server,
+                semconv.MESSAGING_MESSAGE_BODY_SIZE: size,
+                semconv.MQTRACE_SEND_OUTCOME: outcome,
+                semconv.ERROR_TYPE: error,
+                semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
+                semconv.MQTRACE_OFFSET_MSG_ID: offset_msg_id,
+                semconv.MESSAGING_MESSAGE_ID: msg_id,
+            }
             try:
-                call.answer = answer = Answer(
-                    call.opened_with,
-                    start_ns,
-                    end_ns,
-                    partition,
-                    offset,
-                    store_host or self._server,
-                    cluster_id,
-                    msg_id,
-                    offset_msg_id,
-                    body_length,
-                    error,
-                    outcome,
-                    tracing.new_id,
-                )
-                tracing.say_later(span, answer.attributes)
+                answer = self._answer(call, end_ns, optional, partition, offset)
+                call.attributes = call.attributes | answer
+                tracing.set_attributes(span, answer)
                 if error is not None:
-                    say_failure(span, description, exception)
+                    record_failure(span, description, exception)
             finally:
                 span.end(end_ns)
             if (metrics := tracing.collecting) is not None:
-                metrics.sent(lambda: call.attributes, end_ns - start_ns)
+                metrics.sent(call.attributes, end_ns - start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.after")
 
-    def _attributes(  # noqa: PLR0913 - what a message says, each by its name
+    def _answer(
+        self,
+        call: SendCall,
+        end_ns: int,
+        optional: Mapping[str, AttributeValue | None],
+        partition: int | None,
+        offset: int | None,
+    ) -> Attributes:
+        known, request_id = call.attributes, self._tracing.new_id()
+        answer = _outcome(known, call.start_ns, end_ns, request_id, optional, partition=partition, offset=offset)
+        if self._is_rocketmq:
+            remove_kafka_fields(answer)
+        if semconv.MESSAGING_MESSAGE_ID not in answer and semconv.MESSAGING_MESSAGE_ID not in known:
+            # a message without an id is named by its physical one on both sides, if it has a position
+            physical_id = answer.get(semconv.MQTRACE_OFFSET_MSG_ID)
+            answer[semconv.MESSAGING_MESSAGE_ID] = physical_id or self._tracing.new_id()
+        return answer
+
+    def _attributes(  # noqa: PLR0913 - the fields of a message, each by its name
         self,
         topic: str,
         length: int | None,
         key: object,
-        found: HeaderIndex,
+        by_name: HeaderIndex,
         partition: int | None,
         *,
         is_tombstone: bool,
     ) -> Attributes:
-        """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
-        said = self._constant.copy()
-        said[semconv.MESSAGING_DESTINATION_NAME] = topic
-        said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
-        if found:
-            say_headers(said, found)
+        """Return the attributes of a message before its answer, in the names of the mapping's table."""
+        attributes = self._constant.copy()
+        attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
+        attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        if by_name:
+            add_header_fields(attributes, by_name)
         if length is not None:
-            said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = length
+            attributes[semconv.MESSAGING_MESSAGE_BODY_SIZE] = length
         if (text := key_text(key)) is not None:
-            said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
+            attributes[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
         if is_tombstone:
-            said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+            attributes[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
         if partition is not None and partition >= 0:
-            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
-        return said
+            attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+        return attributes
 
     def _headers(
         self,
         headers: list[Header],
-        found: HeaderIndex,
+        by_name: HeaderIndex,
         attributes: Attributes,
         propagator: PropagatorInForce,
-        travels: tuple[Span, Context] | None,
+        carried: tuple[Span, Context] | None,
     ) -> list[Header]:
-        """Return ``headers``, a copy already, with what we add; ``travels`` is a span and its context, if they do."""
-        sent = headers if travels is None else rewritten(headers, propagator.headers_of(*travels), propagator.names)
+        """Return ``headers``, a copy, with what we add; ``carried`` is a span and its context, where they travel."""
+        sent = headers
+        if carried is not None:
+            sent = replace_headers(headers, propagator.headers_of(*carried), propagator.names)
         if self._names_messages:
             msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
-            if not found or header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
+            if not by_name or header_text(by_name, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name counts
                 sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         return sent
 
 
-def _links(earlier: SpanContext, ambient: Context, *, kept: bool) -> Sequence[Link]:
-    """A message sent on with the headers it came with: its earlier context may be replaced, but is not forgotten."""
-    if not kept and earlier.span_id == trace.get_current_span(ambient).get_span_context().span_id:
+def _outcome(  # noqa: PLR0913 - the parts of an answer
+    opening: Attributes,
+    start_ns: int,
+    end_ns: int,
+    request_id: str,
+    optional: Mapping[str, AttributeValue | None],
+    *,
+    partition: int | None,
+    offset: int | None,
+) -> Attributes:
+    """Return the attributes that an answer adds to those of the ``opening``; ``optional`` ones may be ``None``."""
+    answer = position_attributes(str(opening[semconv.MESSAGING_DESTINATION_NAME]), partition, offset)
+    cost = cost_ms(start_ns, end_ns)
+    error, outcome = optional.get(semconv.ERROR_TYPE), optional.get(semconv.MQTRACE_SEND_OUTCOME)
+    answer[semconv.MQTRACE_COST_TIME] = cost
+    answer[semconv.MQTRACE_SUCCESS] = error is None
+    answer[semconv.MQTRACE_REQUEST_ID] = request_id
+    if error is None and outcome is None:  # half-way, as RocketMQ's SendMessageTraceHookImpl estimates it
+        answer[semconv.MQTRACE_STORE_TIME] = start_ns // 1_000_000 + cost // 2
+    answer |= {name: value for name, value in optional.items() if value is not None}
+    return answer
+
+
+def _links(earlier: SpanContext, current_ctx: Context, *, is_kept: bool) -> Sequence[Link]:
+    """Link a message that is sent on with the headers it came with to its earlier creation."""
+    if not is_kept and earlier.span_id == trace.get_current_span(current_ctx).get_span_context().span_id:
         return ()
     return [Link(earlier)]
 
 
+def _under(parent: SpanContext | None, ids: bytes, flags: int, random_mask: int) -> tuple[bytes, int]:
+    """Return the ids and flags of a sampled span under ``parent``."""
+    if parent is None:
+        return ids, flags
+    return parent.trace_id.to_bytes(16, "big") + ids[16:], (parent.trace_flags & random_mask) + 1
+
+
+def _carried(parent: SpanContext | None, ids: bytes, flags: int, current_ctx: Context) -> list[Header]:
+    """Return the headers for a span with these ids, and for the baggage and the trace state around it."""
+    trace_state = None if parent is None else parent.trace_state
+    if not trace_state and current_ctx.keys() <= OWN_KEYS:
+        header = traceparent(int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big"), flags)
+        return [(TRACEPARENT, header.encode())]
+    span = NonRecordingSpan(context_of(ids, flags, trace_state, remote=False))
+    return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
+
+
 _harmless: Final[set[str]] = set()
-"""Names of headers that say nothing to tracing."""
+"""Names of headers that carry nothing of a trace."""
 
 
 def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
     """Return a copy of ``headers``, and an index of them where they describe the message.
 
-    ``None`` where one carries a trace, names the message or delays it, and for what no client accepts.
+    ``None`` where one carries a trace, names the message or delays it, and for what the client refuses.
     """
     if headers is None:
         return [], _NO_HEADERS
     pairs = headers.copy() if type(headers) is list else pairs_of(headers)
     if pairs is None:
         return None
-    found = _NO_HEADERS
+    describing = _NO_HEADERS
     for pair in pairs:
         if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
             return None
@@ -495,20 +589,12 @@ def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
         if name in _harmless:
             continue
         if name in DESCRIBING:
-            found = indexed(pairs)
-        elif type(name) is not str or name.lower() in TELLING:
+            describing = index_headers(pairs)
+        elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
             return None
-        elif len(_harmless) < _MOST_PLANS:
+        elif len(_harmless) < _MAX_PLANS:
             _harmless.add(name)
-    return pairs, found
-
-
-def _only_parent(ambient: Context) -> SpanContext | None:
-    """Return the ids of the span in ``ambient``; ``None`` where there is none, or something else that may travel."""
-    if not ambient.keys() <= OWN_KEYS:
-        return None
-    parent = trace.get_current_span(ambient).get_span_context()
-    return parent if parent.is_valid and not parent.trace_state else None
+    return pairs, describing
 
 
 def _length(body: object) -> int | None:

@@ -1,6 +1,6 @@
-"""This module knows what is recorded of one settlement: the offsets committed or stored, the messages acknowledged.
+"""Record one settlement: offsets committed or stored, messages acknowledged.
 
-The manual door for any client; nothing is recorded until ``settle_spans`` asks for it::
+The hook for a client of your own; nothing is recorded until ``settle_spans`` asks for it::
 
     hook = SettleHook(group_name="billing", servers="broker:9000")
     call = hook.before("commit")
@@ -18,9 +18,9 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._ending import Ending, say_failure
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import SingleEnd, record_failure
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.spans.mapping import Attributes, Operation, share_attributes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SETTLE: Final = "settle"
 
 
 class SettledOffset(NamedTuple):
-    """One place that was settled; ``creation`` is the context its message was created in, where that is known.
+    """One position that was settled; ``creation`` is the context its message was created in, where that is known.
 
     ``offset`` is the number the application gave: the next one to read for a commit, the message's own for an
     acknowledgement. ``msg_id`` names the message where it was settled by its id.
@@ -48,12 +48,12 @@ class SettledOffset(NamedTuple):
 
 
 @dataclass(slots=True)
-class SettleCall(Ending):
-    """One settlement under way: what it is called, when it began, and what was current then."""
+class SettleCall(SingleEnd):
+    """One settlement under way: its operation, when it began, and what was current then."""
 
     operation: str
     start_ns: int
-    ambient: Context
+    current_ctx: Context
 
 
 class SettleHook:
@@ -62,7 +62,7 @@ class SettleHook:
     The span is a child of what is current when the settlement begins: the process span, inside a handler.
     """
 
-    def __init__(  # noqa: PLR0913 - the public door: who the client is, each fact by its name
+    def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
         self,
         *,
         tracing: Tracing | None = None,
@@ -70,22 +70,22 @@ class SettleHook:
         group_name: str | None = None,
         client_id: str | None = None,
         servers: str | None = None,
-        facts: ClientFacts | None = None,
+        info: ClientInfo | None = None,
     ) -> None:
         self._tracing = tracing or Tracing.create()
-        facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
-        self._asked = self._tracing.settings.settle_spans
-        self._is_rocketmq = facts.is_rocketmq
-        self._constant: Attributes = {**facts.attributes(), semconv.MESSAGING_OPERATION_TYPE: _SETTLE}
-        if facts.group_name is not None:
-            self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = facts.group_name
+        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
+        self._is_enabled = self._tracing.settings.settle_spans
+        self._is_rocketmq = info.is_rocketmq
+        self._constant: Attributes = {**info.attributes(), semconv.MESSAGING_OPERATION_TYPE: _SETTLE}
+        if info.group_name is not None:
+            self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
 
     def before(self, operation: str = "commit") -> SettleCall | None:
-        """Note that a settlement begins; ``None`` when none is recorded now.
+        """Note that a settlement begins; ``None`` while none is recorded.
 
         ``operation`` is the client's own word: ``commit``, ``store``, ``ack``, ``release``, ``reject``.
         """
-        return self._before(operation) if self._asked else None
+        return self._before(operation) if self._is_enabled else None
 
     @guarded("SettleHook.before")
     def _before(self, operation: str) -> SettleCall | None:
@@ -103,14 +103,14 @@ class SettleHook:
         description: str | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """Record the settlement, once; ``error`` is its ``error.type``, the class of ``exception`` unless said.
+        """Record the settlement, once; ``error`` is its ``error.type``, by default the class of ``exception``.
 
-        Places of topics that are not traced are left out; where no other is left there is no span. Without any place
-        (nobody knows what was settled) the span has no destination.
+        Positions of topics that are not traced are left out; where none is left there is no span. Without any position
+        (the client does not tell what was settled) the span has no destination.
         """
-        if call is None or not call.claim():
+        if call is None or not call.try_end():
             return
-        traced = [each for each in settled if self._tracing.traces(each.topic)]
+        traced = [each for each in settled if self._tracing.is_traced(each.topic)]
         if settled and not traced:
             return
         if error is None and exception is not None:
@@ -127,41 +127,41 @@ class SettleHook:
     ) -> None:
         tracing = self._tracing
         end_ns = max(tracing.clock.wall_ns(), call.start_ns)
-        split = share_attributes(list(map(self._place, settled)))
+        split = share_attributes(list(map(self._position, settled)))
         attributes = {**split.span, **self._constant, semconv.MESSAGING_OPERATION_NAME: call.operation}
         topics = {each.topic for each in settled}
         if error is not None:
             attributes[semconv.ERROR_TYPE] = error
-        span = tracing.open(
+        span = tracing.start_span(
             Operation(None, call.operation, _SETTLE, SpanKind.CLIENT),
             topics.pop() if len(topics) == 1 else None,
-            context=call.ambient,
+            context=call.current_ctx,
             attributes=attributes,
             links=_links(settled, split.links)[: tracing.links_per_span],
             start_ns=call.start_ns,
         )
         if error is not None:
-            say_failure(span, description, exception)
+            record_failure(span, description, exception)
         span.end(end_ns)
         if (metrics := tracing.collecting) is not None:
             metrics.operated(attributes, end_ns - call.start_ns)
 
-    def _place(self, settled: SettledOffset) -> Attributes:
-        said: Attributes = {semconv.MESSAGING_DESTINATION_NAME: settled.topic}
+    def _position(self, settled: SettledOffset) -> Attributes:
+        attributes: Attributes = {semconv.MESSAGING_DESTINATION_NAME: settled.topic}
         if settled.partition is not None and settled.partition >= 0:
-            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(settled.partition)
+            attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(settled.partition)
         if settled.offset is not None and settled.offset >= 0 and not self._is_rocketmq:
-            said[semconv.MESSAGING_KAFKA_OFFSET] = settled.offset
+            attributes[semconv.MESSAGING_KAFKA_OFFSET] = settled.offset
         if settled.msg_id is not None:
-            said[semconv.MESSAGING_MESSAGE_ID] = settled.msg_id
-        return said
+            attributes[semconv.MESSAGING_MESSAGE_ID] = settled.msg_id
+        return attributes
 
 
 def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[Link]:
-    """A link for each creation context that is known, saying which of the places it belongs to."""
-    per_place = own or [{}] * len(settled)
+    """Return a link for each known creation, with the attributes of its position."""
+    attributes = own or [{}] * len(settled)
     return [
-        Link(place.creation, said)
-        for place, said in zip(settled, per_place, strict=True)
-        if place.creation is not None and place.creation.is_valid
+        Link(position.creation, each)
+        for position, each in zip(settled, attributes, strict=True)
+        if position.creation is not None and position.creation.is_valid
     ]

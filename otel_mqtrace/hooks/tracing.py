@@ -1,4 +1,4 @@
-"""This module knows what every hook is given: the tracer, the clock, the settings, and who the client is."""
+"""What every hook shares: the tracer, the clock, the settings, and who the client is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from opentelemetry.metrics import Meter, MeterProvider, get_meter
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks._capture import HeaderCapture
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._naming import Naming
-from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._sampling import TopicSampling
-from otel_mqtrace.hooks._sdk import links_kept
-from otel_mqtrace.hooks._start import SpanStart, under
-from otel_mqtrace.hooks._unread import Later, UnreadSpan, all_of
+from otel_mqtrace.hooks.attributes import HeaderCapture, LegacyNames
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.hooks.sampling import TopicSampling, TracerState, actual_tracer, max_links
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
 from otel_mqtrace.spans.mapping import Attributes, Operation, context_attributes
@@ -32,28 +27,27 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_mqtrace.hooks._headers import Header
-    from otel_mqtrace.hooks._start import Ground
+    from otel_mqtrace.hooks.propagation import Header
 
-__all__ = ["ClientFacts", "Tracing", "host_and_port"]
+__all__ = ["ClientInfo", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
-_MOST_LINKS: Final = 128
-_TOPICS_REMEMBERED: Final = 1_024
+_MAX_LINKS: Final = 128
+_MAX_TOPICS: Final = 1_024
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """The collaborators of all hooks, bound once. ``before_span`` is called before every span (late attachment).
+    """The collaborators of all hooks. ``before_span`` is called before every span (late attachment).
 
-    ``writes_trace_headers`` is off where another instrumentation writes them already: there must be one of each kind.
-    ``produce_hook(span, call)`` and ``consume_hook(span, messages)`` are the application's own, called with each span
-    that records, once it is open; what they raise is counted and goes no further. ``naming`` are older names asked for
-    (``None``: none), ``capture`` and ``sampling`` what the settings say of headers and topics (``None``: nothing).
+    ``writes_trace_headers`` is off where another instrumentation writes them already. ``produce_hook(span, call)`` and
+    ``consume_hook(span, messages)`` are the application's own, called with each recording span once it is open; what
+    they raise is counted and goes no further. ``naming`` are older names, ``capture`` and ``sampling`` what the
+    settings ask of headers and topics; ``None`` where nothing is asked for.
     """
 
     tracer: trace.Tracer
@@ -62,22 +56,21 @@ class Tracing:
     metrics: MessagingMetrics | None = None
     meter: Meter | None = None
     new_id: Callable[[], str] = new_unique_id
-    before_span: Callable[[], None] = _nothing
+    before_span: Callable[[], None] = _do_nothing
     writes_trace_headers: bool = True
     produce_hook: Callable[..., None] | None = None
     consume_hook: Callable[..., None] | None = None
-    naming: Naming | None = None
+    naming: LegacyNames | None = None
     capture: HeaderCapture | None = field(init=False, compare=False)
     sampling: TopicSampling | None = field(init=False, compare=False)
-    excludes: Callable[[str], bool] = field(init=False, compare=False)
-    starting: SpanStart = field(init=False, compare=False)
+    is_excluded: Callable[[str], bool] = field(init=False, compare=False)
+    _states: list[TracerState] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make of the settings what is asked at every message; ``None`` is what nobody asked for."""
+        """Read from the settings what every message needs."""
         object.__setattr__(self, "capture", HeaderCapture.of(self.settings))
         object.__setattr__(self, "sampling", TopicSampling.of(self.settings))
-        object.__setattr__(self, "starting", SpanStart(self.tracer))
-        object.__setattr__(self, "excludes", lru_cache(maxsize=_TOPICS_REMEMBERED)(self.settings.excludes))
+        object.__setattr__(self, "is_excluded", lru_cache(maxsize=_MAX_TOPICS)(self.settings.excludes))
 
     @classmethod
     def create(
@@ -96,54 +89,56 @@ class Tracing:
             settings=settings or Settings.from_env(),
             metrics=MessagingMetrics(meter),
             meter=meter,
-            **{"naming": Naming.from_env(), **collaborators},
+            **{"naming": LegacyNames.from_env(), **collaborators},
         )
 
     @property
     def collecting(self) -> MessagingMetrics | None:
-        """The metrics, when anybody collects them now."""
+        """The metrics, where a MeterProvider collects them now."""
         metrics = self.metrics
         return metrics if metrics is not None and metrics.collected else None
 
-    def ground_of_records(self) -> Ground | None:
-        """Return the ground that records start from; ``None`` where an event needs its span from the start."""
+    def tracer_state(self) -> TracerState:
+        """Return the state of the tracer as it is now, after a late attachment."""
         self.before_span()
-        ground = self.starting.ground()
-        if ground is None or not ground.can_record:
-            return None
-        return ground if propagator_in_force().is_default else None
+        tracer = actual_tracer(self.tracer)
+        state = self._states[0] if self._states else None
+        if state is None or state.tracer is not tracer or not state.is_current():
+            state = TracerState(tracer)
+            self._states[:] = [state]
+        return state
 
     @property
     def allows_records(self) -> bool:
-        """Whether no setting and no hook of the application asks for a span while it is open."""
+        """Whether no setting asks for a span while it is open."""
         return self.sampling is None and self.naming is None and self.capture is None
 
     @property
     def links_per_span(self) -> int:
         """How many messages one span can name: 128, fewer where its provider keeps fewer links, never none.
 
-        Asked each time, because the provider may come late.
+        Read each time, because the provider may come late.
         """
-        limit = links_kept(self.tracer)
-        return _MOST_LINKS if limit is None else max(1, min(_MOST_LINKS, limit))
+        limit = max_links(self.tracer)
+        return _MAX_LINKS if limit is None else max(1, min(_MAX_LINKS, limit))
 
     def operation(self, trace_type: TraceType, group_name: str | None, **outcome: Any) -> Attributes:
-        """Return what every operation of ``group_name`` says; ``outcome`` are further fields of the TraceContext."""
+        """Return the attributes of an operation of ``group_name``; ``outcome`` are further TraceContext fields."""
         settings = self.settings
-        said = TraceContext(
+        trace_ctx = TraceContext(
             trace_type=trace_type,
             region_id=settings.region_id,
             region_name=settings.region_name,
             group_name=group_name,
             **outcome,
         )
-        return context_attributes(said)
+        return context_attributes(trace_ctx)
 
-    def sending(self, trace_type: TraceType, facts: ClientFacts, **outcome: Any) -> Attributes:
-        """The same for an operation of a producer, whose group may be a setting."""
-        return self.operation(trace_type, self.settings.group_name or facts.group_name, **outcome)
+    def producer_operation(self, trace_type: TraceType, info: ClientInfo, **outcome: Any) -> Attributes:
+        """Return the same for an operation of a producer, whose group may be a setting."""
+        return self.operation(trace_type, self.settings.group_name or info.group_name, **outcome)
 
-    def open(  # noqa: PLR0913 - what a span starts with, each by its name
+    def start_span(  # noqa: PLR0913 - the parts of a span, by their names
         self,
         operation: Operation,
         topic: str | None,
@@ -152,81 +147,62 @@ class Tracing:
         attributes: Attributes,
         start_ns: int,
         links: Sequence[trace.Link] = (),
-        later: Later | None = None,
         kind: trace.SpanKind | None = None,
-        above: trace.SpanContext | None = None,
     ) -> trace.Span:
-        """Start the span of one operation: every span of ours starts here. ``start_ns`` is nanoseconds of the epoch.
+        """Start the span of one operation; ``start_ns`` is nanoseconds of the epoch.
 
-        ``above`` is its parent where that has not been put into ``context``.
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
-        ``later`` returns all attributes and links, of which ``attributes`` are a part: it is called when somebody reads
-        the span.
         """
         self.before_span()
         sampling, naming = self.sampling, self.naming
         if sampling is not None and topic is not None:
-            left_out = sampling.left_out(topic, under(above, context), self.tracer)
-            if left_out is not None:
-                return left_out
-        if kind is None:
-            kind = operation.kind
+            unsampled = sampling.unsampled_span(topic, context, self.tracer)
+            if unsampled is not None:
+                return unsampled
         try:
-            if naming is None:
-                name = operation.span_name(topic)
-                return self.starting.start(name, context, kind, attributes, links, later, start_ns, above)
-            said, linked = (attributes, links) if later is None else all_of(later)
-            name, named = naming.span_name(operation, topic), naming.attributes(said)
-            return self.starting.start(name, context, kind, named, naming.links(linked), None, start_ns, above)
+            name = operation.span_name(topic)
+            if naming is not None:
+                name = naming.span_name(operation, topic)
+                attributes, links = naming.attributes(attributes), naming.links(links)
+            return self.tracer.start_span(name, context, kind or operation.kind, attributes, links, start_ns)
         finally:
             if sampling is not None:
                 sampling.forget()
 
-    def say(self, span: trace.Span, attributes: Attributes) -> None:
-        """Set what was learned later; every attribute of ours that comes after the start goes this way, or the next."""
-        naming = self.naming
-        named = attributes if naming is None else naming.attributes(attributes)
-        if type(span) is UnreadSpan:
-            span.tell(named)
-        else:
-            span.set_attributes(named)
+    def set_attributes(self, span: trace.Span, attributes: Attributes) -> None:
+        """Set what was learned after the start, under the names asked for."""
+        span.set_attributes(attributes if self.naming is None else self.naming.attributes(attributes))
 
-    def say_later(self, span: trace.Span, attributes: Callable[[], Attributes]) -> None:
-        """Set what was learned, not asked for before somebody reads the span; it must not change any more by then."""
-        if self.naming is None and type(span) is UnreadSpan:
-            span.tell(attributes)
-        else:
-            self.say(span, attributes())
-
-    @guarded("Tracing.say_captured")
-    def say_captured(self, span: trace.Span, headers: Sequence[Header]) -> None:
-        """Set what the settings want to see of ``headers``; a value that cannot be printed costs no more than that."""
+    @guarded("Tracing.set_captured_headers")
+    def set_captured_headers(self, span: trace.Span, headers: Sequence[Header]) -> None:
+        """Set the headers that the settings capture; a value that cannot be printed costs no more than these."""
         if self.capture is not None:
-            self.say(span, self.capture.attributes(headers))
+            self.set_attributes(span, self.capture.attributes(headers))
 
     @guarded("produce_hook")
-    def told_of_send(self, span: trace.Span, call: object) -> None:
-        """Call the application's ``produce_hook``, if it has one, with a span that records."""
+    def call_produce_hook(self, span: trace.Span, call: object) -> None:
+        """Call the application's ``produce_hook``, if it has one, with a recording span."""
         if self.produce_hook is not None:
             self.produce_hook(span, call)
 
     @guarded("consume_hook")
-    def told_of_messages(self, span: trace.Span, messages: Sequence[object]) -> None:
-        """Call the application's ``consume_hook``, if it has one, with a span that records."""
+    def call_consume_hook(self, span: trace.Span, messages: Sequence[object]) -> None:
+        """Call the application's ``consume_hook``, if it has one, with a recording span."""
         if self.consume_hook is not None:
             self.consume_hook(span, messages)
 
-    def traces(self, topic: str) -> bool:
+    def is_traced(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
-        # An empty context suppresses nothing.
-        return not self.excludes(topic) and (not get_current() or is_instrumentation_enabled())
+        # an empty context suppresses nothing
+        return not self.is_excluded(topic) and (not get_current() or is_instrumentation_enabled())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientFacts:
-    """What a client's configuration says about every message: system, group, client id, first server.
+class ClientInfo:
+    """What a client's configuration tells about every message: system, group, client id, first server.
 
-    ``namespace`` (none is a name too) and ``consumption_model`` (``clustering``, ``broadcasting``) are RocketMQ's.
+    ``namespace`` (an empty one is a name too) and ``consumption_model`` (``clustering``, ``broadcasting``) are
+    RocketMQ's.
     """
 
     system: str = "kafka"
@@ -239,7 +215,7 @@ class ClientFacts:
     consumption_model: str | None = None
 
     @classmethod
-    def of_kafka(cls, conf: Mapping[str, Any], *, group_name: str | None) -> ClientFacts:
+    def of_kafka(cls, conf: Mapping[str, Any], *, group_name: str | None) -> ClientInfo:
         """Read librdkafka's configuration; nothing secret is kept."""
         address, port = host_and_port(str(conf.get("bootstrap.servers") or conf.get("metadata.broker.list") or ""))
         client_id = str(conf["client.id"]) if conf.get("client.id") else None
@@ -252,8 +228,8 @@ class ClientFacts:
         )
 
     @classmethod
-    def named(cls, system: str, *, group_name: str | None, client_id: str | None, servers: str | None) -> ClientFacts:
-        """Read what somebody at the manual door says of a client of any system."""
+    def named(cls, system: str, *, group_name: str | None, client_id: str | None, servers: str | None) -> ClientInfo:
+        """Return the info of a client of any system, as a caller of a manual hook gives it."""
         conf = {"bootstrap.servers": servers, "client.id": client_id}
         return replace(cls.of_kafka(conf, group_name=group_name), system=system)
 
@@ -271,7 +247,7 @@ class ClientFacts:
 
     def attributes(self) -> dict[str, str | int]:
         """Return the span attributes that never change for this client."""
-        said = {
+        attributes = {
             semconv.MESSAGING_SYSTEM: self.system,
             semconv.MESSAGING_CLIENT_ID: self.client_id,
             semconv.SERVER_ADDRESS: self.server_address,
@@ -279,9 +255,9 @@ class ClientFacts:
             semconv.MQTRACE_CLIENT_HOST: self.client_host,
         }
         if self.is_rocketmq:
-            said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = self.namespace or ""  # required by the conventions
-            said[semconv.MESSAGING_ROCKETMQ_CONSUMPTION_MODEL] = self.consumption_model
-        return {name: value for name, value in said.items() if value is not None}
+            attributes[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = self.namespace or ""  # required by the conventions
+            attributes[semconv.MESSAGING_ROCKETMQ_CONSUMPTION_MODEL] = self.consumption_model
+        return {name: value for name, value in attributes.items() if value is not None}
 
 
 def host_and_port(servers: str) -> tuple[str | None, int | None]:

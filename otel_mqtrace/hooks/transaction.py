@@ -1,32 +1,45 @@
-"""This module knows the end of a transaction: one ``end_transaction T`` span for each message that was sent in it."""
+"""Record ends of transactions and recalls of delayed messages.
+
+The recall hook for a client of your own, as RocketMQ's ``DefaultRecallMessageTraceHook``::
+
+    call = hook.before("reminders")
+    msg_id = client.recall("reminders", handle)
+    hook.after(call, msg_id=msg_id)                   # or hook.after(call, exception=problem)
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry import context, trace
+from opentelemetry.trace import Link, SpanContext
+
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks.end_transaction import EndTransactionHook
-from otel_mqtrace.spans.mapping import bean_of
+from otel_mqtrace.hooks.attributes import add_rocketmq_fields
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import SingleEnd, record_failure
+from otel_mqtrace.model import MessageType, TraceBean, TraceType, TransactionState
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, bean_attributes, bean_of, cost_ms
 
 if TYPE_CHECKING:
-    from otel_mqtrace.hooks.send import SendCall
-    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-    from otel_mqtrace.model import TransactionState
-    from otel_mqtrace.spans.mapping import Attributes
+    from opentelemetry.trace import Span
 
-__all__ = ["MAX_MESSAGES", "TransactionHook", "overflowed"]
+    from otel_mqtrace.hooks.send import SendCall
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+
+__all__ = ["MAX_MESSAGES", "EndTransactionHook", "RecallCall", "RecallHook", "TransactionHook", "overflowed"]
 
 MAX_MESSAGES: Final = 1_000
-"""How many messages of one open transaction are remembered; the ones above are counted by :func:`overflowed`.
+"""Messages of one open transaction that are remembered; the ones above are counted by :func:`overflowed`.
 
-Their ends all come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a
-queue that is set smaller.
+Their ends come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a queue
+that is set smaller.
 """
-
+_END: Final = OPERATIONS[TraceType.END_TRANSACTION]
+_RECALL: Final = OPERATIONS[TraceType.RECALL]
 _log: Final = logging.getLogger(__name__)
 _overflowed: Final[Counter[TransactionState]] = Counter()
 
@@ -36,9 +49,71 @@ def overflowed() -> int:
     return sum(_overflowed.values())
 
 
+class EndTransactionHook:
+    """Records one ``end_transaction T`` CLIENT span, as RocketMQ's ``EndTransactionHook``; only of ends that succeeded.
+
+    The end may be the answer to a broker that asked. Never raises.
+    """
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._tracing = tracing
+        self._info = info
+
+    def now_ns(self) -> int:
+        """Return the wall clock of this hook: when the end was asked for."""
+        return self._tracing.clock.wall_ns()
+
+    @guarded("EndTransactionHook.ended")
+    def ended(
+        self,
+        message: TraceBean,
+        state: TransactionState,
+        *,
+        start_ns: int,
+        creation: SpanContext = trace.INVALID_SPAN_CONTEXT,
+        from_transaction_check: bool = False,
+    ) -> None:
+        """Record that the transaction of ``message`` ended in ``state``; ``creation`` is the span it was sent in.
+
+        Without a current span the end belongs to the trace of its send, and is sampled as that was.
+        """
+        tracing, topic = self._tracing, message.topic or ""
+        if not tracing.is_traced(topic):
+            return
+        end_ns = max(tracing.clock.wall_ns(), start_ns)
+        bean = replace(
+            message,
+            msg_type=MessageType.TRANS_COMMIT,
+            transaction_state=state,
+            from_transaction_check=from_transaction_check,
+        )
+        attributes = bean_attributes(bean)
+        if self._info.is_rocketmq:
+            add_rocketmq_fields(attributes, {})
+        operation = tracing.producer_operation(
+            TraceType.END_TRANSACTION,
+            self._info,
+            request_id=tracing.new_id(),
+            cost_ms=cost_ms(start_ns, end_ns),
+            success=True,
+        )
+        current_ctx = context.get_current()
+        if creation.is_valid and not trace.get_current_span(current_ctx).get_span_context().is_valid:
+            current_ctx = trace.set_span_in_context(trace.NonRecordingSpan(creation), current_ctx)
+        span = tracing.start_span(
+            _END,
+            topic,
+            context=current_ctx,
+            attributes={**self._info.attributes(), **operation, **attributes},
+            links=[Link(creation)] if creation.is_valid else (),
+            start_ns=start_ns,
+        )
+        span.end(end_ns)
+
+
 @dataclass(slots=True)
 class _Transaction:
-    """One transaction. Messages come from any thread, until ``end`` is there and after: each is taken by one."""
+    """One transaction. Messages come from any thread, until ``end`` is set and after: each is taken by one caller."""
 
     id: str
     sent: deque[SendCall] = field(default_factory=deque)
@@ -50,9 +125,9 @@ class _Transaction:
 class TransactionHook:
     """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
 
-    def __init__(self, tracing: Tracing, facts: ClientFacts, *, max_messages: int = MAX_MESSAGES) -> None:
+    def __init__(self, tracing: Tracing, info: ClientInfo, *, max_messages: int = MAX_MESSAGES) -> None:
         self._tracing = tracing
-        self._end = EndTransactionHook(tracing, facts)
+        self._end = EndTransactionHook(tracing, info)
         queue_size = tracing.settings.queue_size
         self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
         self._latest: _Transaction | None = None
@@ -97,22 +172,83 @@ class TransactionHook:
         self._end_sent(latest, state, start_ns)
 
     def _end_sent(self, transaction: _Transaction, state: TransactionState, start_ns: int) -> None:
-        """Record the end of every message that nobody has taken yet."""
+        """Record the end of every message that no other thread has taken."""
         while True:
             try:
                 call = transaction.sent.popleft()
             except IndexError:
                 return
-            self._identify(call)
+            self._name(call)
             self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook: when a commit or an abort was called."""
         return self._tracing.clock.wall_ns()
 
-    def _identify(self, call: SendCall) -> None:
-        """A message that goes by its physical id, and has no place yet, gets another now: one for both its spans."""
+    def _name(self, call: SendCall) -> None:
+        """Give a message without an id and without a position a name, the same for both its spans."""
         if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
             named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
-            call.opened_with = {**call.opened_with, **named}
-            self._tracing.say(call.span, named)
+            call.attributes = {**call.attributes, **named}
+            self._tracing.set_attributes(call.span, named)
+
+
+@dataclass(slots=True)
+class RecallCall(SingleEnd):
+    """One recall under way."""
+
+    span: Span
+    start_ns: int
+
+
+class RecallHook:
+    """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises."""
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._tracing = tracing
+        self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.RECALL, info)}
+
+    @guarded("RecallHook.before")
+    def before(self, topic: str) -> RecallCall | None:
+        """Open the span; ``None`` when ``topic`` is not traced now."""
+        tracing = self._tracing
+        if not tracing.is_traced(topic):
+            return None
+        start_ns = tracing.clock.wall_ns()
+        attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+        span = tracing.start_span(
+            _RECALL, topic, context=context.get_current(), attributes=attributes, start_ns=start_ns
+        )
+        return RecallCall(span, start_ns)
+
+    @guarded("RecallHook.after")
+    def after(
+        self,
+        call: RecallCall | None,
+        *,
+        msg_id: str | None = None,
+        error: str | None = None,
+        description: str | None = None,
+        exception: BaseException | None = None,
+    ) -> None:
+        """End the span of ``call``, once; ``error`` is its ``error.type``, by default the class of ``exception``."""
+        if call is None or not call.try_end():
+            return
+        if error is None and exception is not None:
+            error = type(exception).__qualname__
+        end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
+        answer: Attributes = {
+            semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns),
+            semconv.MQTRACE_SUCCESS: error is None,
+            semconv.MQTRACE_REQUEST_ID: self._tracing.new_id(),
+        }
+        if msg_id is not None:
+            answer[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        if error is not None:
+            answer[semconv.ERROR_TYPE] = error
+        try:
+            self._tracing.set_attributes(call.span, answer)
+            if error is not None:
+                record_failure(call.span, description, exception)
+        finally:
+            call.span.end(end_ns)

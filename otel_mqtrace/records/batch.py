@@ -1,10 +1,14 @@
-"""The native records and OTLP links of the messages of one batch, written without an object for each of them."""
+"""Several messages handled together: their record, and the native records and OTLP bytes derived from it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.records.handled import DESCRIBING, VARYING
+from otel_mqtrace.records.ids import read_origin
+from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
     TEXT_VALUE,
@@ -14,113 +18,284 @@ from otel_mqtrace.wire.otlp.protobuf import (
     tag,
     varint,
 )
+from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_mqtrace.wire.native.encode import RecordTemplate
+    from opentelemetry.trace import SpanContext
 
-__all__ = ["BatchMessage", "encode_links", "encode_records", "shared_attributes"]
+    from otel_mqtrace.records.plan import Plan
 
+__all__ = ["BatchRow", "BatchSpan", "HandledBatch"]
+
+BatchRow = tuple[int, int, "int | None", "int | None", "bytes | None", "list[tuple[str, Any]] | None"]
+"""Partition, offset, when it was stored in ms, body length (``None``: a tombstone), key and headers of one message."""
 _LINK_ATTRIBUTE: Final = 4
 _NS_PER_MS: Final = 1_000_000
+_MAX_COST_MS: Final = 1 << 31
+_MAX_KEY_BYTES: Final = 16_384  # of one body: below the bound of a trace message's KEYS
+_UNUSUAL: Final = DESCRIBING | {semconv.HEADER_DELAY, "tracestate", "baggage"}
 _MSG_ID: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
 _OFFSET_ID: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
 _KEY: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MESSAGING_KAFKA_MESSAGE_KEY, TEXT_VALUE)
 _offset: Final = number_attribute(_LINK_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
 _LINK: Final = tag(13)
 _TRACE_ID, _SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
-_NO_CONTEXT: Final = bytes(24)
+_NO_ORIGIN: Final = bytes(24)
 _LINK_FLAGS: Final = {
     is_remote: tag(6, FIXED32) + (0x300 if is_remote else 0x100).to_bytes(4, "little") for is_remote in (False, True)
 }
+_PLACEHOLDER: Final = "\0"
 
 
-class BatchMessage(NamedTuple):
-    """One message of a batch. ``origin`` are the ids of its send, 24 bytes, if it carries any.
+class HandledBatch(NamedTuple):
+    """Messages of one topic from the call that returned them until the application is done with them.
 
-    The fields from ``partition`` on are said on the span when they are equal for all, else on the message's link.
+    ``ids`` are trace id and span id, 24 bytes; ``origin`` those of the send of a message that came alone, its parent.
+    ``cell`` keeps what its start, its end and every exporter share.
     """
 
-    msg_id: str
-    offset: int
-    offset_id: str
-    key: str | None
-    origin: bytes | None
-    partition: str
-    store_host: str | None
-    timestamp_ms: int | None
-    body_length: int | None
-    is_tombstone: bool | None
-    cluster_id: str | None
+    plan: Plan
+    ids: bytes
+    flags: int
+    start_ns: int
+    rows: Sequence[BatchRow]
+    cell: dict[str, Any]
+    origin: bytes | None = None
+    origin_flags: int = 0
+
+    @property
+    def parent_span_id(self) -> bytes | None:
+        """The parent's span id, 8 bytes; messages of several traces have no common parent."""
+        return None if self.origin is None else self.origin[16:]
+
+    @property
+    def parent(self) -> SpanContext | None:
+        """The send's span context."""
+        return None if self.origin is None else context_of(self.origin, self.origin_flags, remote=True)
+
+    @property
+    def trace_state(self) -> None:
+        """None: a message that carries one is handled as a span."""
+
+    @property
+    def request_id(self) -> str:
+        """The request id, drawn by the first who asks."""
+        known: str | None = self.cell.get("request_id")
+        if known is None:
+            known = self.cell.setdefault("request_id", self.plan.new_id())
+        return known
+
+    @property
+    def columns(self) -> _Columns | None:
+        """What native records and links need of all messages; ``None`` where one has a field that neither holds."""
+        if "columns" not in self.cell:
+            self.cell["columns"] = _columns(self)
+        columns: _Columns | None = self.cell["columns"]
+        return columns
 
 
-_SHAREABLE: Final = (
-    (5, semconv.MESSAGING_DESTINATION_PARTITION_ID),
-    (6, semconv.MQTRACE_STORE_HOST),
-    (7, semconv.MQTRACE_STORE_TIME),
-    (8, semconv.MESSAGING_MESSAGE_BODY_SIZE),
-    (9, semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE),
-    (10, semconv.MESSAGING_KAFKA_CLUSTER_ID),
-    (2, semconv.MQTRACE_OFFSET_MSG_ID),
-)
+class _Columns(NamedTuple):
+    """The messages of a batch field by field. ``is_plain`` tells that every id fits into a native record and its keys.
+
+    ``places`` are store host and cluster id by partition.
+    """
+
+    msg_ids: list[str]
+    offset_ids: list[str]
+    origins: list[bytes | None]
+    keys: list[bytes | None]
+    places: dict[int, tuple[str | None, str | None]]
+    is_plain: bool
 
 
-def shared_attributes(messages: Sequence[BatchMessage]) -> tuple[dict[str, Any], list[tuple[int, str]]]:
-    """Return what is equal for all messages, and which fields are not: position and attribute."""
-    shared, own = {}, []
-    for position, name in _SHAREABLE:
-        first = messages[0][position]
-        if all(each[position] == first for each in messages):
+def _columns(batch: HandledBatch) -> _Columns | None:
+    plan = batch.plan
+    msg_ids, offset_ids, origins, keys = [], [], [], []
+    heads: dict[int, str] = {}
+    places: dict[int, tuple[str | None, str | None]] = {}
+    for partition, offset, _, _, key, headers in batch.rows:
+        by_name = {} if headers is None else dict(headers)
+        if headers and None in by_name.values():  # no value: an earlier one of the name counts
+            by_name = {name: value for name, value in headers if value is not None}
+        if not _UNUSUAL.isdisjoint(by_name) or plan.retry_header in by_name:
+            return None
+        origin = read_origin(by_name)
+        if origin is None:
+            return None
+        head = heads.get(partition)
+        if head is None:
+            head = heads[partition] = f"{plan.topic}-{partition}@"
+            places[partition] = plan.facts_of(partition)
+        offset_id = f"{head}{offset}"
+        unique_id = by_name.get(semconv.HEADER_UNIQ_KEY)
+        if unique_id:
+            unique_id = unique_id.decode("utf-8", "replace") if isinstance(unique_id, bytes) else str(unique_id)
+        offset_ids.append(offset_id)
+        msg_ids.append(unique_id or offset_id)
+        origins.append(origin[0])
+        keys.append(_utf8(key))
+    all_ids = "".join(msg_ids)
+    return _Columns(msg_ids, offset_ids, origins, keys, places, all_ids.isascii() and all_ids.isprintable())
+
+
+def _utf8(key: bytes | None) -> bytes | None:
+    """Return a key that is text; the conventions have no attribute for any other."""
+    if key is None or key.isascii():
+        return key
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return None
+    return key
+
+
+class BatchSpan(WritableRecordSpan):
+    """The process span of several messages, started (``end_ns`` is ``None``) or ended with success."""
+
+    record: HandledBatch
+
+    def __init__(self, record: HandledBatch) -> None:
+        self.record = record
+        self.end_ns = None
+
+    def raw_attribute(self, name: str) -> Any:
+        """Return an attribute that all messages of the plan have, or their number."""
+        if name == semconv.MESSAGING_BATCH_MESSAGE_COUNT:
+            return len(self.record.rows)
+        return super().raw_attribute(name)
+
+    @property
+    def _attributes_and_links(self) -> tuple[dict[str, Any], Sequence[Any]]:
+        made: tuple[dict[str, Any], Sequence[Any]] = self.record.plan.make_batch(self)
+        return made
+
+    def make_attributes(self) -> dict[str, Any]:
+        """Return all attributes, with the outcome where it has ended."""
+        return self._attributes_and_links[0]
+
+    def make_links(self) -> Sequence[Any]:
+        """Return a link for each message."""
+        return self._attributes_and_links[1]
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The attributes of its end; none of one that is open."""
+        if self.end_ns is None:
+            return {}
+        return {
+            semconv.MQTRACE_COST_TIME: self._cost_ms(self.end_ns),
+            semconv.MQTRACE_SUCCESS: True,
+            semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
+        }
+
+    def _cost_ms(self, end_ns: int) -> int:
+        record = self.record
+        return (end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS) // len(record.rows)
+
+    def to_native(self, dialect: str) -> NativeRecord | None:
+        """Return the ``SubBefore`` or ``SubAfter`` of every message; ``None`` where one must be encoded as a whole."""
+        record, end_ns = self.record, self.end_ns
+        columns = record.columns if self.is_untouched else None
+        if columns is None or not columns.is_plain:
+            return None
+        keys = frozenset(columns.msg_ids)
+        plan = record.plan
+        place = plan.place(record.rows[0][0], None, None)  # neither is a field of these records
+        is_end = end_ns is not None
+        try:
+            template = place.templates[dialect, is_end]
+        except KeyError:
+            trace_type = TraceType.SUB_AFTER if is_end else TraceType.SUB_BEFORE
+            template = plan.template(place, dialect, trace_type, VARYING)
+        cost_ms = 0 if end_ns is None else self._cost_ms(end_ns)
+        if template is None or not 0 <= cost_ms < _MAX_COST_MS or sum(map(len, keys)) > _MAX_KEY_BYTES:
+            return None
+        text, pick = template
+        stamp_ms = (record.start_ns if end_ns is None else end_ns) // _NS_PER_MS
+        filled = text % pick((stamp_ms, _PLACEHOLDER, record.request_id, cost_ms, _PLACEHOLDER * 2, _PLACEHOLDER * 2))
+        pieces = filled.split(_PLACEHOLDER)
+        if len(pieces) != 2:  # noqa: PLR2004 - a field beside the message id differs from message to message
+            return None
+        head, tail = pieces
+        body = f"{head}{(tail + head).join(columns.msg_ids)}{tail}"
+        return NativeRecord(plan.topic, plan.region, body.encode(), keys)
+
+    def to_otlp(self) -> Sequence[bytes] | None:
+        """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
+        record = self.record
+        if self.end_ns is None or not self.is_untouched:
+            return None
+        columns = record.columns
+        if columns is None or columns.offset_ids[0] == columns.offset_ids[-1]:  # one message shares nothing
+            return None
+        shared, own = _share(record.rows, columns)
+        attributes = {
+            **shared,
+            **record.plan.constants,
+            semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(record.rows),
+            semconv.MQTRACE_REQUEST_ID: record.request_id,
+            **self.outcome,
+        }
+        return [*self.otlp_head(), encode_attributes(attributes), *_links(record.rows, columns, own), LOCAL_PARENT]
+
+
+def _share(rows: Sequence[BatchRow], columns: _Columns) -> tuple[dict[str, Any], list[tuple[str, list[Any]]]]:
+    """Return the attributes that are equal for all messages, and the other ones, message by message."""
+    partitions, _, stored_ms, lengths, _, _ = zip(*rows, strict=True)
+    is_one_partition = len(columns.places) == 1
+    store_host, cluster_id = columns.places[partitions[0]]
+    hosts = [store_host] * len(rows) if is_one_partition else [columns.places[each][0] for each in partitions]
+    clusters = [cluster_id] * len(rows) if is_one_partition else [columns.places[each][1] for each in partitions]
+    fields: tuple[tuple[str, Sequence[Any]], ...] = (
+        (semconv.MESSAGING_DESTINATION_PARTITION_ID, partitions),
+        (semconv.MQTRACE_STORE_HOST, hosts),
+        (semconv.MQTRACE_STORE_TIME, stored_ms),
+        (semconv.MESSAGING_MESSAGE_BODY_SIZE, lengths),
+        (semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE, lengths),
+        (semconv.MESSAGING_KAFKA_CLUSTER_ID, clusters),
+    )
+    shared: dict[str, Any] = {}
+    own = []
+    for name, raw in fields:
+        values: Sequence[Any] = raw
+        if name == semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE:
+            values = [True if each is None else None for each in raw] if None in raw else [None] * len(rows)
+        elif name == semconv.MESSAGING_MESSAGE_BODY_SIZE and None in raw:
+            values = [each or 0 for each in raw]
+        elif name == semconv.MESSAGING_DESTINATION_PARTITION_ID:
+            values = [str(raw[0])] * len(rows) if is_one_partition else list(map(str, raw))
+        first = values[0]
+        if values.count(first) == len(values):
             if first is not None:
                 shared[name] = first
         else:
-            own.append((position, name))
+            own.append((name, list(values)))
     return shared, own
 
 
-def encode_links(messages: Sequence[BatchMessage], own: Sequence[tuple[int, str]]) -> list[bytes]:
+def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str, list[Any]]]) -> list[bytes]:
     """Return each message as a link of a ``Span``, with its ids and what it does not share with the others."""
     links: list[bytes] = []
-    rest = [(position, name) for position, name in own if name != semconv.MQTRACE_OFFSET_MSG_ID]
-    has_own_id = len(rest) < len(own)
-    cache: dict[tuple[int, Any], bytes] = {}
-    for message in messages:
-        msg_id = message.msg_id.encode("utf-8", "replace")
-        origin = message.origin
-        ids = origin or _NO_CONTEXT
-        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _MSG_ID[len(msg_id)], msg_id, _offset(message.offset)]
-        if has_own_id:
-            offset_id = message.offset_id.encode("utf-8", "replace")
-            parts += (_OFFSET_ID[len(offset_id)], offset_id)
-        if message.key is not None:
-            key = message.key.encode("utf-8", "replace")
+    cache: dict[tuple[str, Any], bytes] = {}
+    for index, (row, msg_id, offset_id, origin, key) in enumerate(
+        zip(rows, columns.msg_ids, columns.offset_ids, columns.origins, columns.keys, strict=True)
+    ):
+        ids = origin or _NO_ORIGIN
+        message, place = msg_id.encode("utf-8", "replace"), offset_id.encode("utf-8", "replace")
+        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _MSG_ID[len(message)], message, _offset(row[1])]
+        parts += (_OFFSET_ID[len(place)], place)
+        if key is not None:
             parts += (_KEY[len(key)], key)
-        for position, name in rest:
-            value = message[position]
+        for name, values in own:
+            value = values[index]
             if value is not None:
-                encoded = cache.get((position, value))
+                encoded = cache.get((name, value))
                 if encoded is None:
-                    encoded = cache[position, value] = attribute(_LINK_ATTRIBUTE, name, value)
+                    encoded = cache[name, value] = attribute(_LINK_ATTRIBUTE, name, value)
                 parts.append(encoded)
         parts.append(_LINK_FLAGS[origin is not None])
         link = b"".join(parts)
         links += (_LINK, varint(len(link)), link)
     return links
-
-
-def encode_records(
-    messages: Sequence[BatchMessage],
-    template: RecordTemplate,
-    *,
-    stamp_ms: int,
-    request_id: str,
-    cost_ms: int,
-) -> bytes:
-    """Return the records of all messages; ``template`` takes the ``VARYING`` fields of a handled message."""
-    text, pick = template
-    records = []
-    for message in messages:
-        values = (stamp_ms, message.msg_id, request_id, cost_ms, message.offset_id, message.body_length or 0)
-        records.append(text % pick(values))
-    return "".join(records).encode()

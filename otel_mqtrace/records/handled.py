@@ -1,14 +1,14 @@
-"""One message and its handling: the tuple recorded of it, and the native records and OTLP bytes that follow from it."""
+"""One message and its handling: its record, and the native records and OTLP bytes derived from it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan, flags_of
+from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
@@ -23,9 +23,11 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from opentelemetry.trace import SpanContext, TraceState
+
     from otel_mqtrace.records.plan import Place, Plan
 
-__all__ = ["DESCRIBING", "VARYING", "Handled", "HandledSpan"]
+__all__ = ["DESCRIBING", "VARYING", "Handled", "HandledSpan", "MessageRow"]
 
 _SPAN_ATTRIBUTE: Final = 9
 VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms", "offset_msg_id", "body_length")
@@ -52,12 +54,16 @@ _RARE: Final = (
 )
 
 
+MessageRow = tuple[int, int, "int | None", "int | None", "bytes | None"]
+"""Partition, offset, when it was stored in ms, body length (``None``: a tombstone) and key of one message."""
+
+
 class Handled(NamedTuple):
     """One message from the poll that returned it until the application is done with it.
 
-    ``ids`` are trace id and span id, 24 bytes; ``origin`` are those of the send it came from, its parent and link.
-    ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``found`` are its
-    headers by name. ``cell`` keeps what is worked out once for its start, its end and every exporter.
+    ``ids`` are trace id and span id, 24 bytes; ``origin`` those of its send, which is its parent and link.
+    ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``headers`` are by name.
+    ``cell`` keeps what its start, its end and every exporter share.
     """
 
     plan: Plan
@@ -70,9 +76,10 @@ class Handled(NamedTuple):
     timestamp_ms: int | None
     body_length: int | None
     key: bytes | None
-    found: Mapping[str, Any]
+    headers: Mapping[str, Any]
     cell: dict[str, _Details]
     origin_flags: int = 0
+    trace_state: TraceState | None = None
 
     @property
     def parent_span_id(self) -> bytes | None:
@@ -81,26 +88,23 @@ class Handled(NamedTuple):
 
     @property
     def parent(self) -> SpanContext | None:
-        """The send's span context, which has the flags of this one."""
+        """The send's span context."""
         origin = self.origin
-        if origin is None:
-            return None
-        trace_id, span_id = int.from_bytes(origin[:16], "big"), int.from_bytes(origin[16:], "big")
-        return SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags_of(self.origin_flags))
+        return None if origin is None else context_of(origin, self.origin_flags, self.trace_state, remote=True)
 
     @property
     def details(self) -> _Details:
-        """What its start, its end and every exporter share: worked out by the first of them."""
+        """What its start, its end and every exporter share: derived by the first of them."""
         known = self.cell.get("")
         if known is None:
             plan, partition = self.plan, self.partition
-            store_host, cluster_id, request_id = plan.facts_of(partition)
+            store_host, cluster_id = plan.facts_of(partition)
             place = plan.place(partition, store_host, cluster_id)
             offset_id = f"{place.offset_id}{self.offset}"
-            msg_id = _unique_id(self.found) or offset_id
-            is_plain = DESCRIBING.isdisjoint(self.found) and msg_id.isascii() and msg_id.isprintable()
+            msg_id = _unique_id(self.headers) or offset_id
+            is_plain = DESCRIBING.isdisjoint(self.headers) and msg_id.isascii() and msg_id.isprintable()
             keys = frozenset((msg_id,)) if is_plain else None
-            made = _Details(place, store_host, cluster_id, request_id, msg_id, offset_id, keys)
+            made = _Details(place, store_host, cluster_id, plan.new_id(), msg_id, offset_id, keys)
             known = self.cell.setdefault("", made)
         return known
 
@@ -117,25 +121,24 @@ class _Details(NamedTuple):
     keys: frozenset[str] | None
 
 
-class HandledSpan(RecordSpan):
+class HandledSpan(WritableRecordSpan):
     """The process span of one message, started (``end_ns`` is ``None``) or ended with success."""
 
     record: Handled
 
-    @property
-    def _made(self) -> tuple[dict[str, Any], Sequence[Any]]:
-        made: tuple[dict[str, Any], Sequence[Any]] | None = self.__dict__.get("_both")
-        if made is None:
-            made = self.__dict__.setdefault("_both", self.record.plan.make_attributes(self))
-        return made
+    def __init__(self, record: Handled) -> None:
+        self.record = record
+        self.end_ns = None
 
     def make_attributes(self) -> dict[str, Any]:
-        """Return all attributes."""
-        return self._made[0]
+        """Return all attributes, with the outcome where it has ended."""
+        made: dict[str, Any] = self.record.plan.make_attributes(self)
+        return made
 
-    def make_links(self) -> Sequence[Any]:
+    def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
-        return self._made[1]
+        parent = self.record.parent
+        return () if parent is None else (Link(parent, {}),)
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
@@ -164,7 +167,7 @@ class HandledSpan(RecordSpan):
         if end_ns is None or not self.is_untouched:
             return None
         record = self.record
-        found, origin = record.found, record.origin
+        headers, origin = record.headers, record.origin
         place, _, _, request_id, msg_id, offset_text, _ = record.details
         offset_id = offset_text.encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
@@ -184,8 +187,8 @@ class HandledSpan(RecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(_store_time(record.timestamp_ms))
-        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(found):
-            attributes = self._made[0]
+        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(headers):
+            attributes = self.make_attributes()
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
         if origin is None:
             parts.append(LOCAL_PARENT)
@@ -194,9 +197,9 @@ class HandledSpan(RecordSpan):
         return parts
 
 
-def _unique_id(found: Mapping[str, Any]) -> str | None:
+def _unique_id(headers: Mapping[str, Any]) -> str | None:
     """Return the message id of the header, as ``header_text`` reads it."""
-    value = found.get(semconv.HEADER_UNIQ_KEY)
+    value = headers.get(semconv.HEADER_UNIQ_KEY)
     if value is None:
         return None
     return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)

@@ -1,4 +1,4 @@
-"""What all messages of one client and topic have in common, worked out once."""
+"""What all messages of one client and topic have in common, computed once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_PLACES: Final = 4_096
 
 
 class LeaderSource(Protocol):
-    """Who leads a partition, as far as it is known now."""
+    """The leaders of partitions, as far as they are known now."""
 
     @property
     def cluster_id(self) -> str | None:
-        """What the cluster calls itself."""
+        """The cluster's own id."""
         ...
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
@@ -39,7 +39,7 @@ class LeaderSource(Protocol):
 
 
 class Place(NamedTuple):
-    """What all messages of a partition say, as long as its leader stays."""
+    """What all messages of a partition have in common, as long as its leader stays."""
 
     attributes: bytes
     templates: dict[tuple[str, bool], RecordTemplate | None]
@@ -56,13 +56,15 @@ class Plan:
         topic: The topic.
         verb: The first word of the span's name.
         kind: Of the span.
-        ground: The tracer and its processors; the plan holds while they stay.
+        state: The state of the tracer that the plan was made for; another state needs another plan.
         constants: Attributes that never change.
         native: Fields of a native record that never change, by the model's names.
-        leaders: Who knows the partitions' leaders; ``None`` when nobody does.
-        server: Named as the store host while no leader is known.
-        make_attributes: Returns all attributes of one span.
+        leaders: The partitions' leaders; ``None`` where they cannot be looked up.
+        server: The store host while no leader is known.
+        make_attributes: Returns all attributes of the span of one message.
+        make_batch: Returns all attributes and links of the span of several messages.
         new_id: Draws request ids.
+        retry_header: The header that counts deliveries, whose messages are encoded as a whole.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -71,23 +73,27 @@ class Plan:
         *,
         verb: str,
         kind: SpanKind,
-        ground: Any,
+        state: Any,
         constants: Mapping[str, AttributeValue],
         native: Mapping[str, Any],
         leaders: LeaderSource | None,
         server: str | None,
-        make_attributes: Callable[[Any], Any],
+        make_attributes: Callable[[Any], dict[str, Any]],
         new_id: Callable[[], str],
+        make_batch: Callable[[Any], Any] | None = None,
+        retry_header: str = "",
     ) -> None:
         self.topic = topic
         self.kind = kind
-        self.ground = ground
-        self.tracer = ground.tracer
+        self.state = state
+        self.tracer = state.tracer
         self.name = f"{verb} {topic}"
         self.constants = dict(constants)
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
         self.region = str(self.region_id)
         self.make_attributes = make_attributes
+        self.make_batch: Any = make_batch
+        self.retry_header = retry_header
         self.new_id = new_id
         self.head = delimited(5, text_bytes(self.name)) + tag(6, VARINT) + varint(kind.value + 1)
         self._native = {
@@ -104,23 +110,23 @@ class Plan:
         self._constant = encode_attributes(self.constants)
         self._places: dict[tuple[int, str | None, str | None], Place] = {}
 
-    def facts_of(self, partition: int) -> tuple[str | None, str | None, str]:
-        """Return the store host and the cluster's id, as known now, and a new request id."""
+    def facts_of(self, partition: int) -> tuple[str | None, str | None]:
+        """Return the store host and the cluster's id, as known now."""
         leaders = self._leaders
         if leaders is None:
-            return self._server, None, self.new_id()
-        return leaders.of(self.topic, partition) or self._server, leaders.cluster_id, self.new_id()
+            return self._server, None
+        return leaders.of(self.topic, partition) or self._server, leaders.cluster_id
 
     def place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
-        """Return what all messages of ``partition`` say."""
+        """Return what all messages of ``partition`` have in common."""
         place = self._places.get((partition, store_host, cluster_id))
         if place is None:
-            said = {
+            attributes = {
                 semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
                 semconv.MQTRACE_STORE_HOST: store_host,
                 semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
             }
-            known = encode_attributes({name: value for name, value in said.items() if value is not None})
+            known = encode_attributes({name: value for name, value in attributes.items() if value is not None})
             place = Place(self._constant + known, {}, store_host, f"{self.topic}-{partition}@")
             if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
@@ -132,7 +138,7 @@ class Plan:
     ) -> RecordTemplate | None:
         """Return the native record with its constants filled in; ``None`` where it must be encoded as a whole.
 
-        It is kept in ``place.templates``; look there first.
+        It is kept in ``place.templates``; read that first.
         """
         constants = {**self._native, "store_host": place.store_host}
         is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()

@@ -1,4 +1,4 @@
-"""One successful send: the tuple recorded of it, and the native record and OTLP bytes that follow from it."""
+"""One successful send: its record, and the native record and OTLP bytes derived from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext, TraceState
 
     from otel_mqtrace.records.plan import Plan
 
@@ -42,9 +42,9 @@ _RARE: Final = (
 class Sent(NamedTuple):
     """One message between ``produce()`` and its delivery report.
 
-    ``ids`` are trace id and span id, 24 bytes. ``parent`` is the span it was sent under. ``body_length`` is in bytes,
-    ``None`` for a tombstone. ``found`` are the headers that say something of the message: ``TAGS`` and ``KEYS``.
-    ``generation`` counts the forks before it: a child does not end what its parent sent.
+    ``ids`` are trace id and span id, 24 bytes. ``parent`` is the span it was sent under, ``current_ctx`` the context.
+    ``body_length`` is in bytes, ``None`` for a tombstone. ``headers`` are those that describe the message (``TAGS``,
+    ``KEYS``). ``generation`` counts the forks before it: a child does not end what its parent sent.
     """
 
     plan: Plan
@@ -55,14 +55,19 @@ class Sent(NamedTuple):
     start_ns: int
     body_length: int | None
     key: object
-    found: Mapping[str, Any]
-    ambient: Any
+    headers: Mapping[str, Any]
+    current_ctx: Any
     generation: int
 
     @property
     def parent_span_id(self) -> bytes | None:
         """The parent's span id, 8 bytes."""
         return None if self.parent is None else self.parent.span_id.to_bytes(8, "big")
+
+    @property
+    def trace_state(self) -> TraceState | None:
+        """The parent's, as the SDK's samplers have it."""
+        return None if self.parent is None else self.parent.trace_state
 
 
 class SentSpan(RecordSpan):
@@ -79,10 +84,11 @@ class SentSpan(RecordSpan):
 
     @property
     def facts(self) -> tuple[str | None, str | None, str]:
-        """Store host, cluster id, request id: the same for all who ask, as of the first of them."""
+        """Store host, cluster id, request id: the same for every exporter, as of the first."""
         known: tuple[str | None, str | None, str] | None = self.__dict__.get("_facts")
         if known is None:
-            known = self.__dict__.setdefault("_facts", self.record.plan.facts_of(self.partition))
+            plan = self.record.plan
+            known = self.__dict__.setdefault("_facts", (*plan.facts_of(self.partition), plan.new_id()))
         return known
 
     def make_attributes(self) -> dict[str, Any]:
@@ -93,7 +99,7 @@ class SentSpan(RecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``Pub`` record; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        if record.found or not self.is_untouched:
+        if record.headers or not self.is_untouched:
             return None
         plan = record.plan
         store_host, cluster_id, _ = self.facts
@@ -136,7 +142,7 @@ class SentSpan(RecordSpan):
             request,
             _store_time(start_ms + cost_ms // 2),
         )
-        if record.key is not None or record.found or record.body_length is None:
+        if record.key is not None or record.headers or record.body_length is None:
             attributes = self.make_attributes()
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
         parent = record.parent

@@ -1,21 +1,41 @@
-"""The span of a record: every part of the SDK's span, derived from the record when it is read."""
+"""The span of a record: each part of the SDK's span is derived from the record when it is read.
+
+The first write to the current span of a handler builds an ordinary SDK span, and reads then go to that one.
+"""
 
 from __future__ import annotations
 
 import copy
+import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.sdk.trace import _Span as SdkSpan  # the SDK gives ids to a span of its own in no public way
+from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_mqtrace.wire.otlp.protobuf import FIXED32, FIXED64, delimited, tag, varint
+from otel_mqtrace.wire.otlp.protobuf import FIXED32, FIXED64, delimited, tag, text_bytes, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
 
-__all__ = ["LOCAL_PARENT", "REMOTE_PARENT", "NativeRecord", "RecordSpan", "flags_of"]
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.util.types import AttributeValue
 
+__all__ = [
+    "LOCAL_PARENT",
+    "REMOTE_PARENT",
+    "NativeRecord",
+    "RecordSpan",
+    "UnsampledSpan",
+    "WritableRecordSpan",
+    "context_of",
+    "open_sdk_span",
+]
+
+_log: Final = logging.getLogger(__name__)
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))
 _UNSET_STATUS: Final = Status(StatusCode.UNSET)
 _TRACE_ID, _SPAN_ID, _PARENT_ID = tag(1) + varint(16), tag(2) + varint(8), tag(4) + varint(8)
@@ -27,7 +47,7 @@ REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
 
 
 class NativeRecord(NamedTuple):
-    """One encoded record with what its trace message is grouped and found by; the keys are ASCII."""
+    """Encoded records of one topic with what their trace message is grouped and found by; the keys are ASCII."""
 
     topic: str
     region_id: str
@@ -35,22 +55,79 @@ class NativeRecord(NamedTuple):
     keys: frozenset[str]
 
 
-def flags_of(number: int) -> TraceFlags:
-    """Return trace flags below 4."""
-    return _FLAGS[number]
+def context_of(ids: bytes, flags: int, trace_state: trace.TraceState | None = None, *, remote: bool) -> SpanContext:
+    """Return a span context of ``ids``, 16 bytes of trace id and 8 of span id, and trace flags below 4."""
+    trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
+    return SpanContext(trace_id, span_id, is_remote=remote, trace_flags=_FLAGS[flags], trace_state=trace_state)
+
+
+def open_sdk_span(  # noqa: PLR0913 - the parts of a span, by their names
+    tracer: Any,
+    *,
+    name: str,
+    context: SpanContext,
+    parent: SpanContext | None,
+    kind: SpanKind,
+    attributes: Mapping[str, AttributeValue],
+    links: Sequence[trace.Link] = (),
+    start_ns: int,
+) -> trace.Span:
+    """Return an open SDK span with these ids, of which the processors have not been told that it starts."""
+    span = SdkSpan(
+        name=name,
+        context=context,
+        parent=parent,
+        sampler=tracer.sampler,
+        resource=tracer.resource,
+        attributes=attributes,
+        links=links,
+        kind=kind,
+        span_processor=tracer.span_processor,
+        instrumentation_info=tracer.instrumentation_info,
+        limits=tracer._span_limits,  # noqa: SLF001 - as the SDK's tracer passes it
+        instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
+    )
+    span._start_time = start_ns  # noqa: SLF001 - start() would tell the processors
+    return span
+
+
+class UnsampledSpan(NonRecordingSpan):
+    """A span that is not sampled; its context is built for whoever asks."""
+
+    def __init__(self, ids: bytes, flags: int, trace_state: trace.TraceState | None = None) -> None:
+        self._parts = ids, flags, trace_state
+        self._known: SpanContext | None = None
+
+    def get_span_context(self) -> SpanContext:
+        """Return the ids."""
+        known = self._known
+        if known is None:
+            ids, flags, trace_state = self._parts
+            known = self._known = context_of(ids, flags, trace_state, remote=False)
+        return known
+
+    def __repr__(self) -> str:
+        """Return it as the API's class does."""
+        return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
 class _Derived:
-    """An attribute worked out at each read; what somebody assigns to the instance wins, and can be seen there."""
+    """A private part of a ``ReadableSpan``, derived at each read; a part assigned to the instance wins."""
 
     def __init__(self, derive: Callable[[Any], Any]) -> None:
         self._derive = derive
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else self._derive(instance)
+        if instance is None:
+            return self
+        written = instance.written
+        return self._derive(instance) if written is None else getattr(written, self._name)
 
 
-_OVERRIDES: Final = frozenset(
+_PARTS: Final = frozenset(
     {
         "_attributes",
         "_context",
@@ -71,10 +148,12 @@ _OVERRIDES: Final = frozenset(
 class RecordSpan(ReadableSpan):
     """A span that holds a record; ``end_ns`` is ``None`` for one that has only started.
 
-    Whoever reads the attributes could change them: from then on exporters read the span instead of the record.
+    A reader of the attributes could change them: from then on exporters read the span instead of the record.
     """
 
     is_record: Final = True
+    written: Any = None
+    """The SDK span that was written to instead, if any."""
 
     def __init__(self, record: Any, end_ns: int | None) -> None:
         self.record = record
@@ -83,11 +162,11 @@ class RecordSpan(ReadableSpan):
     @property
     def is_untouched(self) -> bool:
         """Whether the record still says all that the span does."""
-        return _OVERRIDES.isdisjoint(self.__dict__)
+        return _PARTS.isdisjoint(self.__dict__)
 
     @property
     def resource(self) -> Any:
-        """The tracer's, unless somebody has put another one here; likewise the scope."""
+        """The tracer's, unless a processor has put another one here; likewise the scope."""
         return self.__dict__.get("_resource") or self.record.plan.tracer.resource
 
     @property
@@ -95,8 +174,8 @@ class RecordSpan(ReadableSpan):
         """See :attr:`resource`."""
         return self.__dict__.get("_instrumentation_scope") or self.record.plan.tracer._instrumentation_scope  # noqa: SLF001 - as the SDK's tracer passes it
 
-    def as_it_came(self, name: str) -> Any:
-        """Return an attribute that all messages of the plan have."""
+    def raw_attribute(self, name: str) -> Any:
+        """Return an attribute that all messages of the plan have, without deriving the others."""
         return self.record.plan.constants.get(name)
 
     def make_attributes(self) -> dict[str, Any]:
@@ -110,9 +189,9 @@ class RecordSpan(ReadableSpan):
     def _make_context(self) -> SpanContext:
         known: SpanContext | None = self.__dict__.get("_ids")
         if known is None:
-            ids, flags = self.record.ids, _FLAGS[self.record.flags]
-            trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
-            known = self.__dict__.setdefault("_ids", SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags))
+            record = self.record
+            context = context_of(record.ids, record.flags, record.trace_state, remote=False)
+            known = self.__dict__.setdefault("_ids", context)
         return known
 
     _context = _Derived(_make_context)
@@ -126,17 +205,18 @@ class RecordSpan(ReadableSpan):
     _instrumentation_info = _Derived(lambda self: self.record.plan.tracer.instrumentation_info)
     _kind = _Derived(lambda self: self.record.plan.kind)
     _links = _Derived(lambda self: self.make_links())
-    _events: Any = ()
-    _status = _UNSET_STATUS
+    _events: Any = _Derived(lambda _: ())
+    _status: Any = _Derived(lambda _: _UNSET_STATUS)
 
     def __copy__(self) -> ReadableSpan:
-        """Return a span of the SDK that says the same."""
+        """Return a plain span with the same parts."""
         return ReadableSpan(
             name=self.name,
             context=self.context,
             parent=self.parent,
             resource=self.resource,
             attributes=dict(self.attributes or {}),
+            events=self.events,
             links=self.links,
             kind=self.kind,
             status=self.status,
@@ -146,22 +226,127 @@ class RecordSpan(ReadableSpan):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReadableSpan:
-        """Return the same with a copy of all it says; the record itself leads to the tracer, and that to locks."""
+        """Return the same with copies of its parts; the record leads to the tracer, and that to locks."""
         return copy.deepcopy(copy.copy(self), memo)
 
     def otlp_head(self) -> list[bytes]:
-        """Return ids, name, kind and times as fields of a ``Span``."""
+        """Return ids, trace state, name, kind and times as fields of a ``Span``."""
         record = self.record
-        ids, parent_id = record.ids, record.parent_span_id
+        ids, parent_id, trace_state = record.ids, record.parent_span_id, record.trace_state
         times = _pack_times(_START, record.start_ns, _END, self.end_ns or 0)
-        if parent_id is None:
-            return [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], record.plan.head, times]
-        return [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _PARENT_ID, parent_id, record.plan.head, times]
+        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]]
+        if trace_state:
+            parts.append(delimited(3, text_bytes(trace_state.to_header())))
+        if parent_id is not None:
+            parts += (_PARENT_ID, parent_id)
+        parts += (record.plan.head, times)
+        return parts
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
         raise NotImplementedError
 
     def to_native(self, dialect: str) -> NativeRecord | None:
-        """Return the native record; ``None`` where the span must be mapped and encoded as any other."""
+        """Return the native records; ``None`` where the span must be mapped and encoded as any other."""
         raise NotImplementedError
+
+
+_ENDED: Final = object()
+
+
+class WritableRecordSpan(RecordSpan, trace.Span):
+    """The current span of a handler: the first write builds an SDK span with the same ids, parts and start."""
+
+    @property
+    def written(self) -> Any:
+        """The SDK span, if anything was written before the end of this one."""
+        span = self.__dict__.get("_written")
+        return None if span is _ENDED else span
+
+    def end_as_record(self, end_ns: int) -> bool:
+        """End it; return ``False`` where it was written to, so that the SDK span has to end instead."""
+        if not _PARTS.isdisjoint(
+            self.__dict__
+        ):  # a part was read, and may have been changed, as code of the SDK's does
+            self._writable()
+        if self.__dict__.setdefault("_written", _ENDED) is not _ENDED:  # one atomic step: other threads may write
+            return False
+        self.end_ns = end_ns
+        return True
+
+    def _writable(self) -> trace.Span:
+        span = self.__dict__.get("_written")
+        if span is None:
+            span = self.__dict__.setdefault("_written", self._open())
+            self.__dict__.pop("_attributes", None)  # reads go to the SDK span from now on
+        if span is _ENDED:
+            _log.warning("Writing to an ended span.")
+            return trace.INVALID_SPAN
+        return span  # type: ignore[no-any-return]  # the only other value
+
+    def _open(self) -> trace.Span:
+        record = self.record
+        plan = record.plan
+        return open_sdk_span(
+            plan.tracer,
+            name=plan.name,
+            context=self._make_context(),
+            parent=record.parent,
+            kind=plan.kind,
+            attributes=self.__dict__.get("_attributes") or self.make_attributes(),
+            links=self.make_links(),
+            start_ns=record.start_ns,
+        )
+
+    def get_span_context(self) -> SpanContext:
+        """Return the ids."""
+        return self._make_context()
+
+    def is_recording(self) -> bool:
+        """Whether it has not ended."""
+        span = self.__dict__.get("_written")
+        return span is None or (span is not _ENDED and bool(span.is_recording()))
+
+    def end(self, end_time: int | None = None) -> None:
+        """End the SDK span, as any write does."""
+        self._writable().end(end_time)
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the SDK span."""
+        self._writable().set_attributes(attributes)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set an attribute of the SDK span."""
+        self._writable().set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        """Add an event to the SDK span."""
+        self._writable().add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
+        """Add a link to the SDK span."""
+        self._writable().add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        """Rename the SDK span."""
+        self._writable().update_name(name)
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status of the SDK span."""
+        self._writable().set_status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Any = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: FBT001, FBT002 - the API's signature
+    ) -> None:
+        """Record an exception on the SDK span."""
+        self._writable().record_exception(exception, attributes, timestamp, escaped)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """End the SDK span, as any write does."""
+        self._writable().__exit__(exc_type, exc_val, exc_tb)

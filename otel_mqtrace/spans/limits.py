@@ -14,8 +14,7 @@ from opentelemetry.attributes import BoundedAttributes
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import MESSAGE_ATTRIBUTES, OPERATIONS, RECORD_ATTRIBUTES
-from otel_mqtrace.spans.told import kept
+from otel_mqtrace.spans.mapping import MESSAGE_ATTRIBUTES, OPERATIONS, RECORD_ATTRIBUTES, kept_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +88,7 @@ def was_cut(text: str | None, span: ReadableSpan) -> bool:
 
 def lost_its_type(span: ReadableSpan) -> bool:
     """Whether ``span`` is one that was made here to be a record, and does not say any more of what type."""
-    words = span.name.split(" ")  # asked first: one that is not read yet has its name
+    words = span.name.split(" ")
     verbs = _RECORDED if span.end_time is not None else _STARTED
     if words[0] not in verbs and words[-1] not in verbs:  # last in the old names
         return False
@@ -117,7 +116,7 @@ def _bound(span: ReadableSpan, name: str) -> int | None:
 
     No public name tells.
     """
-    bound = getattr(kept(span), name, None)
+    bound = getattr(kept_attributes(span), name, None)
     return bound if isinstance(bound, int) else None
 
 

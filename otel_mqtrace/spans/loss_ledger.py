@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
+from otel_mqtrace.spans.mapping import raw_attribute
 from otel_mqtrace.spans.stats import EXPORT_FAILED, LaneStats, lost
-from otel_mqtrace.spans.told import asking
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -75,16 +75,16 @@ class LossBook:
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:
-        ended_ns, resource, attribute = span.end_time, span.resource, asking(span)
+        ended_ns, resource = span.end_time, span.resource
         bucket = (ended_ns or span.start_time or 0) // _BUCKET_NS
-        key = (cause, ended_ns is not None, bucket, id(resource), attribute(semconv.MQTRACE_GROUP_NAME))
+        key = (cause, ended_ns is not None, bucket, id(resource), raw_attribute(span, semconv.MQTRACE_GROUP_NAME))
         counts = self._counts
         if key not in counts:
             if len(counts) >= MAX_ROWS:
                 key = (cause, ended_ns is not None, bucket if len(counts) < 2 * MAX_ROWS else 0, 0, None)
             else:
                 self._resources[id(resource)] = resource  # or its id could be reused
-        messages = attribute(semconv.MESSAGING_BATCH_MESSAGE_COUNT)
+        messages = raw_attribute(span, semconv.MESSAGING_BATCH_MESSAGE_COUNT)
         number = messages if isinstance(messages, int) and messages > 0 else 1
         counts[key] += number  # no call between read and write: a signal handler could come in there
 

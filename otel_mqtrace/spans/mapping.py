@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -24,10 +25,6 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
-from otel_mqtrace.spans.told import attributes_of
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
 
 __all__ = [
     "MESSAGE_ATTRIBUTES",
@@ -35,11 +32,14 @@ __all__ = [
     "RECORD_ATTRIBUTES",
     "Operation",
     "SpanAttributes",
+    "attributes_of",
     "bean_attributes",
     "bean_of",
     "context_attributes",
     "cost_ms",
+    "kept_attributes",
     "keys_attribute",
+    "raw_attribute",
     "share_attributes",
     "span_attributes",
     "trace_context_of",
@@ -254,6 +254,33 @@ def span_attributes(trace_ctx: TraceContext) -> SpanAttributes:
 def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
     """Return what RocketMQ calls costTime: elapsed whole milliseconds divided by the number of messages."""
     return (end_ns // 1_000_000 - start_ns // 1_000_000) // max(messages, 1)
+
+
+# -- reading a span -------------------------------------------------------------------------------------------------
+_ATTRIBUTES: Final = ReadableSpan.attributes
+
+
+def raw_attribute(span: ReadableSpan, name: str) -> Any:
+    """Return one attribute of ``span``; the span of a record does not derive the others for it."""
+    read: Callable[[str], Any] | None = getattr(span, "raw_attribute", None)
+    return attributes_of(span).get(name) if read is None else read(name)
+
+
+def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
+    """Return the attributes of ``span`` for many reads.
+
+    The SDK's own mapping raises inside for a missing name, which costs more than all the rest. A span class with its
+    own ``attributes``, which may leave out secrets, is read by those.
+    """
+    plain: Mapping[str, object] | None = None
+    if getattr(type(span), "attributes", None) is _ATTRIBUTES:
+        plain = getattr(kept_attributes(span), "_dict", None)
+    return (span.attributes or {}) if plain is None else plain
+
+
+def kept_attributes(span: object) -> Any:
+    """Return what ``span`` keeps its attributes in, ``None`` where that is unknown; the public mapping is a view."""
+    return getattr(span, "_attributes", None)
 
 
 # -- span to TraceContext ------------------------------------------------------------------------------------------

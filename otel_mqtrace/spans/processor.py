@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
-from otel_mqtrace.spans.limits import bounded, is_ours
+from otel_mqtrace.spans.limits import bounded
 from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
@@ -163,30 +163,9 @@ class MqTraceSpanProcessor(SpanProcessor):
     # -- called by the SDK on the application's thread ---------------------------------------------------------------
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's interface
-        """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises.
-
-        A span of ours that has no attributes yet is skipped: its hook calls :meth:`on_deferred_start`.
-        """
-        try:
-            if self._start_lanes and (span.attributes or span.dropped_attributes or not is_ours(span)):
-                self.on_deferred_start(span)
-        except Exception:  # noqa: BLE001 - nothing of ours reaches the application
-            self._internal_errors += 1
-
-    on_start.supports_deferred_start = True  # type: ignore[attr-defined]  # read by the hooks
-
-    @property
-    def exports_starts(self) -> bool:
-        """Whether any lane exports starts; that never changes."""
-        return bool(self._start_lanes)
-
-    @property
-    def exports_only_known_starts(self) -> bool:
-        """Whether every lane that exports starts takes records, and so no send before its end."""
-        return all(lane.takes_records for lane in self._start_lanes)
-
-    def on_deferred_start(self, span: ReadableSpan) -> None:
-        """Do what :meth:`on_start` does for a span that got its attributes after it had started."""
+        """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises."""
+        if not self._start_lanes:
+            return
         try:
             if self._prepared_pid != os.getpid():
                 self._prepare_child()
@@ -203,6 +182,16 @@ class MqTraceSpanProcessor(SpanProcessor):
                     offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
+
+    @property
+    def exports_starts(self) -> bool:
+        """Whether any lane exports starts; that never changes."""
+        return bool(self._start_lanes)
+
+    @property
+    def exports_only_known_starts(self) -> bool:
+        """Whether every lane that exports starts takes records, and so no send before its end."""
+        return all(lane.takes_records for lane in self._start_lanes)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
@@ -349,8 +338,7 @@ def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
 
 def _snapshot(span: ReadableSpan) -> ReadableSpan:
     """Return a copy of a started span, without an end time and without a reference to the live span."""
-    make = getattr(span, "snapshot", None)
-    return (make and make()) or ReadableSpan(
+    return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 from opentelemetry import context, trace
 
-from otel_mqtrace.hooks import _guard
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
@@ -41,16 +41,16 @@ def topic(kafka):
 def spans():
     """A recording exporter that fails the test when a span was not taken, a context leaked or our code raised."""
     exporter = RecordingExporter()
-    failures_before = _guard.failures()
+    failures_before = guard.failures()
     before = context.get_current()
     yield exporter
-    end_left_behind()
+    drain_deferred_ends()
     left = [span.name for span in exporter.take_all()]
     leaked = trace.get_current_span()
     context.attach(before)
     assert left == []
     assert not leaked.get_span_context().is_valid
-    assert _guard.failures() == failures_before
+    assert guard.failures() == failures_before
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.config import Settings, application_kafka_config
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
-from otel_mqtrace.hooks._sdk import processors_of
+from otel_mqtrace.hooks.sampling import processors_of
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.opentelemetry_release import needs_sdk
 

@@ -27,7 +27,7 @@ from bridge.forwarder.span_fields import (
     trace_id_of,
 )
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._message import say_rocketmq
+from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 
@@ -70,7 +70,7 @@ def _attributes(meaning: Meaning, rules: SpanRules) -> Attributes:
     said = span_attributes(_trace_ctx(meaning)).span
     said[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
-        say_rocketmq(said, {})
+        add_rocketmq_fields(said, {})
         said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
         said |= server_of(speakable(meaning.store_host))

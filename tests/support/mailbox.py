@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_mqtrace import ConsumeHook
-from otel_mqtrace.hooks._scope import AutomaticScope
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import OwnSpan, SharedSpan
+from otel_mqtrace.hooks.process import BatchOwner, SingleOwner
+from otel_mqtrace.hooks.scope import PollScope
 
 TRACEPARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 SENDER = 0xB7AD6B7169203331
@@ -38,18 +38,18 @@ class Mailbox:
         """Return the mailbox of a group."""
         return cls(ConsumeHook(system="post", group_name="household", tracing=tracing))
 
-    def responsibility(self, message, consumer):
+    def owner_of(self, message, consumer):
         """Open a span for a letter, or share the one of its bundle; anything else is not ours."""
         if not isinstance(message, Letter):
             return None
         if message.number in self._shared:
             return self._shared[message.number]
-        return OwnSpan(self.hook, self.hook.before([message.incoming()])[0])
+        return SingleOwner(self.hook, self.hook.before([message.incoming()])[0])
 
     def bundle(self, *letters):
         """Hand over letters that came together: one span, to be ended by whoever handles the last."""
         (call,) = self.hook.before([letter.incoming() for letter in letters], batch=True)
-        shared = SharedSpan(self.hook, call)
+        shared = BatchOwner(self.hook, call)
         self._shared.update((letter.number, shared) for letter in letters)
         return letters
 
@@ -57,7 +57,7 @@ class Mailbox:
         """Hand over a letter; the one before it is done."""
         self.done()
         (call,) = self.hook.before([letter.incoming()])
-        self._open.append((call, AutomaticScope(call.lent(), call.ambient)))
+        self._open.append((call, PollScope(call.process_ctx, call, call.previous_ctx)))
         return letter
 
     def done(self):

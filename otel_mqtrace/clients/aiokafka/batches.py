@@ -18,9 +18,9 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.aiokafka.client import active, header_pairs, state_of
 from otel_mqtrace.clients.aiokafka.producer import ProducerState, abandoned, outcome_of, refused
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import header_text, indexed
-from otel_mqtrace.hooks._left_behind import leave
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import defer_end
+from otel_mqtrace.hooks.propagation import header_text, index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class _SendingBatch:
         done = self.future.done()
         for index, body_length, call in self._calls:
             ended = outcome_of(self.future, self._state.cluster, index=index) if done else abandoned()
-            leave(self._hook, call, body_length=body_length, **ended)
+            defer_end(self._hook, call, body_length=body_length, **ended)
 
 
 def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,7 +151,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         appended: _Appended | None = getattr(batch, _APPENDED, None)
         if tracing is None or appended is None or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
-        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and appended.unsent:
+        if tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic) and appended.unsent:
             batch.close()
             return await _send_each(self, appended, topic, *args, **kwargs)
         sending, transaction = _prepare(self, appended, topic, kwargs.get("partition")) or (None, None)
@@ -182,7 +182,7 @@ def _prepare(
     transaction = state.transaction_of(tracing)
     calls = []
     for index, each in enumerate(appended.unsent):
-        found = indexed(header_pairs(each.headers) or ())
+        found = index_headers(header_pairs(each.headers) or ())
         keys = header_text(found, semconv.HEADER_KEYS)
         call = hook.before(
             topic,
@@ -195,7 +195,7 @@ def _prepare(
             keys=None if keys is None else keys.split(),
             carries_headers=False,
         )
-        if call is not None and call.recorded:
+        if call is not None and call.is_recorded:
             calls.append((index, each.body_length, call))
     return (_SendingBatch(state, hook, calls), transaction) if calls else None
 

@@ -17,10 +17,10 @@ from aiokafka.errors import BrokerResponseError
 from otel_mqtrace.clients.registry import MessageRegistry
 from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
 from otel_mqtrace.config import remember_application_kafka_config
-from otel_mqtrace.hooks._ending import text_of
-from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import text_of
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +58,14 @@ def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
     return state
 
 
-def facts_of(connection: Any, *, group_name: str | None) -> ClientFacts:
+def facts_of(connection: Any, *, group_name: str | None) -> ClientInfo:
     """Return what is true of every message of a client; ``connection`` is its ``AIOKafkaClient``."""
     known = _connection_settings(connection)
     remember_application_kafka_config(known)
-    facts = ClientFacts.of_kafka(known, group_name=group_name)
-    if facts.server_address is not None and facts.server_port is None:
-        return replace(facts, server_port=_DEFAULT_PORT)
-    return facts
+    info = ClientInfo.of_kafka(known, group_name=group_name)
+    if info.server_address is not None and info.server_port is None:
+        return replace(info, server_port=_DEFAULT_PORT)
+    return info
 
 
 def _connection_settings(connection: Any) -> dict[str, Any]:

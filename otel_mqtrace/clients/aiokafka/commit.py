@@ -14,7 +14,7 @@ from otel_mqtrace.clients.aiokafka.consumer import ConsumerState
 from otel_mqtrace.clients.aiokafka.producer import ProducerState
 from otel_mqtrace.clients.patching import observed
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import TransactionState
 
@@ -57,12 +57,12 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if tracing is None or not tracing.settings.settle_spans or not isinstance(given.get("group_id"), str):
         return None
     state: ProducerState = state_of(producer, ProducerState)
-    facts = replace(state.facts, group_name=given["group_id"])
-    hook = SettleHook(tracing=tracing, facts=facts)
+    info = replace(state.info, group_name=given["group_id"])
+    hook = SettleHook(tracing=tracing, info=info)
     call = hook.before(_SEND_OFFSETS)
     if call is None:
         return None
-    creation_of = functools.partial(find_creation_context, server=facts.server, group_name=facts.group_name)
+    creation_of = functools.partial(find_creation_context, server=info.server, group_name=info.group_name)
     return Settlement(hook, call, _settled(given["offsets"], creation_of), describe_error)
 
 

@@ -14,13 +14,13 @@ from aiokafka.errors import ConsumerStoppedError
 from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, incoming, registry, state_of
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._holding import leaving_with
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import leaving_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["ConsumerState", "traced_getmany", "traced_getone", "traced_stop"]

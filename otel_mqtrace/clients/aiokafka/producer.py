@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, header_pairs, state_of
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._futures import failure_of
-from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._left_behind import end_left_behind, leave
+from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.transaction import TransactionHook
 
@@ -91,7 +90,7 @@ class ProducerState:
     """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
 
     def __init__(self, producer: Any) -> None:
-        self.facts = facts_of(producer.client, group_name=None)
+        self.info = facts_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
         self.in_flight: dict[int, _InFlight] = {}
         accumulator = getattr(producer, "_message_accumulator", None)
@@ -103,8 +102,8 @@ class ProducerState:
     def bind(self, tracing: Tracing) -> SendHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
         if self._hook is None or self._tracing is not tracing:
-            self._hook = SendHook(tracing=tracing, facts=self.facts)
-            self._transaction = TransactionHook(tracing, self.facts)
+            self._hook = SendHook(tracing=tracing, info=self.info)
+            self._transaction = TransactionHook(tracing, self.info)
             self._tracing = tracing
         return self._hook
 
@@ -196,7 +195,7 @@ class _Sending:
         if future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
         outcome = outcome_of(future, self._state.cluster, index=index) if future.done() else abandoned()
-        self._end(functools.partial(leave, self._hook), outcome)
+        self._end(functools.partial(defer_end, self._hook), outcome)
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:
         end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
@@ -310,7 +309,7 @@ def _prepare(
     if call is None:
         return None
     chosen = partition if isinstance(partition, int) else None
-    sending = _Sending(state, hook, call, chosen) if call.recorded else None
+    sending = _Sending(state, hook, call, chosen) if call.is_recorded else None
     if call.headers is None:
         return sending, args, kwargs, transaction
     # A tuple stays one: whether the client refuses it is the client's business.
@@ -397,6 +396,6 @@ def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
             state: ProducerState | None = known_state(self)
             if state is not None:
                 state.abandon()
-            end_left_behind()
+            drain_deferred_ends()
 
     return stop

@@ -21,7 +21,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.clients.registry import LiveObjects
 from otel_mqtrace.config import connection_settings
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
 
 __all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
@@ -73,7 +73,7 @@ class Leaders:
         max_topics: int = _MAX_TOPICS,
     ) -> None:
         ask = look_up or ask_cluster
-        # Held by a function: what shows the attributes of a client, a crash report say, shows no password.
+        # Delivery by a function: what shows the attributes of a client, a crash report say, shows no password.
         self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: ask(connection, topics)
         self._clock = clock or SystemClock()
         self._background = background

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.registry import MessageRegistry
-from otel_mqtrace.hooks._ending import text_of
-from otel_mqtrace.hooks._message import key_text
+from otel_mqtrace.hooks.attributes import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.outcome import text_of
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
@@ -28,7 +27,6 @@ __all__ = [
     "incoming",
     "is_message",
     "parameter_order",
-    "placed",
     "position_of",
     "registry",
     "replaced",
@@ -40,7 +38,6 @@ PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_de
 _NAMES_ONLY: Final = (*PRODUCE_ORDER,)
 """The same names for a method that takes no positions, as AvroProducer's: what it is given is not what is sent."""
 _NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
-_FIELDS: Final = {each.name: each.default for each in fields(IncomingMessage)}
 
 
 class Position(NamedTuple):
@@ -89,50 +86,6 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
             )
         )
     return received
-
-
-def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:
-    """Return where each message lies, for a hook that asks for little else: the rest is there for whoever looks.
-
-    A call for one message alone may be looked at until the next poll; those of a batch are looked at now or never.
-    """
-    if len(messages) > 1:
-        return [_PlacedMessage(each) for each in messages]
-    (message,) = messages
-    return [_PlacedMessage(message).let_go(message)]
-
-
-class _PlacedMessage(IncomingMessage):
-    """Where a message lies, to be read only; the rest is asked of the client's message by the first who looks."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Message) -> None:
-        self.topic = message.topic() or ""
-        self.partition = message.partition()
-        self.offset = message.offset()
-        self._message: Message | None = message
-
-    def __getattr__(self, name: str) -> Any:
-        """Fill what is not there yet; of a message that was let go of nothing more is known."""
-        if name not in _FIELDS:
-            raise AttributeError(name)
-        message = self._message
-        if message is None:
-            return _FIELDS[name]
-        if name == "headers":  # most often the only thing
-            self.headers = header_pairs(message.headers())
-            return self.headers
-        (whole,) = incoming([message])
-        for each in _FIELDS:
-            setattr(self, each, getattr(whole, each))
-        return getattr(whole, name)
-
-    def let_go(self, message: Message) -> _PlacedMessage:
-        """Keep what travelled with the message as it is now, and nothing else of it: it may be large."""
-        self.headers = header_pairs(message.headers())
-        self._message = None
-        return self
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:

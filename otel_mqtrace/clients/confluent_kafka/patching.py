@@ -29,7 +29,7 @@ from otel_mqtrace.clients.confluent_kafka.rebind import find_names, owner_name
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.confluent_kafka.statistics import configuring
 from otel_mqtrace.clients.patching import Patches, Wrappers, replacement_class
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

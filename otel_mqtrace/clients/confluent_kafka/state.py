@@ -9,7 +9,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.clients.state import STATE, ActiveTracing, attach_state, known_state
 from otel_mqtrace.config import remember_application_kafka_config
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

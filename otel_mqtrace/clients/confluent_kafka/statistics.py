@@ -19,8 +19,8 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.clients.confluent_kafka.state import active, configuration_of
-from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -362,10 +362,10 @@ def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatist
 
 
 def _attributes(conf: Mapping[str, Any]) -> dict[str, str | int]:
-    facts = ClientFacts.of_kafka(conf, group_name=None)
+    info = ClientInfo.of_kafka(conf, group_name=None)
     said = {
-        semconv.MESSAGING_SYSTEM: facts.system,
-        semconv.MESSAGING_CLIENT_ID: facts.client_id,
+        semconv.MESSAGING_SYSTEM: info.system,
+        semconv.MESSAGING_CLIENT_ID: info.client_id,
         semconv.MESSAGING_CONSUMER_GROUP_NAME: conf.get("group.id"),
     }
     return {name: str(value) for name, value in said.items() if value is not None}

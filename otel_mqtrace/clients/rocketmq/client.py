@@ -10,10 +10,10 @@ from grpc import RpcError
 from rocketmq.grpc_protocol import Code
 
 from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
-from otel_mqtrace.hooks._ending import text_of
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._scope import EnteredScope
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import text_of
+from otel_mqtrace.hooks.scope import BlockScope
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +40,14 @@ class _State(Protocol):
 _S = TypeVar("_S", bound=_State)
 
 
-def state_of(client: Any, make: Callable[[ClientFacts], _S]) -> _S | None:
+def state_of(client: Any, make: Callable[[ClientInfo], _S]) -> _S | None:
     """Return the client's state, bound to the Tracing in force; ``None`` while nothing is traced."""
     tracing = active.tracing
     return None if tracing is None else _bound(client, make, tracing)
 
 
 @guarded("rocketmq.client")
-def _bound(client: Any, make: Callable[[ClientFacts], _S], tracing: Tracing) -> _S:
+def _bound(client: Any, make: Callable[[ClientInfo], _S], tracing: Tracing) -> _S:
     state: _S | None = known_state(client)
     if state is None:
         state = make(_facts_of(client))
@@ -61,17 +61,17 @@ def first_address(endpoints: object) -> str | None:
     return str(endpoints).partition(",")[0] or None if endpoints is not None else None
 
 
-def _facts_of(client: Any) -> ClientFacts:
+def _facts_of(client: Any) -> ClientInfo:
     configuration = client.client_configuration
     group = getattr(client, "consumer_group", None) or getattr(client, "_consumer_group", None)
-    facts = ClientFacts.named(
+    info = ClientInfo.named(
         _SYSTEM,
         group_name=group,
         client_id=client.client_id,
         servers=first_address(configuration.rpc_endpoints),
     )
     return replace(
-        facts, namespace=configuration.namespace or None, consumption_model=None if group is None else _CLUSTERING
+        info, namespace=configuration.namespace or None, consumption_model=None if group is None else _CLUSTERING
     )
 
 
@@ -103,7 +103,7 @@ def complete_after(
         exception = CancelledError() if done.cancelled() else done.exception()
         value = None if exception is not None else done.result()
         observe(value, exception)
-        scope = None if callback_ctx is None else EnteredScope(callback_ctx)
+        scope = None if callback_ctx is None else BlockScope(callback_ctx)
         try:
             if done.cancelled() or not completed.set_running_or_notify_cancel():
                 completed.cancel()

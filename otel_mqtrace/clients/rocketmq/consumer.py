@@ -12,15 +12,15 @@ from opentelemetry import context, trace
 from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error
 from otel_mqtrace.clients.rocketmq.consumer_state import RocketMqConsumerState, consumer_state
 from otel_mqtrace.clients.rocketmq.messages import ReceivedMessage, incoming, received_of, settled
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._scope import EnteredScope, ambient_context
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.scope import BlockScope, ambient_context
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.consume import ProcessCall
+    from otel_mqtrace.hooks.consume import ProcessSpan
     from otel_mqtrace.hooks.settle import SettleCall
 
 __all__ = ["PUSH_CONSUMER_METHODS", "SIMPLE_CONSUMER_METHODS", "TracedListener", "standing_in"]
@@ -151,7 +151,7 @@ def _begun(state: RocketMqConsumerState, operation: str, received: ReceivedMessa
     own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
     if own_open or received.handled_in is None:
         return state.settle.before(operation)
-    scope = EnteredScope(received.handled_in)
+    scope = BlockScope(received.handled_in)
     try:
         return state.settle.before(operation)
     finally:
@@ -211,7 +211,7 @@ class TracedListener:
 
 
 @guarded("rocketmq.listener")
-def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage, ProcessCall, EnteredScope] | None:
+def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage, ProcessSpan, BlockScope] | None:
     received = received_of(message)
     received.tries += 1
     calls = state.hook.before([incoming(message)])
@@ -219,15 +219,15 @@ def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage
         return None
     received.holder, received.listening = state, True
     received.handle_in(calls[0])
-    return received, calls[0], EnteredScope(calls[0].otel_ctx)
+    return received, calls[0], BlockScope(calls[0].otel_ctx)
 
 
 @guarded("rocketmq.listened")
 def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
     state: RocketMqConsumerState,
     received: ReceivedMessage,
-    call: ProcessCall,
-    scope: EnteredScope,
+    call: ProcessSpan,
+    scope: BlockScope,
     code: ContextCode,
     exception: BaseException | None = None,
 ) -> None:

@@ -16,22 +16,22 @@ from otel_mqtrace.clients.consumer_state import ConsumerState
 from otel_mqtrace.clients.registry import LiveObjects
 from otel_mqtrace.clients.rocketmq.client import active, state_of
 from otel_mqtrace.clients.rocketmq.messages import ReceivedMessage, incoming, received_of
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._holding import leaving_with
-from otel_mqtrace.hooks._left_behind import leave
-from otel_mqtrace.hooks._scope import AutomaticScope
-from otel_mqtrace.hooks.process import OwnSpan
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import leaving_with
+from otel_mqtrace.hooks.outcome import defer_end
+from otel_mqtrace.hooks.process import SingleOwner
+from otel_mqtrace.hooks.scope import PollScope
 from otel_mqtrace.hooks.settle import SettleHook
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
-    from otel_mqtrace.hooks.incoming import IncomingMessage
-    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+    from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["RocketMqConsumerState", "close_consumers", "consumer_state", "received_messages"]
@@ -51,7 +51,7 @@ class _Turn:
     def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
         self._messages = messages
         self._thread = get_ident()
-        self._scope: AutomaticScope | None = None
+        self._scope: PollScope | None = None
         self._behind = 0
         self._current: ReceivedMessage | None = None
         self._enter_next()
@@ -82,7 +82,7 @@ class _Turn:
         for message in self._messages[self._behind :]:
             call = message.call
             if call is not None and call.is_open:
-                self._scope = AutomaticScope(call.lent(), call.ambient)
+                self._scope = PollScope(call.process_ctx, call, call.previous_ctx)
                 self._current = message
                 return
 
@@ -93,8 +93,8 @@ class RocketMqConsumerState(ConsumerState):
     hook: ConsumeHook
     settle: SettleHook
 
-    def __init__(self, facts: ClientFacts) -> None:
-        super().__init__(facts)
+    def __init__(self, info: ClientInfo) -> None:
+        super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
         self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
         _states.add(self)
@@ -102,7 +102,7 @@ class RocketMqConsumerState(ConsumerState):
     def bind(self, tracing: Tracing) -> ConsumeHook:
         """Return the hook of the Tracing in force."""
         if self.tracing is not tracing:
-            self.settle = SettleHook(tracing=tracing, facts=self.facts)
+            self.settle = SettleHook(tracing=tracing, info=self.info)
         return super().bind(tracing)
 
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
@@ -124,7 +124,7 @@ class RocketMqConsumerState(ConsumerState):
             return
         self._give_up_late({message.msg_id for message in received})
         self.hook.received(received, start_ns=start_ns, batch=True)
-        left = self.explicit.left(len(received))
+        left = self.explicit.expect_blocks(len(received))
         until_ns = self.hook.now_ns() + _duration_ns(invisible_s)
         handed = [received_of(message) for message in messages]
         for message, what in zip(handed, received, strict=True):
@@ -150,7 +150,7 @@ class RocketMqConsumerState(ConsumerState):
         message.postponed_ns = now_ns = self.hook.now_ns()
         message.until_ns = now_ns + _duration_ns(invisible_s)
 
-    def take(self, message: ReceivedMessage) -> Responsibility | None:
+    def take(self, message: ReceivedMessage) -> ProcessSpanOwner | None:
         """Give the span of a message to the block that handles it explicitly."""
         call, message.call = message.call, None  # handled a second time it is a second attempt, with its own span
         if call is None:
@@ -159,7 +159,7 @@ class RocketMqConsumerState(ConsumerState):
             turn.handled_explicitly(message)
         if not self._release(message):  # it was acknowledged before it was handled
             return self.late(call)
-        return OwnSpan(self.hook, call)
+        return SingleOwner(self.hook, call)
 
     @guarded("rocketmq.abandon")
     def abandon(self) -> None:
@@ -169,7 +169,7 @@ class RocketMqConsumerState(ConsumerState):
         for message in list(self._held):
             if self._release(message) and message.call is not None:
                 code, end_ns = self._outcome_of_given_up(message)
-                leave(self.hook, message.call, code=code, end_ns=end_ns)
+                defer_end(self.hook, message.call, code=code, end_ns=end_ns)
 
     @guarded("rocketmq.close")
     def close(self) -> None:
@@ -236,7 +236,7 @@ def close_consumers() -> None:
 class _InListener:
     """A block inside a listener, for the listener's message: its outcome counts unless the listener's is worse."""
 
-    def __init__(self, call: ProcessCall) -> None:
+    def __init__(self, call: ProcessSpan) -> None:
         self.call = call
 
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:
@@ -244,7 +244,7 @@ class _InListener:
         if exception is None:
             self.call.handling.outcome(code)
 
-    def leave(self, code: ContextCode) -> None:
+    def defer(self, code: ContextCode) -> None:
         """As in any other case."""
         self.finish(code, None)
 
@@ -252,7 +252,7 @@ class _InListener:
 class _ReceivedMessages:
     """The received messages; a source of ``process``."""
 
-    def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
+    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
         tracing = active.tracing
         if tracing is None or not isinstance(message, Message) or message.receipt_handle is None:
@@ -265,7 +265,7 @@ class _ReceivedMessages:
         if taken is not None:
             return taken
         known = None if consumer is None else consumer_state(consumer)
-        owner = known or holder or RocketMqConsumerState(ClientFacts(system="rocketmq"))
+        owner = known or holder or RocketMqConsumerState(ClientInfo(system="rocketmq"))
         return owner.open(message, tracing)
 
 

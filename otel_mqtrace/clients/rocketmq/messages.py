@@ -11,10 +11,9 @@ from rocketmq.grpc_protocol import definition_pb2
 from rocketmq.v5.util import MessageIdCodec
 
 from otel_mqtrace.clients.rocketmq.client import active
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import indexed
-from otel_mqtrace.hooks._propagation import creation_of
-from otel_mqtrace.hooks.incoming import IncomingMessage
+from otel_mqtrace.hooks.attributes import IncomingMessage
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.propagation import creation_of, index_headers
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import KEY_SEPARATOR, MessageType, TraceBean
 
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks._headers import Headers
-    from otel_mqtrace.hooks.consume import ProcessCall
+    from otel_mqtrace.hooks.consume import ProcessSpan
+    from otel_mqtrace.hooks.propagation import Headers
     from otel_mqtrace.hooks.send import SendCall, SendHook
 
 __all__ = [
@@ -68,14 +67,14 @@ class ReceivedMessage:
     store_host: str | None = None
     store_time_ms: int | None = None
     holder: Any = None
-    call: ProcessCall | None = None
+    call: ProcessSpan | None = None
     handled_in: Context | None = None
     listening: bool = False
     tries: int = 0
     until_ns: int = 0
     postponed_ns: int | None = None
 
-    def handle_in(self, call: ProcessCall) -> None:
+    def handle_in(self, call: ProcessSpan) -> None:
         """Remember the span it is handled in."""
         self.call, self.handled_in = call, call.otel_ctx
 
@@ -125,7 +124,7 @@ def bean_of_message(message: Any) -> TraceBean:
 
 def creation_of_message(message: Any) -> SpanContext:
     """Return the context of the span that sent ``message``; an invalid one when it carries none."""
-    return creation_of(indexed(_headers(message)))
+    return creation_of(index_headers(_headers(message)))
 
 
 def settled(message: Any) -> SettledOffset:

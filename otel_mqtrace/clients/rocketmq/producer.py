@@ -12,10 +12,9 @@ from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSourc
 
 from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error, first_address, state_of
 from otel_mqtrace.clients.rocketmq.messages import OutgoingMessage, bean_of_message, creation_of_message, open_send
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks.end_transaction import EndTransactionHook
-from otel_mqtrace.hooks.recall import RecallHook
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.transaction import EndTransactionHook, RecallHook
 from otel_mqtrace.model import TransactionState
 from otel_mqtrace.spans.mapping import bean_of
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.recall import RecallCall
-    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+    from otel_mqtrace.hooks.transaction import RecallCall
 
 __all__ = ["PRODUCER_METHODS", "TracedChecker"]
 
@@ -42,14 +41,14 @@ class _ProducerState:
     end: EndTransactionHook
     recall: RecallHook
 
-    def __init__(self, facts: ClientFacts) -> None:
-        self._facts = facts
+    def __init__(self, info: ClientInfo) -> None:
+        self._facts = info
         self._tracing: Tracing | None = None
 
     def bind(self, tracing: Tracing) -> None:
         """Make the hooks of this ``instrument()``."""
         if self._tracing is not tracing:
-            self.send = SendHook(tracing=tracing, facts=self._facts)
+            self.send = SendHook(tracing=tracing, info=self._facts)
             self.end = EndTransactionHook(tracing, self._facts)
             self.recall = RecallHook(tracing, self._facts)
             self._tracing = tracing
@@ -119,7 +118,7 @@ def _traced_send_async(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as exception:
             sending.answered(None, exception)
             raise
-        return complete_after(answer, sending.answered, sending.message.call.ambient)
+        return complete_after(answer, sending.answered, sending.message.call.current_ctx)
 
     return send_async
 

@@ -247,13 +247,12 @@ _scopes: Final = _ByIdentity(_scope)
 
 def encode_spans(
     spans: Iterable[Any],
-    read: Callable[[Any], Any] | None = None,
     read_attributes: Callable[[Any], Mapping[str, object]] | None = None,
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
-    A span with a method ``to_otlp`` may return its message itself, in pieces. ``read`` returns what of another span is
-    to be read, ``read_attributes`` its attributes as a plain mapping, where the caller knows a cheap way.
+    A span with a method ``to_otlp`` may return its message itself, in pieces. ``read_attributes`` returns the
+    attributes of any other as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
     known: dict[tuple[int, int], list[bytes]] = {}
@@ -264,8 +263,7 @@ def encode_spans(
             write = getattr(span, "to_otlp", None)
             pieces = None if write is None else write()
             if pieces is None:
-                whole = span if read is None else read(span)
-                body = encode_span(whole, None if read_attributes is None else read_attributes(whole))
+                body = encode_span(span, None if read_attributes is None else read_attributes(span))
             else:
                 body = b"".join(pieces)
             resource, scope = span.resource, span.instrumentation_scope

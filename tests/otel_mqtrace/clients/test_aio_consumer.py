@@ -12,7 +12,7 @@ from opentelemetry import baggage
 from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id
@@ -265,7 +265,7 @@ def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, span
         consumer.executor.shutdown()
         del consumer
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         return spans.take_all()
 
     assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]

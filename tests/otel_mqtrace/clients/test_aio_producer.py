@@ -14,7 +14,7 @@ from opentelemetry import context, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from tests.support.turns import let_others_run
 
@@ -223,7 +223,7 @@ class TestHowItEnds:
 
         asyncio.run(forget())
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
     def test_a_call_cancelled_while_a_full_buffer_is_sent_has_one_span(self, running, spans, topic, policy):
@@ -243,7 +243,7 @@ class TestHowItEnds:
 
         running(story, policy=policy, batch_size=1)
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
     def test_headers_are_refused_as_ever(self, running, spans, topic, policy):

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.message_id import read_unique_id
 
 TOO_LARGE = b"x" * 2_000_000
@@ -303,7 +303,7 @@ def test_a_batch_in_flight_when_tracing_ends_is_ended_by_its_report(producer_of,
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, policy, monkeypatch):
     """Whatever fails before the first message is sent: the batch goes as if nobody traced it."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
     producer = producer_of(policy)
 
     def fail(_hook, _tracing):
@@ -314,8 +314,8 @@ def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, p
     producer.flush(10)
     assert [message.value() for message in stored(topic, 2)] == [b"1", b"2"]
     assert spans.take_all() == []
-    assert _guard.failures() == {"produce_batch.plan": 1}
-    _guard._failures.clear()
+    assert guard.failures() == {"produce_batch.plan": 1}
+    guard._failures.clear()
 
 
 def test_header_names_in_bytes_are_sent_one_by_one_as_well(producer_of, spans, topic, stored):

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.aio import AIOProducer
 from opentelemetry.sdk.trace import SpanProcessor
 
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
@@ -57,7 +57,7 @@ def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
         del producer
     assert spans.take_all() == lock.stuck == []
 
-    end_left_behind()
+    drain_deferred_ends()
     assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
 
@@ -88,7 +88,7 @@ def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
         asyncio.run(forget())
     assert spans.take_all() == lock.stuck == []
 
-    end_left_behind()
+    drain_deferred_ends()
     assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
 
@@ -115,7 +115,7 @@ def test_a_child_abandons_no_message_of_its_parents(lock, spans, kafka, topic):
         child = os.fork()
         if child == 0:
             producer._mqtrace_state.abandon()
-            end_left_behind()
+            drain_deferred_ends()
             os._exit(len(spans.take_all()))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]

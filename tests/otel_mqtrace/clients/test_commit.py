@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.settlement import Positions
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
 from tests.support.consuming import consume, current_span_id, poll
 
 PARENT_SPANS = (0xB7AD6B7169203331, 0xB7AD6B7169203332)
@@ -197,7 +197,7 @@ def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, sp
 
 def test_no_more_is_remembered_than_ten_thousand_messages():
     """A consumer that runs for years commits what it was handed lately."""
-    positions = Positions(ClientFacts())
+    positions = Positions(ClientInfo())
     header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
     positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
     assert positions.creation_context("t", 0, 0) is None

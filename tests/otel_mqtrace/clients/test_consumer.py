@@ -14,7 +14,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -274,7 +274,7 @@ class TestHowItEnds:
         poll(consumer)
         del consumer
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
 
     def test_closing_from_another_thread_leaves_nothing_behind(

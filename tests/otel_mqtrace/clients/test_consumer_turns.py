@@ -14,7 +14,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import ManualClock
@@ -49,7 +49,7 @@ class TestLoops:
 
         work()
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
 
     def test_a_generator_of_messages_keeps_the_span_in_the_loop_over_it(

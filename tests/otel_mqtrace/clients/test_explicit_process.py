@@ -10,8 +10,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks._left_behind import end_left_behind
-from otel_mqtrace.hooks._unrecorded import unrecorded
+from otel_mqtrace.hooks.outcome import drain_deferred_ends, missing_counts
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -122,7 +121,7 @@ def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_
     for _ in process.each(consume(consumer_of(topic), 2)):
         break
     gc.collect()
-    end_left_behind()
+    drain_deferred_ends()
     assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
 
 
@@ -179,8 +178,8 @@ def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, 
 @pytest.fixture
 def unhandled():
     """How many messages of the test were left to a block that never came."""
-    before = unrecorded()
-    return lambda: {name: count - before[name] for name, count in unrecorded().items() if count != before[name]}
+    before = missing_counts()
+    return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
 def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, fill, consumer_of, topic, unhandled):

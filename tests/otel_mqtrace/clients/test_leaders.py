@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, forget_leaders, leaders_of
 from otel_mqtrace.clients.state import STATE
-from otel_mqtrace.hooks._guard import failures
+from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, SerializingProducer
 
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 
 TOO_LARGE = b"x" * 2_000_000
 
@@ -50,7 +50,7 @@ def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, t
     alive = weakref.ref(producer)
     del producer
     assert alive() is None
-    end_left_behind()
+    drain_deferred_ends()
     spans.take_all()
 
 
@@ -78,7 +78,7 @@ def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, k
     alive = weakref.ref(producer)
     del producer
     assert alive() is None
-    end_left_behind()
+    drain_deferred_ends()
     spans.take_all()
 
 
@@ -96,5 +96,5 @@ def test_a_consumer_is_freed_with_its_last_reference(instrument, kafka, spans, t
     del consumer
     assert alive() is None
     assert message.value() == b"x"
-    end_left_behind()
+    drain_deferred_ends()
     assert len(spans.take_all()) == 1

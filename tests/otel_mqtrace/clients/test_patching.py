@@ -25,7 +25,7 @@ from otel_mqtrace.clients.confluent_kafka.patching import ConfluentKafkaPatches
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -438,7 +438,7 @@ def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, 
     instrument()
     monkeypatch.setattr(patching, "forget_leaders", _refuse)
     MqTraceInstrumentor().uninstrument()
-    assert _guard._failures.pop("Patches.restore") == 1
+    assert guard._failures.pop("Patches.restore") == 1
     assert dict(vars(application)) == names
     assert (active.tracing, registry in sources) == (None, False)
 
@@ -450,7 +450,7 @@ def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, in
     with monkeypatch.context() as broken:
         broken.setattr(ConfluentKafkaPatches, "restore", _refuse)
         MqTraceInstrumentor().uninstrument()
-    assert _guard._failures.pop("MqTraceInstrumentor.uninstrument") == 1
+    assert guard._failures.pop("MqTraceInstrumentor.uninstrument") == 1
     instrument()
     MqTraceInstrumentor().uninstrument()
     assert dict(vars(application)) == names

@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -203,7 +203,7 @@ def test_a_message_in_flight_when_its_producer_is_collected_ends_by_name(instrum
     producer.produce(topic, b"x")
     del producer
     gc.collect()
-    end_left_behind()
+    drain_deferred_ends()
     span = spans.take(f"send {topic}")
     assert span.attributes["mqtrace.send_outcome"] == span.attributes["error.type"] == "abandoned"
 

@@ -6,7 +6,7 @@ import confluent_kafka
 import pytest
 from opentelemetry.trace import SpanKind
 
-from otel_mqtrace.hooks._naming import OPT_IN
+from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body, encode_context
 

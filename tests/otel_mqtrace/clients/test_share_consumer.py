@@ -13,7 +13,7 @@ from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaError, 
 from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -229,7 +229,7 @@ class TestHowItEnds:
         consumer.poll(1)
         del consumer
         gc.collect()
-        end_left_behind()
+        drain_deferred_ends()
         assert code_of(spans.take()) is ContextCode.RETURNNULL
 
     def test_switching_off_ends_what_is_being_handled(self, share, spans):

@@ -6,7 +6,7 @@ import pytest
 
 from otel_mqtrace import SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
 
@@ -14,11 +14,11 @@ from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provi
 @pytest.fixture
 def exporter():
     """A recording exporter that fails the test when a span was not taken or our code failed."""
-    before = _guard.failures()
+    before = guard.failures()
     kept = RecordingExporter()
     yield kept
     kept.assert_empty()
-    assert _guard.failures() == before
+    assert guard.failures() == before
 
 
 @pytest.fixture

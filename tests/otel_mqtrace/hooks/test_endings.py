@@ -9,9 +9,9 @@ from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import Handling, OwnSpan
+from otel_mqtrace.hooks.process import Handling, SingleOwner
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter, recording_provider
@@ -63,7 +63,7 @@ def _message(topic="t", *headers):
 
 def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
     """Status, outcome and the event are there; nothing of ours failed."""
-    before = _guard.failures()
+    before = guard.failures()
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
     hook.after(call, code=ContextCode.EXCEPTION, exception=UnspeakableError())
@@ -72,7 +72,7 @@ def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tra
     assert span.attributes["mqtrace.context_code"] == "EXCEPTION"
     assert span.attributes["error.type"] == "UnspeakableError"
     assert [event.attributes["exception.type"] for event in span.events] == ["UnspeakableError"]
-    assert _guard.failures() == before
+    assert guard.failures() == before
 
 
 def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
@@ -96,16 +96,16 @@ def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(trac
 )
 def test_an_outcome_nobody_knows_is_no_outcome(tracing, exporter, said, code):
     """Neither door raises, neither loses the span: it reads RETURNNULL, as when nobody says how it went."""
-    before = _guard.failures()
+    before = guard.failures()
     hook = ConsumeHook(tracing=tracing)
     first, second = (*hook.before([_message()]), *hook.before([_message()]))
     hook.after(first, code=said)
-    handling = Handling(OwnSpan(hook, second))
+    handling = Handling(SingleOwner(hook, second))
     handling.outcome(said)
     hook.after(second, code=handling.code)
     for span in exporter.take_all("process t"):
         assert (span.attributes["mqtrace.context_code"], span.attributes["mqtrace.success"]) == (code, False)
-    assert _guard.failures() == before
+    assert guard.failures() == before
 
 
 def test_what_fails_after_the_claim_still_ends_the_span(tracing, exporter):

@@ -6,16 +6,16 @@ import logging
 
 import pytest
 
-from otel_mqtrace.hooks import _guard
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.guard import guarded
 
 
 @pytest.fixture
 def told(monkeypatch, caplog):
     """The lines logged since the test began, in a process where nothing failed yet."""
-    monkeypatch.setattr(_guard, "_failures", {})
-    monkeypatch.setattr(_guard, "_told", set())
-    caplog.set_level(logging.WARNING, logger=_guard.__name__)
+    monkeypatch.setattr(guard, "_failures", {})
+    monkeypatch.setattr(guard, "_logged", set())
+    caplog.set_level(logging.WARNING, logger=guard.__name__)
     return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
 
 
@@ -29,12 +29,12 @@ def test_another_exception_at_the_same_place_is_told_too(told):
     for kind in (ValueError, KeyError, ValueError, KeyError):
         assert fail(kind) is None
     assert told() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
-    assert _guard.failures() == {"Hook.before": 4}
+    assert guard.failures() == {"Hook.before": 4}
 
 
 def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
     """An application may make a class for each exception."""
-    monkeypatch.setattr(_guard, "_MAX_TOLD", 3)
+    monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
 
     @guarded("Hook.before")
     def fail(number):
@@ -42,5 +42,5 @@ def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
 
     for number in range(5):
         fail(number)
-    assert len(told()) == len(_guard._told) == 3
-    assert _guard.failures() == {"Hook.before": 5}
+    assert len(told()) == len(guard._logged) == 3
+    assert guard.failures() == {"Hook.before": 5}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace import ConsumeHook, SendHook
-from otel_mqtrace.hooks import _guard
-from otel_mqtrace.hooks._capture import MOST_CHARACTERS, MOST_VALUES, HeaderCapture
+from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.attributes import MAX_CAPTURED_CHARACTERS, MAX_CAPTURED_VALUES, HeaderCapture
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
@@ -116,8 +116,8 @@ def test_a_value_that_is_no_utf_8_is_escaped():
 
 def test_a_message_with_very_many_headers_shows_the_first_ones():
     """So many values, whatever their names."""
-    captured = HeaderCapture(("h*",), ()).attributes([(f"h{n}", b"x") for n in range(MOST_VALUES + 10)])
-    assert list(captured) == [f"{PREFIX}h{n}" for n in range(MOST_VALUES)]
+    captured = HeaderCapture(("h*",), ()).attributes([(f"h{n}", b"x") for n in range(MAX_CAPTURED_VALUES + 10)])
+    assert list(captured) == [f"{PREFIX}h{n}" for n in range(MAX_CAPTURED_VALUES)]
 
 
 class _Unspeakable:
@@ -127,12 +127,12 @@ class _Unspeakable:
 
 def test_a_header_that_cannot_be_printed_costs_no_span(tracing_with, monkeypatch):
     """No client would send it; the call that says so is still recorded."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
     kept = RecordingExporter()
     tracing = tracing_with({"tracer_provider": recording_provider(kept)}, capture_headers=("*",))
     _send(tracing, {"a": _Unspeakable()})
     assert _captured(kept.take("send orders")) == {}
-    assert _guard.failures() == {"Tracing.say_captured": 1}
+    assert guard.failures() == {"Tracing.set_captured_headers": 1}
 
 
 @given(
@@ -148,6 +148,6 @@ def test_whatever_a_message_holds_capture_is_bounded_and_text(headers):
     """So many values, so many characters each; a name that is no text counts as any other."""
     captured = HeaderCapture(("*",), ("a*",)).attributes(headers)
     values = [value for each in captured.values() for value in each]
-    assert len(values) == min(MOST_VALUES, len(headers))
-    assert all(isinstance(value, str) and len(value) <= MOST_CHARACTERS for value in values)
+    assert len(values) == min(MAX_CAPTURED_VALUES, len(headers))
+    assert all(isinstance(value, str) and len(value) <= MAX_CAPTURED_CHARACTERS for value in values)
     assert all(set(each) <= {"REDACTED"} for name, each in captured.items() if name[len(PREFIX) :].lower()[:1] == "a")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from otel_mqtrace import ConsumeHook
-from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.mailbox import SENDER, TRACEPARENT
 
 HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), ("RECONSUME_TIME", b"3"), TRACEPARENT)
@@ -18,10 +16,10 @@ HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), 
 
 @pytest.fixture
 def processed(tracing_with, exporter):
-    """Process messages under given settings and facts; return their one span."""
+    """Process messages under given settings and info; return their one span."""
 
-    def run(*messages, batch=False, facts=None, **settings):
-        hook = ConsumeHook(tracing=tracing_with(**settings), facts=facts or ClientFacts(group_name="billing"))
+    def run(*messages, batch=False, info=None, **settings):
+        hook = ConsumeHook(tracing=tracing_with(**settings), info=info or ClientInfo(group_name="billing"))
         (call,) = hook.before(messages, batch=batch)
         hook.after(call)
         return exporter.take()
@@ -85,9 +83,9 @@ def test_kafka_s_names_are_all_there(processed):
 
 def test_a_rocketmq_message_has_the_registry_s_names_beside_ours(processed):
     """And none of Kafka's."""
-    facts = ClientFacts(system="rocketmq", group_name="billing", namespace="shop", consumption_model="clustering")
+    info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop", consumption_model="clustering")
     message = _message(tags="due", keys=["a"], msg_type=MessageType.ORDER, message_group="g1", key=b"k")
-    span = processed(message, facts=facts)
+    span = processed(message, info=info)
     said = span.attributes
     assert said["messaging.rocketmq.message.tag"] == "due" == said["mqtrace.tags"]
     assert said["messaging.rocketmq.message.keys"] == ("a",)
@@ -129,33 +127,3 @@ def test_a_batch_of_one_is_the_same_trace_record_as_one(processed, headers, proc
         processed(_message(headers=headers, key=b"k"), batch=True, process_context=process_context)
     )
     assert batch.beans == one.beans
-
-
-def test_a_start_and_its_end_have_one_request_id_when_two_threads_read_them_at_once(tracing_with):
-    """The ids are drawn by whoever reads first; here somebody else reads while that goes on."""
-    read = []
-    numbers = iter(range(9))
-
-    def new_id():
-        number = next(numbers)
-        if number == 0:
-            read.append(call.span.snapshot().attributes["mqtrace.request_id"])
-        return f"id {number}"
-
-    hook = ConsumeHook(tracing=tracing_with({"new_id": new_id}), facts=ClientFacts(group_name="billing"))
-    (call,) = hook.before([_message()], unchanging=True)
-    read.append(call.span.attributes["mqtrace.request_id"])
-    assert read[0] == read[1]
-
-
-def test_a_process_span_has_a_request_id_when_its_message_cannot_be_read():
-    """Its start and its end are joined by nothing else."""
-
-    class Odd(bytes):
-        def decode(self, *_args, **_kwargs):
-            raise LookupError("not now")
-
-    tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(RecordingExporter()))
-    hook = ConsumeHook(tracing=tracing, facts=ClientFacts(group_name="billing"))
-    (call,) = hook.before([_message(key=Odd(b"k"))], unchanging=True)
-    assert call.span.attributes["mqtrace.request_id"]

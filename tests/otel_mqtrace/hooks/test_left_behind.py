@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from otel_mqtrace.hooks._left_behind import end_left_behind, leave, left_behind, when_collected
+from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
 from otel_mqtrace.hooks.send import SendHook
 
 
@@ -19,7 +19,7 @@ class Client:
     def __init__(self, hook, topic):
         self.itself = self
         call = hook.before(topic)
-        when_collected(self, lambda: leave(hook, call, error="abandoned", outcome="abandoned"))
+        when_collected(self, lambda: defer_end(hook, call, error="abandoned", outcome="abandoned"))
 
 
 def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, clock):
@@ -42,11 +42,11 @@ def test_the_collector_records_nothing(tracing_with, exporter):
     Client(hook, "orders")
     gc.collect()
     assert exporter.take_all() == []
-    assert len(left_behind) == 1
+    assert len(deferred_ends) == 1
 
-    end_left_behind()
+    drain_deferred_ends()
     assert [span.name for span in exporter.take_all()] == ["send orders"]
-    assert not left_behind
+    assert not deferred_ends
 
 
 def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
@@ -54,9 +54,9 @@ def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
     hook = SendHook(tracing=tracing_with())
     call = hook.before("orders")
     hook.after(call, partition=0, offset=1)
-    leave(hook, call, error="abandoned")
+    defer_end(hook, call, error="abandoned")
 
-    assert not left_behind
+    assert not deferred_ends
     assert "error.type" not in exporter.take(name="send orders").attributes
 
 
@@ -64,8 +64,8 @@ def test_thousands_left_behind_are_no_deeper_than_one(tracing_with, exporter):
     """Each end looks for what was left, too: that must not go one level deeper every time."""
     hook = SendHook(tracing=tracing_with())
     for _ in range(3_000):
-        leave(hook, hook.before("orders"), error="abandoned")
-    end_left_behind()
+        defer_end(hook, hook.before("orders"), error="abandoned")
+    drain_deferred_ends()
 
     assert len(exporter.take_all()) == 3_000
 
@@ -82,13 +82,13 @@ def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporte
         def after(self, call, **how):
             raise KeyboardInterrupt
 
-    leave(Interrupted(), calls[0])
+    defer_end(Interrupted(), calls[0])
     for call in calls:
-        leave(hook, call, error="abandoned")
+        defer_end(hook, call, error="abandoned")
     with pytest.raises(KeyboardInterrupt):
-        end_left_behind()
-    assert len(left_behind) == 3
-    end_left_behind()
+        drain_deferred_ends()
+    assert len(deferred_ends) == 3
+    drain_deferred_ends()
     assert len(exporter.take_all()) == 3
 
 
@@ -100,7 +100,7 @@ def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporte
     child = os.fork()
     if child == 0:
         own = hook.before("of the child")
-        right = not call.is_open and not call.claim() and own.is_open and own.claim()
+        right = not call.is_open and not call.try_end() and own.is_open and own.try_end()
         os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -113,7 +113,7 @@ AT_EXIT = """
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from otel_mqtrace import SendHook
-from otel_mqtrace.hooks._left_behind import leave, when_collected
+from otel_mqtrace.hooks.outcome import defer_end, when_collected
 from otel_mqtrace.hooks.tracing import Tracing
 
 provider = TracerProvider()
@@ -124,7 +124,7 @@ hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
 class Client:
     def __init__(self, topic):
         call = hook.before(topic)
-        when_collected(self, lambda: leave(hook, call, error="abandoned"))
+        when_collected(self, lambda: defer_end(hook, call, error="abandoned"))
 
 
 """
@@ -134,7 +134,7 @@ class Client:
     ("story", "ended"),
     [
         ("clients = [Client('first'), Client('second')]", ["send second", "send first"]),
-        ("leave(hook, hook.before('dropped'))", ["send dropped"]),
+        ("defer_end(hook, hook.before('dropped'))", ["send dropped"]),
     ],
     ids=["clients alive", "left and nobody came"],
 )

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import pytest
 
-from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
+from otel_mqtrace.hooks.in_flight import ExplicitMode
 
 
 def test_the_setting_is_never_given_up():
     """explicit: however many messages no block comes for."""
-    blocks = LeftToBlocks("explicit")
-    assert [blocks.left(5_000) for _ in range(3)] == [True] * 3
+    blocks = ExplicitMode("explicit")
+    assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
 
 
 def test_a_consumer_of_which_nothing_is_seen_is_automatic():
     """The default."""
-    assert not LeftToBlocks("auto").left(1)
+    assert not ExplicitMode("auto").expect_blocks(1)
 
 
 def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
     """Blocks that come late keep coming late: as long as no more than that wait, they are believed in."""
-    blocks = LeftToBlocks("auto")
-    blocks.came_late("billing")
+    blocks = ExplicitMode("auto")
+    blocks.record_late_block("billing")
     for _ in range(5_000):
-        assert blocks.left(1)
-        blocks.block_came()
-    assert all(blocks.left(1) for _ in range(1_000))
-    assert not blocks.left(1)
+        assert blocks.expect_blocks(1)
+        blocks.record_block()
+    assert all(blocks.expect_blocks(1) for _ in range(1_000))
+    assert not blocks.expect_blocks(1)
 
 
 def test_one_message_of_ten_in_a_block_is_not_enough():
     """Nine messages without a span each time: the batches are automatic again after the first."""
-    blocks = LeftToBlocks("auto")
-    blocks.one_by_one()
-    assert blocks.left(10)
-    blocks.block_came()
-    assert not blocks.left(10)
+    blocks = ExplicitMode("auto")
+    blocks.record_shared_batch()
+    assert blocks.expect_blocks(10)
+    blocks.record_block()
+    assert not blocks.expect_blocks(10)
 
 
 @pytest.mark.parametrize("seen", [1, 3])
 def test_it_is_said_once(seen, caplog):
     """A consumer that goes to and fro fills no log."""
-    blocks = LeftToBlocks("auto")
+    blocks = ExplicitMode("auto")
     for _ in range(seen):
-        blocks.came_late("billing")
-        blocks.left(1_000)
-        assert not blocks.left(1)
+        blocks.record_late_block("billing")
+        blocks.expect_blocks(1_000)
+        assert not blocks.expect_blocks(1)
     assert caplog.text.count("group billing") == 1

@@ -18,13 +18,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard, transaction
-from otel_mqtrace.hooks._ending import Handling
-from otel_mqtrace.hooks._headers import header_text, indexed, pairs_of, rewritten
-from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._scope import AutomaticScope, EnteredScope, lent_context
+from otel_mqtrace.hooks import guard, transaction
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing, host_and_port
+from otel_mqtrace.hooks.outcome import Handling
+from otel_mqtrace.hooks.propagation import header_text, index_headers, pairs_of, propagator_in_force, replace_headers
+from otel_mqtrace.hooks.scope import BlockScope, PollScope
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing, host_and_port
 from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import ContextCode, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -146,7 +145,7 @@ def _with_baggage(entries):
 def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
     """What is above the bound has no end span, is counted where an operator can read it, and one line says so."""
     monkeypatch.setattr(transaction, "_overflowed", Counter())
-    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts(), max_messages=2)
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=2)
     ends.begin()
     for _ in range(5):
         call = hook.before("orders", transaction_id=ends.transaction_id)
@@ -162,7 +161,7 @@ def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplo
 def test_a_transaction_that_was_given_up_loses_nothing(tracing, exporter):
     """Begun anew without an end, its messages have none: they are not counted as lost."""
     before = MqTraceInstrumentor().unrecorded
-    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts(), max_messages=1)
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=1)
     for _ in range(2):
         ends.begin()
         for _ in range(2):
@@ -179,7 +178,7 @@ def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_s
     tracing = Tracing.create(
         settings=Settings(queue_size=queue_size), tracer_provider=recording_provider(exporter), clock=clock
     )
-    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     ends.begin()
     call = hook.before("orders", transaction_id=ends.transaction_id)
     hook.after(call)
@@ -192,14 +191,14 @@ def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_s
 
 def test_what_breaks_inside_us_is_counted_and_logged_once(caplog, monkeypatch):
     """The application sees None, the log one traceback per place."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
 
-    @_guard.guarded("a test place")
+    @guard.guarded("a test place")
     def broken():
         raise ZeroDivisionError
 
     assert [broken(), broken()] == [None, None]
-    assert _guard.failures() == {"a test place": 2}
+    assert guard.failures() == {"a test place": 2}
     (record,) = caplog.records
     assert "a test place" in record.getMessage()
     assert record.exc_info[0] is ZeroDivisionError
@@ -209,7 +208,7 @@ def test_what_breaks_inside_us_is_counted_and_logged_once(caplog, monkeypatch):
 def test_rewriting_headers_changes_a_copy_only(headers):
     """Each written name stands exactly once; everything else keeps its order."""
     before = list(headers)
-    sent = rewritten(headers, {"traceparent": "t"}, frozenset({"tracestate"}))
+    sent = replace_headers(headers, {"traceparent": "t"}, frozenset({"tracestate"}))
     assert headers == before
     assert [name.lower() for name, _ in sent].count("traceparent") == 1
     assert sent[:-1] == [pair for pair in before if pair[0].lower() not in {"traceparent", "tracestate"}]
@@ -223,8 +222,8 @@ def test_headers_no_client_accepts_are_left_to_the_client(headers):
 
 def test_the_last_header_of_a_name_counts_and_none_is_no_value():
     """Names are case-sensitive."""
-    assert header_text(indexed([("a", b"1"), ("A", b"x"), ("a", b"2"), ("a", None)]), "a") == "2"
-    assert header_text(indexed([("a", None)]), "a") is None
+    assert header_text(index_headers([("a", b"1"), ("A", b"x"), ("a", b"2"), ("a", None)]), "a") == "2"
+    assert header_text(index_headers([("a", None)]), "a") is None
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ class TestScopes:
     def test_a_block_left_in_another_context_disturbs_nothing(self, tracing, exporter, caplog):
         """A generator closed by somebody else: skipped, and no error in the log."""
         span = tracing.tracer.start_span("mine")
-        scope = copy_context().run(EnteredScope, trace.set_span_in_context(span))
+        scope = copy_context().run(BlockScope, trace.set_span_in_context(span))
         scope.leave()
         assert caplog.records == []
         span.end()
@@ -258,7 +257,7 @@ class TestScopes:
     def test_an_automatic_scope_left_from_elsewhere_is_taken_back(self, tracing, exporter):
         """From a task's copy of the context nothing can be restored: what was handed out no longer shows the span."""
         span = tracing.tracer.start_span("mine")
-        scope = AutomaticScope(lent_context(Context(), Handling(span), Context()), Context())
+        scope = PollScope(Context(), Handling(span), Context())
         copy_context().run(scope.leave)
         assert trace.get_current_span() is trace.INVALID_SPAN
         span.end()
@@ -280,8 +279,7 @@ def test_what_a_message_said_stays_said_whatever_becomes_of_it(tracing, exporter
     assert [said[name] for name in names] == ["ID1", 1, "k1"]
 
 
-@pytest.mark.parametrize("unchanging", [True, False])
-def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(tracing, exporter, unchanging):
+def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(tracing, exporter):
     """It may look at what is current there; what it finds is what counts, whichever is in force when a span is read."""
 
     class Watching(_Counting):
@@ -295,7 +293,7 @@ def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(t
         hook = ConsumeHook(tracing=tracing)
         headers = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
         messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=headers) for offset in (1, 2)]
-        for call in hook.before(messages, batch=True, unchanging=unchanging):
+        for call in hook.before(messages, batch=True):
             hook.after(call)
     finally:
         propagate.set_global_textmap(usual)

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace import ConsumeHook, SendHook
-from otel_mqtrace.hooks import _guard
-from otel_mqtrace.hooks._naming import OPT_IN
+from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.model import ContextCode
@@ -169,7 +169,7 @@ class _RaisingMeter(NoOpMeter):
 
 def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeypatch):
     """The MeterProvider is the application's; spans go on without it."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
     tracing = replace(tracing_with(), metrics=MessagingMetrics(_RaisingMeter("x")))
     sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     sender.after(sender.before("orders"), partition=0, offset=1)
@@ -177,7 +177,7 @@ def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeyp
         receiver.after(call)
     assert [span.name for span in exporter.take_all()] == ["send orders", "process orders"]
     tracing.metrics.record_pending()
-    assert set(_guard.failures()) == {"metrics.record", "metrics.count"}
+    assert set(guard.failures()) == {"metrics.record", "metrics.count"}
 
 
 def test_measurements_of_every_instrumentation_are_there_at_a_collection(exporter):

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_mqtrace import ConsumeHook, SendHook, semconv
-from otel_mqtrace.hooks._naming import OPT_IN, Naming
+from otel_mqtrace.hooks.attributes import OPT_IN, LegacyNames
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import TraceContext, TraceType
@@ -138,33 +138,33 @@ def test_the_old_group_of_rocketmq_has_its_own_name(opt_in, tracing_with, export
 )
 def test_old_span_names_begin_with_the_topic(operation, topic, name):
     """And call a poll a receive."""
-    assert Naming(both=False).span_name(operation, topic) == name
+    assert LegacyNames(both=False).span_name(operation, topic) == name
 
 
 @pytest.mark.parametrize("both", [True, False])
 def test_a_partition_that_is_no_number_stays_text(both):
     """Other systems have such."""
     said = {semconv.MESSAGING_DESTINATION_PARTITION_ID: "eu-1"}
-    assert Naming(both=both).attributes(said)["messaging.kafka.partition"] == "eu-1"
+    assert LegacyNames(both=both).attributes(said)["messaging.kafka.partition"] == "eu-1"
 
 
 def test_translating_leaves_the_given_attributes_alone():
     """The hook goes on with the names of today."""
     said = {semconv.MESSAGING_DESTINATION_NAME: "orders"}
-    Naming(both=False).attributes(said)
+    LegacyNames(both=False).attributes(said)
     assert said == {semconv.MESSAGING_DESTINATION_NAME: "orders"}
 
 
 _CREATION = SpanContext(1, 2, is_remote=True)
 
 
-def _spoken(trace_ctx: TraceContext, naming: Naming | None):
+def _spoken(trace_ctx: TraceContext, naming: LegacyNames | None):
     """Say a context as a span, through the door every span of ours goes through."""
     exporter = RecordingExporter()
     tracing = Tracing(tracer=recording_provider(exporter).get_tracer("t"), naming=naming)
     split = span_attributes(trace_ctx)
     end_ns = 1_790_000_000_000_000_000
-    span = tracing.open(
+    span = tracing.start_span(
         OPERATIONS[trace_ctx.trace_type],
         trace_ctx.beans[0].topic,
         context=Context(),
@@ -174,7 +174,7 @@ def _spoken(trace_ctx: TraceContext, naming: Naming | None):
     )
     if trace_ctx.trace_type is TraceType.SUB_BEFORE:
         return span
-    tracing.say(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or cost_ms(0, 5_000_000)})
+    tracing.set_attributes(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or cost_ms(0, 5_000_000)})
     span.end(end_ns)
     return exporter.take()
 
@@ -183,7 +183,10 @@ def _spoken(trace_ctx: TraceContext, naming: Naming | None):
 def test_three_namings_of_any_context_are_one_native_record(drawn):
     """The same TraceContext is read from a span, whatever names it has, and the same bytes are written of it."""
     trace_ctx, dialect, _ = drawn
-    read = [trace_context_of(_spoken(trace_ctx, naming)) for naming in (None, Naming(both=True), Naming(both=False))]
+    read = [
+        trace_context_of(_spoken(trace_ctx, naming))
+        for naming in (None, LegacyNames(both=True), LegacyNames(both=False))
+    ]
     assert read[0] is not None
     assert read[1] == read[0]
     assert read[2] == read[0]
@@ -208,11 +211,11 @@ def _kafka_attributes(draw):
 @given(_kafka_attributes())
 def test_dup_is_the_names_of_today_and_the_old_ones_together(said):
     """Nothing is lost, nothing is made up."""
-    assert Naming(both=True).attributes(said) == {**Naming(both=False).attributes(said), **said}
+    assert LegacyNames(both=True).attributes(said) == {**LegacyNames(both=False).attributes(said), **said}
 
 
 def test_an_operation_the_old_conventions_did_not_have_has_no_old_name():
     """``settle`` came later: its verb stands in the name of the span only."""
     said = {"messaging.operation.type": "settle", "messaging.operation.name": "commit"}
-    assert Naming(both=False).attributes(said) == {}
-    assert Naming(both=True).attributes(said) == said
+    assert LegacyNames(both=False).attributes(said) == {}
+    assert LegacyNames(both=True).attributes(said) == said

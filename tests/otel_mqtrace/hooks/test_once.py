@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import threading
 
-from otel_mqtrace.hooks._once import Once
+from otel_mqtrace.hooks.guard import OnceFlag
 
 
 def test_of_many_threads_one_takes_it():
     """Round after round, and nobody after it."""
     taken = []
-    rounds = [Once() for _ in range(200)]
+    rounds = [OnceFlag() for _ in range(200)]
     ready = threading.Barrier(4)
 
     def take_all():
         ready.wait()
-        taken.extend(number for number, once in enumerate(rounds) if once.take())
+        taken.extend(number for number, once in enumerate(rounds) if once.try_set())
 
     threads = [threading.Thread(target=take_all) for _ in range(4)]
-    assert all(once.is_left for once in rounds)
+    assert not any(once.is_set for once in rounds)
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(taken) == list(range(200))
-    assert not any(once.is_left or once.take() for once in rounds)
+    assert all(once.is_set and not once.try_set() for once in rounds)

@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_mqtrace import ConsumeHook
-from otel_mqtrace.hooks import _guard
-from otel_mqtrace.hooks._recording import never_recorded
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.sampling import is_never_recorded
 from tests.support.mailbox import SENDER, TRACEPARENT
 
 UNSAMPLED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
@@ -129,7 +129,7 @@ class TestTold:
 
     def test_a_hook_that_fails_costs_nothing_but_itself(self, tracing_with, exporter, monkeypatch):
         """Counted under its name; the span is as it would have been."""
-        monkeypatch.setattr(_guard, "_failures", counted := {})
+        monkeypatch.setattr(guard, "_failures", counted := {})
         tracing = tracing_with({"consume_hook": lambda span, messages: 1 / 0})
         assert _processed(tracing, exporter, _message(TRACEPARENT)).attributes["mqtrace.success"] is True
         assert counted == {"consume_hook": 1}
@@ -205,15 +205,15 @@ class TestUnrecorded:
             trace.INVALID_SPAN_CONTEXT,
             *(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(flags)) for flags in (1, 0)),
         ]
-        assert [never_recorded(tracer, parent) for parent in parents] == [root, sampled, unsampled]
+        assert [is_never_recorded(tracer, parent) for parent in parents] == [root, sampled, unsampled]
         for parent in parents:
             otel_ctx = trace.set_span_in_context(NonRecordingSpan(parent), Context())
-            if never_recorded(tracer, parent):
+            if is_never_recorded(tracer, parent):
                 assert not tracer.start_span("s", otel_ctx).is_recording()
 
     def test_without_an_sdk_nothing_is(self):
         """The API's own tracer records nothing."""
-        assert never_recorded(trace.NoOpTracer(), trace.INVALID_SPAN_CONTEXT)
+        assert is_never_recorded(trace.NoOpTracer(), trace.INVALID_SPAN_CONTEXT)
 
     def test_it_is_still_propagated(self, tracing_with, exporter):
         """The handler's sends go on in the unsampled trace, with its baggage."""

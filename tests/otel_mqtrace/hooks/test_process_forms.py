@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import baggage, context, trace
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.model import ContextCode
 from tests.support.mailbox import TRACEPARENT, Letter, Mailbox
@@ -101,7 +101,7 @@ class TestLoops:
         else:
             consume()
         assert trace.get_current_span() is trace.INVALID_SPAN
-        end_left_behind()
+        drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_an_asynchronous_loop_that_is_left_does_so_too(self, exporter):
@@ -111,7 +111,7 @@ class TestLoops:
             async for _ in process.each(_arriving(2)):
                 break
             assert trace.get_current_span() is trace.INVALID_SPAN
-            end_left_behind()
+            drain_deferred_ends()
             assert _codes(exporter) == ["RETURNNULL"]
 
         asyncio.run(consume())
@@ -132,7 +132,7 @@ class TestLoops:
             pool.submit(kept.clear).result(timeout=10)
             assert pool.submit(trace.get_current_span).result(timeout=10) is trace.INVALID_SPAN
         assert trace.get_current_span() is trace.INVALID_SPAN
-        end_left_behind()
+        drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_a_source_that_fails_is_not_the_message_s_failure(self, exporter):

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace import SendHook
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
@@ -45,7 +45,7 @@ def test_a_produce_hook_is_not_called_for_a_span_that_records_nothing(tracing_wi
 @pytest.fixture
 def no_failures_yet(monkeypatch):
     """Start counting anew."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
 
 
 def test_what_a_produce_hook_raises_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
@@ -60,5 +60,5 @@ def test_what_a_produce_hook_raises_is_counted_and_logged_once(tracing_with, cap
         calls = [_send(tracing) for _ in range(3)]
     assert all("traceparent" in dict(call.headers) for call in calls)
     assert len(kept.take_all("send orders")) == 3
-    assert _guard.failures() == {"produce_hook": 3}
+    assert guard.failures() == {"produce_hook": 3}
     assert ["produce_hook" in record.getMessage() for record in caplog.records] == [True]

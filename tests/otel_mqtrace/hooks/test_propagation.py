@@ -8,8 +8,7 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
-from otel_mqtrace.hooks._headers import HEADER_GETTER
-from otel_mqtrace.hooks._propagation import creation_of, propagator_in_force
+from otel_mqtrace.hooks.propagation import HEADER_GETTER, creation_of, propagator_in_force
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NEARLY = st.builds(
@@ -42,7 +41,7 @@ OUTSIDE = trace.set_span_in_context(NonRecordingSpan(SpanContext(1, 2, is_remote
 
 @given(found=HEADERS, base=st.sampled_from([Context(), OUTSIDE]))
 def test_what_travelled_is_what_the_propagator_reads(found, base):
-    theirs, ours = propagate.extract(found, base, HEADER_GETTER), propagator_in_force().extracted(found, base)
+    theirs, ours = propagate.extract(found, base, HEADER_GETTER), propagator_in_force().extract(found, base)
     told, expected = (trace.get_current_span(each).get_span_context() for each in (ours, theirs))
     assert (told, told.is_remote, told.trace_flags, told.trace_state) == (
         expected,

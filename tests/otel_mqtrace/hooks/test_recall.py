@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.hooks.recall import RecallHook
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
+from otel_mqtrace.hooks.transaction import RecallHook
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 
@@ -14,7 +14,7 @@ from otel_mqtrace.spans.mapping import trace_context_of
 @pytest.fixture
 def hook(tracing_with):
     """A hook of a client with a group."""
-    return RecallHook(tracing_with(), ClientFacts(system="rocketmq", group_name="reminders-producer"))
+    return RecallHook(tracing_with(), ClientInfo(system="rocketmq", group_name="reminders-producer"))
 
 
 def test_a_recall_is_a_record_of_its_own(hook, exporter, clock):

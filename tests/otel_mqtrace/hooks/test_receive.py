@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import OwnSpan, process, sources
+from otel_mqtrace.hooks.process import SingleOwner, process, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
@@ -195,7 +195,7 @@ class TestConsumedMessages:
         hook = hook_with({"meter_provider": MeterProvider([reader])})
         _polled(hook, clock, _messages(2), batch=True)
         for message in _messages(2):
-            OwnSpan(hook, hook.before([message])[0]).finish(ContextCode.SUCCESS, None)
+            SingleOwner(hook, hook.before([message])[0]).finish(ContextCode.SUCCESS, None)
         assert self._consumed(reader) == 2
         exporter.take_all()
 

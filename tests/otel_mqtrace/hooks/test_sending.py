@@ -11,9 +11,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
@@ -142,7 +142,7 @@ class _FailingPropagator(W3CBaggagePropagator):
 @pytest.mark.parametrize(("headers", "name"), [({}, "orders-0@4"), ({"UNIQ_KEY": b"mine"}, "mine")])
 def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, monkeypatch, headers, name):
     """The application's propagator fails: the caller's headers go as they are, and the span says what the topic has."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
     kept = RecordingExporter()
     hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}))
     propagating(_FailingPropagator())
@@ -150,7 +150,7 @@ def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, m
     assert call.headers is None
     hook.after(call, partition=0, offset=4)
     assert kept.take("send orders").attributes["messaging.message.id"] == name
-    assert _guard.failures() == {"SendHook.headers": 1}
+    assert guard.failures() == {"SendHook.headers": 1}
 
 
 # -- a message that carries a trace context already ----------------------------------------------------------------
@@ -278,8 +278,8 @@ def test_what_the_client_knows_wins_over_the_headers(sender, exporter):
 )
 def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporter, msg_type, registered):
     """Namespace (required), tag, keys, type, group and delivery timestamp; nothing of Kafka's."""
-    facts = ClientFacts(system="rocketmq", namespace="shop", client_host="10.0.0.1")
-    hook = SendHook(tracing=tracing_with(), facts=facts)
+    info = ClientInfo(system="rocketmq", namespace="shop", client_host="10.0.0.1")
+    hook = SendHook(tracing=tracing_with(), info=info)
     call = hook.before(
         "orders",
         body=b"x",
@@ -307,7 +307,7 @@ def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporte
 
 def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
     """RocketMQ refuses a message that has its own property among the user's."""
-    hook = SendHook(tracing=tracing_with(), facts=ClientFacts(system="rocketmq"))
+    hook = SendHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq"))
     call = hook.before("orders", headers={"a": "1", "DELAY": "3"})
     assert [name for name, _ in call.headers] == ["a", "DELAY", "traceparent"]
     hook.after(call, offset_msg_id="0A00", msg_id="01AB")

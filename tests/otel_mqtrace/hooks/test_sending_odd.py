@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace import ConsumeHook, SendHook
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -37,7 +37,7 @@ def test_only_included_topics_are_traced(sender, exporter):
 def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_with, exporter):
     """Send and end are records of the same message."""
     tracing = tracing_with(propagation=False)
-    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
     call = hook.before("orders", transaction_id=transaction.transaction_id)
     transaction.joined(call)
@@ -50,7 +50,7 @@ def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_wi
 def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
     """Rolled back before the broker answered: no place, one name, whatever the late answer says."""
     tracing = tracing_with(propagation=False)
-    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
     call = hook.before("orders", transaction_id=transaction.transaction_id)
     transaction.joined(call)
@@ -110,12 +110,17 @@ def test_an_empty_id_is_none(sender, exporter):
 
 def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch):
     """What fails after it was opened must not leave it open for ever."""
-    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(guard, "_failures", {})
 
     class Broken:
+        asked = 0
+
         @property
         def collected(self):
-            raise ZeroDivisionError
+            self.asked += 1
+            if self.asked > 1:  # once the span is open
+                raise ZeroDivisionError
+            return False
 
     tracing = replace(sender()._tracing, metrics=Broken())
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
@@ -123,4 +128,4 @@ def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch
     monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
     assert SendHook(tracing=replace(tracing, tracer=unsampled)).before("orders") is None
     assert len(ended) == 1
-    assert _guard.failures() == {"SendHook.before": 1}
+    assert guard.failures() == {"SendHook.before": 1}

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.spans.mapping import trace_context_of
 
 CREATED = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
@@ -80,8 +80,8 @@ def test_several_topics_have_no_single_destination(hook, exporter):
 
 def test_a_message_settled_by_its_id_is_named_by_it(tracing_with, exporter):
     """RocketMQ acknowledges messages, not offsets, and Kafka's names are none of its."""
-    facts = ClientFacts(system="rocketmq", group_name="billing", namespace="shop")
-    hook = SettleHook(tracing=tracing_with(settle_spans=True), facts=facts)
+    info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop")
+    hook = SettleHook(tracing=tracing_with(settle_spans=True), info=info)
     hook.after(hook.before("ack"), [SettledOffset("orders", 1, 7, CREATED, msg_id="AC11")])
     said = exporter.take("ack orders").attributes
     assert said["messaging.message.id"] == "AC11"

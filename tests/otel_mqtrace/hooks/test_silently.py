@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import baggage, context, propagate
+from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_OFF, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceState
 
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.send import SendHook
@@ -72,14 +73,20 @@ def test_what_may_be_recorded_goes_the_long_way(sampler: Sampler) -> None:
     assert silently(hook(sampler), "orders", None) is None
 
 
-def test_a_message_sent_under_a_parent_goes_the_long_way() -> None:
-    """Its trace goes on, and its baggage travels; so does whatever is current at its callback."""
-    assert silently(hook(DEFAULT_OFF), "orders", None) is not None
-    token = context.attach(baggage.set_baggage("order", "42"))
+def test_what_is_current_travels_with_it() -> None:
+    """The trace it is sent in, the state of that, and baggage."""
+    parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
+    token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
     try:
-        assert silently(hook(DEFAULT_OFF), "orders", None) is None
+        headers = dict(silently(hook(DEFAULT_OFF), "orders", None))
     finally:
         context.detach(token)
+    assert re.fullmatch(rb"00-0{31}1-[0-9a-f]{16}-00", headers["traceparent"])
+    assert (headers["tracestate"], headers["baggage"]) == (b"vendor=x", b"order=42")
+
+
+def test_a_suppressed_send_is_left_alone() -> None:
+    """By the long way, which looks at the topic too."""
     with suppress_instrumentation():
         assert silently(hook(), "orders", None) is None
 
@@ -120,8 +127,8 @@ def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
     assert silently(hook(), "orders", "none") is None
 
 
-def test_a_provider_that_comes_late_is_looked_for_with_every_send() -> None:
-    """As with one that may be recorded; and no id is drawn before it is needed."""
+def test_late_provider_is_attached_before_the_first_send() -> None:
+    """Until there is one; and no id is drawn before it is needed."""
     asked: list[None] = []
     silent = hook(before_span=lambda: asked.append(None))
     ids = silent._tracing.tracer.id_generator
@@ -130,4 +137,4 @@ def test_a_provider_that_comes_late_is_looked_for_with_every_send() -> None:
     assert silently(silent, "orders", [("traceparent", b"00")]) is None
     assert (len(asked), drawn) == (1, [])
     assert silently(silent, "orders", None) is not None
-    assert (len(asked), drawn) == (2, [1])
+    assert (len(asked), drawn) == (1, [1])

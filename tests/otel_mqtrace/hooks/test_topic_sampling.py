@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from otel_mqtrace import ConsumeHook, SendHook
-from otel_mqtrace.hooks._naming import Naming
-from otel_mqtrace.hooks._sampling import _decided
+from otel_mqtrace.hooks.attributes import LegacyNames
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.sampling import _decided_id
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS
 
@@ -78,7 +78,7 @@ def test_a_share_of_nothing_records_nothing_and_says_so_on_the_wire(sampling):
     headers = dict(call.headers)
     assert headers["traceparent"].endswith(b"-00")
     assert f"{call.span_context.trace_id:032x}".encode() in headers["traceparent"]
-    assert (call.span_context.is_valid, call.recorded, len(headers["UNIQ_KEY"])) == (True, False, 32)
+    assert (call.span_context.is_valid, call.is_recorded, len(headers["UNIQ_KEY"])) == (True, False, 32)
 
 
 def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(sampling, exporter):
@@ -86,7 +86,7 @@ def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(samplin
     tracing = sampling({"orders": 0.25}, sampler=ParentBased(TraceIdRatioBased(0.25)))
     calls = [_send(tracing) for _ in range(SENDS)]
     bound = TraceIdRatioBased(0.25).bound
-    kept = {call.span_context.trace_id for call in calls if call.recorded}
+    kept = {call.span_context.trace_id for call in calls if call.is_recorded}
     assert kept == {call.span_context.trace_id for call in calls if call.span_context.trace_id & (2**64 - 1) < bound}
     assert SENDS * 0.15 < len(kept) < SENDS * 0.35
     assert {span.context.trace_id for span in exporter.take_all("send orders")} == kept
@@ -95,14 +95,14 @@ def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(samplin
 
 def test_a_kept_trace_still_goes_through_the_sdk_s_sampler(sampling):
     """A share of all is no vote against it."""
-    assert _send(sampling({"*": 1.0}, sampler=ALWAYS_OFF)).recorded is False
+    assert _send(sampling({"*": 1.0}, sampler=ALWAYS_OFF)).is_recorded is False
 
 
 def test_the_first_pattern_decides_and_other_topics_are_the_sdk_s(sampling, exporter):
     """As written in the setting."""
     tracing = sampling({"audit.keep": 1.0, "audit.*": 0.0})
     calls = [_send(tracing, topic) for topic in ("audit.keep", "audit.drop", "orders")]
-    assert [call.recorded for call in calls] == [True, False, True]
+    assert [call.is_recorded for call in calls] == [True, False, True]
     assert [span.name for span in exporter.take_all()] == ["send audit.keep", "send orders"]
 
 
@@ -133,7 +133,7 @@ def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
         context.detach(token)
     hook.after(call)
     assert {call.span.get_span_context().trace_id, onward.span_context.trace_id} == {sent.span_context.trace_id}
-    assert (call.span.is_recording(), onward.recorded) == (False, False)
+    assert (call.span.is_recording(), onward.is_recorded) == (False, False)
 
 
 def test_a_process_span_that_begins_a_trace_is_sampled_too(sampling, exporter):
@@ -168,10 +168,10 @@ def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, expor
 
 def test_an_id_decided_on_for_a_span_that_could_not_be_started_is_forgotten(sampling, exporter):
     """The next trace, of a poll of several topics say, begins with an id of its own."""
-    tracing = replace(sampling({"orders": 1.0}), naming=Naming(both=True))
+    tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
     start = {"context": Context(), "start_ns": 1}
     with pytest.raises(TypeError):
-        tracing.open(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
-    assert _decided.get() is None
-    tracing.open(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
+        tracing.start_span(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
+    assert _decided_id.get() is None
+    tracing.start_span(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
     assert len(exporter.take_all()) == 1

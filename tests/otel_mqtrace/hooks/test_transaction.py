@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from otel_mqtrace import SendHook
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import TransactionState
 
@@ -18,7 +18,7 @@ COMMIT = TransactionState.COMMIT_MESSAGE
 def hooks(tracing_with):
     """A producer's two hooks."""
     tracing = tracing_with()
-    return SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    return SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
 
 
 def _sent(hooks, topic="orders"):

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.hooks.send import SendHook
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS, encode_context
@@ -56,8 +56,8 @@ class _World:
         self.tracer = provider.get_tracer("the application")
         ids = iter(f"{number:032X}" for number in range(10**6))
         tracing = Tracing.create(tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None)
-        facts = ClientFacts.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name=None)
-        self.hook = SendHook(tracing=tracing, facts=facts)
+        info = ClientInfo.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name=None)
+        self.hook = SendHook(tracing=tracing, info=info)
 
     def by_record(self, sending):
         recorded = self.hook.record(sending.topic, sending.body, sending.key, sending.headers, sending.leaders)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -22,14 +22,14 @@ PATIENCE_S = 90
 def spans():
     """aiokafka traced, settlements too; every span is to be taken, and nothing of ours to fail."""
     exporter = RecordingExporter()
-    failures_before = _guard.failures()
+    failures_before = guard.failures()
     AioKafkaInstrumentor().instrument(
         tracer_provider=recording_provider(exporter), exporters=(), settle_spans=True, process_context="parent"
     )
     yield exporter
     AioKafkaInstrumentor().uninstrument()
     exporter.assert_empty()
-    assert _guard.failures() == failures_before
+    assert guard.failures() == failures_before
 
 
 def _play(story):

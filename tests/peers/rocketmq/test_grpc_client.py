@@ -13,7 +13,7 @@ import rocketmq
 from rocketmq import ConsumeResult, TransactionResolution
 from rocketmq.v5.exception import ClientException, InternalErrorException
 
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
@@ -28,9 +28,9 @@ _PATIENCE_SECONDS = 60
 @pytest.fixture
 def spans():
     """Every span of the test, as it ended; nothing of ours may have failed."""
-    before = _guard.failures()
+    before = guard.failures()
     yield RecordingExporter()
-    assert _guard.failures() == before
+    assert guard.failures() == before
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
 from otel_mqtrace import MqTraceSpanProcessor, semconv
-from otel_mqtrace.hooks._calls import ProcessCall
-from otel_mqtrace.hooks._headers import Header
-from otel_mqtrace.hooks._scope import AutomaticScope
-from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
+from otel_mqtrace.hooks.propagation import Header
+from otel_mqtrace.hooks.scope import PollScope
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
@@ -206,7 +205,7 @@ def is_sent(headers: list[Header], *, sampled: bool) -> bool:
     return is_whole and own.is_valid and own.trace_flags.sampled is sampled
 
 
-def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
+def handler(provider: TracerProvider) -> Callable[[], ProcessSpan | None]:
     """Return a call that handles one message as a client's ``poll`` does: received, current, then done.
 
     It returns what it opened; ``None`` when that was not current meanwhile.
@@ -215,7 +214,7 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
     headers = (("traceparent", _TRACEPARENT.encode()), (semconv.HEADER_UNIQ_KEY, _UNIQ_KEY))
 
-    def handle() -> ProcessCall | None:
+    def handle() -> ProcessSpan | None:
         start_ns = hook.poll_begins()
         silent = hook.asks_nothing
         ground = None if silent else hook.ground_of_records()
@@ -226,7 +225,7 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
                 hook.received([message], start_ns=start_ns)
             (call,) = hook.before([message], unchanging=True, silent=silent)
         lent = call.lent()
-        scope = AutomaticScope(lent, call.ambient)
+        scope = PollScope(lent, call.current_ctx)
         is_current = context.get_current() is lent
         scope.leave()
         if not call.is_silent:
@@ -236,7 +235,7 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
     return handle
 
 
-def is_handled(call: ProcessCall | None, *, sampled: bool) -> bool:
+def is_handled(call: ProcessSpan | None, *, sampled: bool) -> bool:
     """Whether a message was current with a span of its own in the trace it came with, sampled or not."""
     if call is None:
         return False

@@ -20,9 +20,9 @@ from otel_mqtrace.clients.confluent_kafka.messages import registry
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.state import attach_state, known_state
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._holding import leaving_with
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import leaving_with
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class AioState(AnyConsumerState, TaskConsumerState):
     """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
 
     def __init__(self, inner: AnyConsumerState | None) -> None:
-        super().__init__(ClientFacts.of_kafka({}, group_name=None) if inner is None else inner.facts, registry)
+        super().__init__(ClientInfo.of_kafka({}, group_name=None) if inner is None else inner.info, registry)
         if inner is not None:
             self.leaders = inner.leaders
 

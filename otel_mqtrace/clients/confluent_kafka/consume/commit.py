@@ -17,9 +17,8 @@ from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.patching import observed
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import indexed
-from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.propagation import creation_of, index_headers
 from otel_mqtrace.hooks.settle import SettledOffset
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def offsets_of_call(
     message, offsets = given.get("message"), given.get("offsets")
     if is_message(message):
         topic, partition, offset = message.topic() or "", message.partition(), message.offset()
-        creation = creation_of(indexed(header_pairs(message.headers())))
+        creation = creation_of(index_headers(header_pairs(message.headers())))
         return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
     return positions.unsettled(_assigned(consumer)) if offsets is None else _committed(positions, offsets)
 

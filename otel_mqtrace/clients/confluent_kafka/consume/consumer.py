@@ -20,8 +20,8 @@ from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsu
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
 from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._holding import leaving_with
+from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
@@ -107,6 +107,13 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
             return
         if batch and not isinstance(result, Sized):
             return
+        if (
+            type(result) is list
+            and result
+            and all(type(each) is Message and each.error() is None for each in result)
+            and state.record_batch(result, start_ns)
+        ):
+            return
         found = [] if result is None else list(result) if batch else [result]
         if not found:
             state.bind(tracing).empty(start_ns=start_ns, batch=batch)
@@ -177,7 +184,7 @@ def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
         return
     for each in args[0]:
         topic = each if isinstance(each, str) else each.topic
-        if not topic.startswith("^") and tracing.traces(topic):
+        if not topic.startswith("^") and tracing.is_traced(topic):
             state.leaders.want(topic)
 
 

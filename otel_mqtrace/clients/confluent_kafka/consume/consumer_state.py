@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, placed, registry
-from otel_mqtrace.clients.consumer_state import KafkaConsumerState, owners_of
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._holding import Held, Outcome
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, registry
+from otel_mqtrace.clients.consumer_state import KafkaConsumerState
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.in_flight import Delivery, OutcomeOf
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
     from otel_mqtrace.clients.registry import Entry
-    from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessCall
-    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
+    from otel_mqtrace.hooks.process import ProcessSpanOwner
+    from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.model import ContextCode
 
 __all__ = ["AnyConsumerState", "ConsumerState"]
-
-_NONE: Final[frozenset[int]] = frozenset()
-_NOTHING_REMEMBERED: Final[tuple[int, Entry]] = (0, ("", None, None, 0, None, False))
 
 
 class AnyConsumerState(KafkaConsumerState):
@@ -50,6 +48,11 @@ class AnyConsumerState(KafkaConsumerState):
         del message, start_ns
         return False
 
+    def record_batch(self, messages: Sequence[Message], start_ns: int | None) -> bool:
+        """Record that the application gets ``messages`` of one call; ``False`` as :meth:`record`."""
+        del messages, start_ns
+        return False
+
     def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
         """Take what a batch held besides messages: errors and ends of partitions."""
 
@@ -60,123 +63,105 @@ class ConsumerState(AnyConsumerState):
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         known = conf or {}
         group = known.get("group.id")
-        facts = ClientFacts.of_kafka(known, group_name=None if group is None else str(group))
-        super().__init__(facts, registry)
+        info = ClientInfo.of_kafka(known, group_name=None if group is None else str(group))
+        super().__init__(info, registry)
         self.leaders = leaders_of(known)
         self._is_plain = type(self) is ConsumerState
-        self._was_silent = False  # nothing was recorded of the last message: hand_over() looks again
-        self._held = Held()
-        self._remembered: tuple[int, Entry] = _NOTHING_REMEMBERED
+        self._delivery = Delivery()
+        self._last: tuple[int, Entry] | None = None
 
     def next_turn(self) -> None:
-        """The application polls again, so it is done with what it has."""
-        held = self._held
-        if not (held.calls or held.scopes):
-            return
-        call = held.finish_recorded() if self._is_plain else None
-        if call is None:
-            held.finish(outcome=self.outcome)
-        else:
-            registry.replace_ended(call, *self._remembered)
+        """End what the application has: it polls again."""
+        delivery = self._delivery
+        if delivery.calls or delivery.scopes:
+            delivery.finish(outcome_of=self.outcome_of)
 
     @property
-    def outcome(self) -> Outcome | None:
-        """What this kind of consumer knows of how each message went; ``None``: nothing but how the turn ended."""
+    def outcome_of(self) -> OutcomeOf | None:
+        """Return how each message went, where this kind of consumer knows more than how the turn ended."""
         return None
 
     def done(self, code: ContextCode, exception: BaseException | None) -> None:
-        """The caller is done with what it was handed; spans that a block took over are the block's business."""
-        self._held.finish(code, exception, self.outcome)
+        """End what the application has, except for spans that a block took over."""
+        self._delivery.finish(code, exception, self.outcome_of)
 
-    def hold(self, hook: ConsumeHook, calls: list[ProcessCall], handed: object) -> Held:
+    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Keep what the caller's thread of control is handed: there is one for the whole of a consumer that blocks."""
         del handed
-        held = self._held
-        if held.calls:  # two threads were in a poll at once, or the consumer was told to wait and did not
-            held.finish(outcome=self.outcome)
-        held.hold(hook, calls)
-        return held
+        delivery = self._delivery
+        if delivery.calls:  # two threads were in a poll at once
+            delivery.finish(outcome_of=self.outcome_of)
+        delivery.hold(hook, calls)
+        return delivery
 
-    def hand_over(
-        self,
-        tracing: Tracing,
-        messages: Sequence[Message],
-        *,
-        start_ns: int | None,
-        batch: bool,
-        handed: object = None,
-    ) -> None:
-        """The application gets ``messages``: open their spans and make the first one current where it was asked for.
-
-        ``handed`` is what the poll returned.
-        """
-        hook = (self.hook if self.tracing is tracing else None) or self.bind(tracing)
-        silent = self._was_silent = hook.asks_nothing
-        received = placed(messages) if silent else self.incoming(messages)
-        if start_ns is not None:
-            hook.received(received, start_ns=start_ns, batch=batch)
-        left = self.explicit.now and self.explicit.left(len(received))
-        calls = [] if left else hook.before(received, batch=batch, unchanging=True, silent=silent)
-        held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
-        owners = calls if len(calls) == len(received) == 1 else owners_of(calls, len(received))
-        awaited = {index for index, each in enumerate(received) if tracing.traces(each.topic)} if left else _NONE
-        registry.add(messages, received, self.number, owners, awaited)
-        if self.settles:
-            self.positions.add(received)
-        self.held(calls, received)
-        if calls:
-            held.enter(calls[0])
-
-    def record(self, message: Message, start_ns: int | None) -> bool:  # noqa: PLR0911 - each for its own reason
+    def record(self, message: Message, start_ns: int | None) -> bool:
         """Record that the application gets ``message``, the only one of a poll that began at ``start_ns``.
 
         ``False`` where it is not ordinary: :meth:`hand_over` then opens its span.
         """
         hook = self.hook
-        if hook is None or not self._is_plain or self._was_silent or self.settles or self.explicit.now:
-            return False
-        if start_ns is not None and hook.records_polls:
-            return False
-        ground = hook.ground_of_records()
-        if ground is None:
+        if hook is None or not self._is_plain or self.settles or self.explicit.is_on or hook.records_polls:
             return False
         value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
         if offset is None or offset < 0 or partition is None:
             return False
-        if not (value is None or type(value) is bytes) or not (key is None or type(key) is bytes):
+        if not ((value is None or type(value) is bytes) and (key is None or type(key) is bytes)):
             return False
         kind, timestamp_ms = message.timestamp()
         topic, headers = message.topic() or "", message.headers()
-        call = hook.record(
-            ground,
-            topic,
-            partition,
-            offset,
-            key,
-            None if value is None else len(value),
-            headers if type(headers) is list else header_pairs(headers),
-            None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
-            self.leaders,
-        )
+        stored_ms = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
+        row = (partition, offset, stored_ms, None if value is None else len(value), key)
+        call = hook.record(topic, row, headers if type(headers) is list else header_pairs(headers), self.leaders)
         if call is None:
             return False
         if start_ns is not None:  # before the span is current: a measurement keeps what is
             hook.count_received(topic, start_ns)
-        held = self._held
-        if held.calls:  # two threads were in a poll at once
-            held.finish()
-        held.hold(hook, [call])  # first of all: what is open must be ended, whatever fails from here on
-        held.enter(call)
-        entry = (topic, partition, offset, self.number, call, False)
-        self._remembered = identity, _ = id(message), entry
-        registry.remember(identity, entry)
+        self._keep(hook, call)
+        last, self._last = self._last, (id(message), (topic, partition, offset, self.number, call, False))
+        registry.remember(*self._last, last)
         return True
 
-    def release(self, call: ProcessCall) -> Responsibility | None:
+    def record_batch(self, messages: Sequence[Message], start_ns: int | None) -> bool:
+        """Record that the application gets ``messages`` of one call; ``False`` as :meth:`record`."""
+        hook = self.hook
+        if hook is None or not self._is_plain or self.settles or self.explicit.is_on or hook.records_polls:
+            return False
+        topic = messages[0].topic() or ""
+        rows = []
+        for message in messages:
+            value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
+            headers = message.headers()
+            if offset is None or offset < 0 or partition is None or message.topic() != topic:
+                return False
+            is_raw = (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
+            if not (is_raw and (headers is None or type(headers) is list)):
+                return False
+            kind, timestamp_ms = message.timestamp()
+            stored_ms = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
+            rows.append((partition, offset, stored_ms, None if value is None else len(value), key, headers))
+        call = hook.record_batch(topic, rows, self.leaders)
+        if call is None:
+            return False
+        if start_ns is not None:
+            hook.count_received(topic, start_ns, len(rows))
+        self._keep(hook, call)
+        for message, row in zip(messages, rows, strict=True):
+            registry.remember(id(message), (topic, row[0], row[1], self.number, call, False))
+        return True
+
+    def _keep(self, hook: ConsumeHook, call: ProcessSpan) -> None:
+        """Hold ``call`` and make its span current."""
+        delivery = self._delivery
+        if delivery.calls:  # two threads were in a poll at once
+            delivery.finish()
+        delivery.hold(hook, [call])  # first: what is open must be ended, whatever fails from here on
+        delivery.enter(call)
+
+    def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
         """Give the span of a message that is held to a block; ``None`` when it is held no more."""
-        return self._held.take(call)
+        return self._delivery.take(call)
 
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
-        """The consumer is gone, or tracing is, and nobody said how the last messages went: the next hook ends them."""
-        self._held.abandon(self.outcome)
+        """Leave the last messages to the next hook: the consumer is collected, or tracing is switched off."""
+        self._delivery.abandon(self.outcome_of)

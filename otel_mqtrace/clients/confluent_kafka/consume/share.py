@@ -19,7 +19,7 @@ from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import Consumer
 from otel_mqtrace.clients.confluent_kafka.messages import Position, position_of
 from otel_mqtrace.clients.confluent_kafka.state import traced_constructor
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks._holding import Outcome
-    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessCall
-    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan
+    from otel_mqtrace.hooks.in_flight import OutcomeOf
+    from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["ORIGINAL_SHARE_CONSUMER", "SHARE_CONSUMER_METHODS", "ShareState"]
@@ -48,12 +48,12 @@ _ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
 class _Block:
     """A message handled in a block of its own: its acknowledgement counts, unless the block's outcome is worse."""
 
-    def __init__(self, inner: Responsibility, acknowledgement: ContextCode | None) -> None:
+    def __init__(self, inner: ProcessSpanOwner, acknowledgement: ContextCode | None) -> None:
         self._inner = inner
         self.acknowledgement = acknowledgement
 
     @property
-    def call(self) -> ProcessCall:
+    def call(self) -> ProcessSpan:
         """The span and what should be current while the message is handled."""
         return self._inner.call
 
@@ -63,9 +63,9 @@ class _Block:
             code = self.acknowledgement
         self._inner.finish(code, exception)
 
-    def leave(self, code: ContextCode) -> None:
+    def defer(self, code: ContextCode) -> None:
         """The block was left where it stood."""
-        self._inner.leave(code)
+        self._inner.defer(code)
 
 
 class ShareState(ConsumerState):
@@ -90,7 +90,7 @@ class ShareState(ConsumerState):
             super().next_turn()
             self._unsettled = {}
 
-    def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
+    def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember the position of each message, which is not acknowledged yet."""
         positions = [Position(each.topic, each.partition, each.offset) for each in received]
         self._positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
@@ -117,16 +117,16 @@ class ShareState(ConsumerState):
             each.retry_times = None if count is None else max(count - 1, 0)
         return received
 
-    def take(self, message: Message, call: ProcessCall) -> Responsibility:
+    def take(self, message: Message, call: ProcessSpan) -> ProcessSpanOwner:
         """Give the span of a message to the block that handles it."""
         return self._block(message, super().take(message, call))
 
-    def open(self, message: Message, tracing: Tracing) -> Responsibility | None:
+    def open(self, message: Message, tracing: Tracing) -> ProcessSpanOwner | None:
         """Open a span of its own for a message that is handled in a block."""
         opened = super().open(message, tracing)
         return None if opened is None else self._block(message, opened)
 
-    def _block(self, message: Message, inner: Responsibility) -> _Block:
+    def _block(self, message: Message, inner: ProcessSpanOwner) -> _Block:
         position = position_of(message)
         block = _Block(inner, self._acknowledged.get(position))
         self._blocks[position] = block
@@ -143,12 +143,12 @@ class ShareState(ConsumerState):
             self._blocks[position].acknowledgement = code
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome_of(self) -> OutcomeOf:
         """What was acknowledged of each message."""
         return self._acknowledgements
 
     def _acknowledgements(
-        self, call: ProcessCall, code: ContextCode, exception: BaseException | None
+        self, call: ProcessSpan, code: ContextCode, exception: BaseException | None
     ) -> tuple[ContextCode, BaseException | None]:
         """Return the worst acknowledgement; where one is missing, a turn that failed wins."""
         positions = self._positions_of.pop(id(call), ())

@@ -17,8 +17,8 @@ from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartitio
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -84,7 +84,7 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
         transaction_id=state.transaction_id,
         carries_headers=inner is not None and tracing.settings.headerless_sends == "send_each",
     )
-    if call is None or not (call.recorded or call.headers is not None):
+    if call is None or not (call.is_recorded or call.headers is not None):
         return None
     if state.leaders is not None:
         state.leaders.want(topic)
@@ -143,7 +143,7 @@ def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]
             return await original(self, *args, **kwargs)
         finally:
             state.dropping = before
-            end_left_behind()  # what was purged left its span there
+            drain_deferred_ends()  # what was purged left its span there
 
     return purge
 

@@ -20,9 +20,9 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import pairs_of
-from otel_mqtrace.hooks._scope import EnteredScope
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.propagation import pairs_of
+from otel_mqtrace.hooks.scope import BlockScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan
     """Decide what becomes of one call, before anything is sent; ``None`` leaves it to the client."""
     tracing = _tracing_for(producer)
     batch = None if tracing is None else _read(args, kwargs)
-    if tracing is None or batch is None or not tracing.traces(batch.topic):
+    if tracing is None or batch is None or not tracing.is_traced(batch.topic):
         return None
     state = producer_state(producer)
     if state is None:
@@ -186,10 +186,12 @@ def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _It
         sending.user = told
     else:
         call = _before(plan, message, carries_headers=carries_headers)
-        if call is None or not (call.recorded or call.headers is not None or (told is not None and call.ambient)):
+        if call is None or not (
+            call.is_recorded or call.headers is not None or (told is not None and call.current_ctx)
+        ):
             return None
         sending = state.sending(state, hook, call, told)
-    if (asked is None and not state.default_is_known) or (told is None and not sending.call.recorded):
+    if (asked is None and not state.default_is_known) or (told is None and not sending.call.is_recorded):
         return _Item(message, sending, asked)
     sending.await_answer()
     return _Item(message, sending, sending)
@@ -198,7 +200,7 @@ def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _It
 def _before(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
     """Ask the hook; for a message that was refused once and is now sent again, in the context of the first time."""
     carried = message.get("partition")
-    scope = EnteredScope(carried.sending.call.ambient) if isinstance(carried, CarriedPartition) else None
+    scope = BlockScope(carried.sending.call.current_ctx) if isinstance(carried, CarriedPartition) else None
     try:
         return plan.hook.before(
             plan.batch.topic,

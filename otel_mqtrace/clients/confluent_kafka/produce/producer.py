@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import functools
 import sys
+from functools import partial
 from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
+from opentelemetry import context
 
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, parameter_order, replaced
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Recording, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.sending import (
+    ProducerState,
+    Sending,
+    producer_state,
+    reopened,
+    run_in_context,
+)
 from otel_mqtrace.clients.confluent_kafka.produce.transactions import (
     traced_abort,
     traced_begin,
@@ -24,14 +32,16 @@ from otel_mqtrace.clients.confluent_kafka.produce.transactions import (
 )
 from otel_mqtrace.clients.confluent_kafka.state import active, traced_constructor
 from otel_mqtrace.clients.state import STATE, known_state
-from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
+from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.clients.confluent_kafka.produce.sending import Callback
+    from otel_mqtrace.hooks.send import SendHook
+    from otel_mqtrace.records.sent import Sent
 
 __all__ = ["ORIGINAL_PRODUCER", "PRODUCER_METHODS"]
 
@@ -63,17 +73,17 @@ def _prepare(
     )
     if call is None:
         return None
-    if state.leaders is not None and call.recorded:
+    if state.leaders is not None and call.is_recorded:
         state.leaders.want(topic)
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
-    if not call.recorded and not call.ambient:
+    if not call.is_recorded and not call.current_ctx:
         return None, *replaced(order, args, kwargs, changes)  # as above
     # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
-    told = state.default_callback if user is None else user
-    sending = state.sending(state, hook, call, told)
-    if (user is not None or state.default_is_known) and (call.recorded or told is not None):
+    callback = state.default_callback if user is None else user
+    sending = state.sending(state, hook, call, callback)
+    if (user is not None or state.default_is_known) and (call.is_recorded or callback is not None):
         changes[name] = sending
         sending.await_answer()
     return sending, *replaced(order, args, kwargs, changes)
@@ -123,85 +133,79 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the C code's ``produce`` for the ordinary send, of which a record is enough; others open a span."""
+    """Return the C code's ``produce`` for the ordinary send, which is recorded; others open a span."""
 
     @functools.wraps(original)
     def produce(  # noqa: PLR0913, PLR0917 - the C method's own parameters
         self: Any,
-        topic: Any = _MISSING,
-        value: Any = _MISSING,
-        key: Any = _MISSING,
-        partition: Any = _MISSING,
+        topic: Any = None,
+        value: Any = None,
+        key: Any = None,
+        partition: Any = -1,
         callback: Any = _MISSING,
         on_delivery: Any = _MISSING,
-        timestamp: Any = _MISSING,
-        headers: Any = _MISSING,
-        *args: Any,
+        timestamp: Any = 0,
+        headers: Any = None,
         **kwargs: Any,
     ) -> Any:
-        body = None if value is _MISSING else value
-        recorded = None
+        recorded: Any = None
+        state: Any = None
+        hook: Any = None
+        sent = report = None
         try:
             tracing = active.tracing
-            if tracing is not None and type(topic) is str and not args and not kwargs:
-                user = callback if on_delivery is _MISSING else on_delivery if callback is _MISSING else _BOTH
-                given_headers = None if headers is _MISSING else headers
-                recorded = _record(self, tracing, topic, body, None if key is _MISSING else key, given_headers, user)
+            state = getattr(self, STATE, None)  # a function of ours would be a call of every send
+            if (
+                tracing is not None
+                and type(state) is ProducerState
+                and state.sending is Sending
+                and not (state.layers or state.behind_asyncio or kwargs)
+                and (callback is _MISSING or on_delivery is _MISSING)
+                and type(topic) is str
+            ):
+                hook = state.hook if state.tracing is tracing else state.bind(tracing)
+                if state.transaction_id is None:
+                    recorded = hook.record(topic, value, key, headers, state.leaders)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
         if recorded is None:
             given = (topic, value, key, partition, callback, on_delivery, timestamp, headers)
-            if args:
-                return produce_with_span(self, *given, *args, **kwargs)
-            named = {name: each for name, each in zip(PRODUCE_ORDER, given, strict=True) if each is not _MISSING}
+            every = zip(PRODUCE_ORDER, given, _DEFAULTS, strict=True)
+            named = {name: each for name, each, default in every if each is not default}
             return produce_with_span(self, **named, **kwargs)
-        report, pairs = recorded
+        sent, pairs = recorded
+        user = callback if on_delivery is _MISSING else on_delivery
+        user = state.default_callback if user is _MISSING or user is None else user
+        if sent is not None:
+            report = partial(_end_recorded, state, hook, sent, user)
+            state.in_flight[id(sent)] = sent
+        elif user is not None:
+            report = user if not (ctx := context.get_current()) else partial(run_in_context, ctx, user)
         try:
-            return original(
-                self,
-                topic,
-                body,
-                None if key is _MISSING else key,
-                -1 if partition is _MISSING else partition,
-                report,
-                None,
-                0 if timestamp is _MISSING else timestamp,
-                pairs,
-            )
+            return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # a KafkaError can be raised, and is no BaseException
-            if type(report) is Recording:
-                report.as_sending().raised(sys.exc_info()[1])
+            if sent is not None:
+                reopened(state, hook, sent, user).raised(sys.exc_info()[1])
             raise
 
     return produce
 
 
 _MISSING: Final[Any] = object()
-_BOTH: Final[Any] = object()
+_DEFAULTS: Final = (None, None, None, -1, _MISSING, _MISSING, 0, None)
 
 
-def _record(  # noqa: PLR0913, PLR0917 - every send's: no keywords
-    producer: Any, tracing: Tracing, topic: str, body: Any, key: Any, headers: Any, user: Any
-) -> tuple[Any, list[Any]] | None:
-    """Return the delivery callback and the headers of an ordinary send; ``None`` where it needs a span.
-
-    The callback is the application's own where the send is not recorded.
-    """
-    state: Any = getattr(producer, STATE, None)  # known_state() and bind() would be calls of every send
-    if type(state) is not ProducerState or user is _BOTH or state.layers or state.behind_asyncio:
-        return None
-    hook: Any = state.hook if state.tracing is tracing else state.bind(tracing)
-    transaction: Any = state.transaction
-    if transaction.transaction_id is not None or state.sending is not Sending:
-        return None
-    recorded = hook.record(topic, body, key, headers, state.leaders)
-    if recorded is None:
-        return None
-    sent, pairs = recorded
-    callback = None if user is _MISSING else user
-    if sent is None:
-        return callback, pairs
-    return Recording(state, hook, sent, state.default_callback if callback is None else callback), pairs
+def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, the others a partial's
+    state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None, error: Any, message: Any
+) -> None:
+    """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
+    if state.in_flight.pop(id(sent), None) is not None:
+        if error is not None:
+            reopened(state, hook, sent, user)(error, message)
+            return
+        hook.end_record(sent, message.partition(), message.offset())
+    if user is not None:
+        run_in_context(sent.current_ctx, user, error, message)
 
 
 def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:
@@ -233,8 +237,8 @@ def _traced_flush(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(self, *args, **kwargs)
         finally:
-            if left_behind:
-                end_left_behind()
+            if deferred_ends:
+                drain_deferred_ends()
 
     return flush
 
@@ -272,7 +276,7 @@ def _closed(producer: Any) -> None:
     state: ProducerState | None = known_state(producer)
     if state is not None and state.in_flight and not ORIGINAL_PRODUCER.__len__(producer):
         state.abandon()
-    end_left_behind()
+    drain_deferred_ends()
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {

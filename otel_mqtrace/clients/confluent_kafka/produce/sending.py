@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context
 
@@ -17,16 +17,19 @@ from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
 from otel_mqtrace.clients.state import attach_state, known_state
-from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._left_behind import leave
-from otel_mqtrace.hooks._scope import EnteredScope
+from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.outcome import defer_end
+from otel_mqtrace.hooks.scope import BlockScope
 from otel_mqtrace.hooks.send import SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook
-from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.records.sent import Sent
 
-__all__ = ["Callback", "ProducerState", "Recording", "Sending", "SilentSending", "producer_state"]
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+__all__ = ["Callback", "ProducerState", "Sending", "SilentSending", "producer_state", "reopened", "run_in_context"]
 
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before the broker answered"
@@ -34,7 +37,7 @@ _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the mes
 
 
 class ProducerState:
-    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected.
+    """The state of one producer; it never refers to the producer, or neither would ever be collected.
 
     ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio`` says
     that an asyncio producer sends through this one, and opens the spans; ``dropping`` is the error, and its text, of a
@@ -43,7 +46,7 @@ class ProducerState:
 
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         known = conf or {}
-        self.facts = ClientFacts.of_kafka(known, group_name=None)
+        self.info = ClientInfo.of_kafka(known, group_name=None)
         self.leaders = leaders_of(known)
         self.default_callback: Callback | None = known.get("on_delivery")
         only_errors = str(known.get("delivery.report.only.error", "false")).lower() in {"true", "1", "t"}
@@ -61,10 +64,10 @@ class ProducerState:
     def bind(self, tracing: Tracing) -> SendHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
         if self.hook is None or self.tracing is not tracing:
-            self.hook = SendHook(tracing=tracing, facts=self.facts)
-            self.transaction = TransactionHook(tracing, self.facts)
+            self.hook = SendHook(tracing=tracing, info=self.info)
+            self.transaction = TransactionHook(tracing, self.info)
             # The offsets are some consumer group's, whose name the client keeps to itself.
-            self.settle = SettleHook(tracing=tracing, facts=replace(self.facts, group_name=None))
+            self.settle = SettleHook(tracing=tracing, info=replace(self.info, group_name=None))
             self.tracing = tracing
         return self.hook
 
@@ -75,14 +78,14 @@ class ProducerState:
 
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
-        """Leave behind, by name, every span that can no longer get an answer; the finaliser of the producer."""
+        """Leave every span that can no longer get an answer to the next hook; the finaliser of the producer."""
         name = semconv.SEND_ABANDONED
         while self.in_flight:
             _, call = self.in_flight.popitem()
             if self.hook is not None:
                 if isinstance(call, Sent):
                     call = self.hook.reopen(call)
-                leave(self.hook, call, error=name, description=_ABANDONED, outcome=name)
+                defer_end(self.hook, call, error=name, description=_ABANDONED, outcome=name)
 
 
 class Sending:
@@ -105,20 +108,12 @@ class Sending:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
         call = self.call
         self._state.in_flight.pop(id(call), None)
-        if call.recorded:
+        if call.is_recorded:
             try:
                 self._settle(error, message)
             except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
                 note_failure("Delivery.settle")
-        user = self.user
-        if user is None:
-            return
-        scope = None if call.ambient is context.get_current() else EnteredScope(call.ambient)
-        try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
-            user(error, message)
-        finally:
-            if scope is not None:
-                scope.leave()
+        run_in_context(call.current_ctx, self.user, error, message)
 
     def _settle(self, error: Any, message: Any) -> None:
         value = message.value()
@@ -138,7 +133,7 @@ class Sending:
     def await_answer(self) -> None:
         """The delivery report will come; until then the message counts as in flight."""
         self.awaited = True
-        if self.call.recorded:
+        if self.call.is_recorded:
             self._state.in_flight[id(self.call)] = self.call
 
     @guarded("produce.raised")
@@ -168,53 +163,36 @@ class Sending:
 
     @guarded("produce.forgotten")
     def forgotten(self) -> None:
-        """Nobody will ever tell how the message went."""
+        """End the span: the client will not tell how the message went."""
         self._state.in_flight.pop(id(self.call), None)
         self._hook.after(self.call, outcome=semconv.SEND_NOT_AWAITED)
 
     def dropped(self) -> None:
         """An asyncio producer has thrown the message out of its buffer; called by the finaliser of what it held."""
         error, description = self._state.dropping
-        self._left(error=error, description=description, outcome=None if error != _DROPPED[0] else error)
+        self._defer_end(error=error, description=description, outcome=None if error != _DROPPED[0] else error)
 
-    def _left(self, **how: str | None) -> None:
+    def _defer_end(self, **outcome: str | None) -> None:
         self._state.in_flight.pop(id(self.call), None)
-        leave(self._hook, self.call, **how)
+        defer_end(self._hook, self.call, **outcome)
 
 
-class Recording:
-    """The delivery report of one recorded message: hands on its record, then calls the application's callback."""
+def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:
+    """Call the application's delivery callback in the context that was sent from."""
+    if user is None:
+        return
+    scope = None if otel_ctx is context.get_current() else BlockScope(otel_ctx)
+    try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
+        user(error, message)
+    finally:
+        if scope is not None:
+            scope.leave()
 
-    __slots__ = ("_hook", "_state", "sent", "user")
 
-    def __init__(self, state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> None:
-        self._state = state
-        self._hook = hook
-        self.sent = sent
-        self.user = user
-        state.in_flight[id(sent)] = sent
-
-    def __call__(self, error: Any, message: Any) -> None:
-        """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-        sent, user = self.sent, self.user
-        if error is not None:
-            self.as_sending()(error, message)
-            return
-        if self._state.in_flight.pop(id(sent), None) is not None:
-            self._hook.end_record(sent, message.partition(), message.offset())
-        if user is None:
-            return
-        scope = None if sent.ambient is context.get_current() else EnteredScope(sent.ambient)
-        try:  # see Sending.__call__
-            user(error, message)
-        finally:
-            if scope is not None:
-                scope.leave()
-
-    def as_sending(self) -> Sending:
-        """Return the same message as a call with a span, for an end that is not a plain success."""
-        self._state.in_flight.pop(id(self.sent), None)
-        return Sending(self._state, self._hook, self._hook.reopen(self.sent), self.user)
+def reopened(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:
+    """Return a recorded message as one with a span, for an end that is not a plain success."""
+    state.in_flight.pop(id(sent), None)
+    return Sending(state, hook, hook.reopen(sent), user)
 
 
 class SilentSending(Sending):
@@ -227,7 +205,7 @@ class SilentSending(Sending):
 
     def __del__(self) -> None:
         """The client has no use for the callback any more: the broker has the message."""
-        self._left(outcome=semconv.SEND_NOT_AWAITED)
+        self._defer_end(outcome=semconv.SEND_NOT_AWAITED)
 
 
 def producer_state(producer: Any) -> ProducerState | None:

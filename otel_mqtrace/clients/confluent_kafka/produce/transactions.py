@@ -9,7 +9,7 @@ from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, 
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.patching import observed
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import TransactionState
 
@@ -46,7 +46,7 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if state is None or hook is None or call is None:
         return None
     offsets = args[0] if args else kwargs.get("positions")
-    settled = [_settled(each, state.facts.server) for each in offsets or ()]
+    settled = [_settled(each, state.info.server) for each in offsets or ()]
     return Settlement(hook, call, settled, describe_error)
 
 

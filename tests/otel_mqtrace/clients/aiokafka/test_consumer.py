@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, get_many, let_others_run, play
@@ -320,7 +320,7 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
 
     play(story)
     gc.collect()
-    end_left_behind()
+    drain_deferred_ends()
     assert _codes(spans) == [ContextCode.RETURNNULL]
     assert len(registry) == 0
 

@@ -13,7 +13,7 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedEr
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.asyncio_kafka import consuming, let_others_run, play, producing
@@ -258,7 +258,7 @@ def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, top
         slow.set_rtt(-1, 0)
     spans.take()
     assert spans.take_all() == []  # a finaliser records nothing
-    end_left_behind()
+    drain_deferred_ends()
     assert spans.take().attributes["mqtrace.send_outcome"] == "abandoned"
 
 
@@ -266,7 +266,7 @@ def _spans_ended_in_a_child(producer, spans):
     child = os.fork()
     if child == 0:
         producer._mqtrace_state.abandon()
-        end_left_behind()
+        drain_deferred_ends()
         os._exit(len(spans.take_all()))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

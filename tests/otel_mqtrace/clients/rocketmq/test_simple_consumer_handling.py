@@ -8,7 +8,7 @@ from opentelemetry import baggage, context, trace
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.rocketmq.consumer_state import consumer_state
-from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode
 
@@ -121,7 +121,7 @@ def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, top
     clock.advance(ms=500)
     spans.assert_empty()
     assert not trace.get_current_span().get_span_context().is_valid
-    end_left_behind()
+    drain_deferred_ends()
     span = spans.take(f"process {topic}")
     assert (_code(span), span.end_time - span.start_time) == ("RETURNNULL", 5_000_000)
     assert message.body == b"x"

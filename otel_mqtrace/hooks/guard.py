@@ -1,4 +1,4 @@
-"""This module knows that no exception of ours reaches the caller: it is counted, and logged once per place and type."""
+"""Keep our own failures away from the application: counted, and logged once per place and exception type."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["failures", "guarded", "note_failure"]
+__all__ = ["OnceFlag", "failures", "guarded", "note_failure"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _log: Final = logging.getLogger(__name__)
 _failures: Final[dict[str, int]] = {}
-_told: Final[set[tuple[str, str]]] = set()
-_MAX_TOLD: Final = 1_000
-"""An application that makes a class for each exception must not fill the memory."""
+_logged: Final[set[tuple[str, str]]] = set()
+_MAX_LOGGED: Final = 1_000  # an application that makes a class for each exception must not fill the memory
 
 
 def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
-    """Make a function answer ``None`` instead of raising; ``place`` names it in the log and in :func:`failures`."""
+    """Make a function return ``None`` instead of raising; ``place`` names it in the log and in :func:`failures`."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
             try:
                 return function(*args, **kwargs)
-            except Exception:  # noqa: BLE001 - the one place that stands between our mistakes and the application
+            except Exception:  # noqa: BLE001 - the one place between our mistakes and the application
                 note_failure(place)
                 return None
 
@@ -42,11 +41,33 @@ def note_failure(place: str) -> None:
     """Count the exception being handled under ``place``; the first of each type is logged with its traceback."""
     _failures[place] = _failures.get(place, 0) + 1
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
-    if kind not in _told and len(_told) < _MAX_TOLD:
-        _told.add(kind)
+    if kind not in _logged and len(_logged) < _MAX_LOGGED:
+        _logged.add(kind)
         _log.warning("mqtrace: tracing failed in %s; the application goes on untouched", place, exc_info=True)
 
 
 def failures() -> dict[str, int]:
     """Return how often each guarded place failed since the process started."""
     return dict(_failures)
+
+
+class OnceFlag:
+    """A flag that exactly one caller sets; ``list.pop`` is atomic, so no lock can be left held by a fork."""
+
+    __slots__ = ("_unset",)
+
+    def __init__(self) -> None:
+        self._unset: list[None] = [None]
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a caller has set it."""
+        return not self._unset
+
+    def try_set(self) -> bool:
+        """Return ``True`` to exactly one caller."""
+        try:
+            self._unset.pop()
+        except IndexError:
+            return False
+        return True

@@ -1,0 +1,236 @@
+"""How a span ends: once, in the process that began it, with an outcome, at once or by the next hook."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from opentelemetry import trace
+from opentelemetry.trace import Status, StatusCode
+
+from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.model import ContextCode
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable
+
+    from opentelemetry.trace import Span
+
+__all__ = [
+    "OUTCOME_TOO_LATE",
+    "UNHANDLED",
+    "Handling",
+    "SingleEnd",
+    "code_of",
+    "count_missing",
+    "defer_end",
+    "deferred_ends",
+    "drain_deferred_ends",
+    "failure_of",
+    "is_failed",
+    "missing_counts",
+    "process_generation",
+    "record_failure",
+    "text_of",
+    "when_collected",
+]
+
+_log: Final = logging.getLogger(__name__)
+_forks: Final[list[None]] = []
+_one: Final = bytearray(1)
+
+
+# -- one end ----------------------------------------------------------------------------------------------------
+process_generation: Final[Callable[[], int]] = _forks.__len__
+"""Return how often the process forked on its way here: a child does not end what its parent began."""
+
+
+@dataclass(slots=True)
+class SingleEnd:
+    """A call whose span exactly one caller ends, and never a forked child."""
+
+    # bytes: the garbage collector walks through lists and locks of all that is in flight
+    _unended: bytearray = field(default_factory=_one.copy, init=False, repr=False, compare=False)
+    _began_in: int = field(default_factory=process_generation, init=False, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the span belongs to this process and has not ended."""
+        return self._began_in == process_generation() and bool(self._unended)
+
+    def try_end(self) -> bool:
+        """Return ``True`` to exactly one caller, which ends the span (``pop`` is atomic)."""
+        try:
+            self._unended.pop()
+        except IndexError:
+            return False
+        return self._began_in == process_generation()
+
+
+def _forked() -> None:
+    _forks.append(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+# -- what the application says ----------------------------------------------------------------------------------
+class Handling:
+    """What a handler says about its message; nothing said means ``SUCCESS``, an exception means ``EXCEPTION``."""
+
+    __slots__ = ("code", "span")
+
+    def __init__(self, span: Span = trace.INVALID_SPAN) -> None:
+        self.span = span
+        """The process span, or one that records nothing."""
+        self.code = ContextCode.SUCCESS
+        """The last outcome that was set."""
+
+    @property
+    def handling(self) -> Handling:
+        """Itself: what stands in the context of a handler has a ``handling``."""
+        return self
+
+    def outcome(self, code: ContextCode | str) -> None:
+        """Set the outcome: a ``ContextCode`` or its name; an unknown word becomes ``RETURNNULL`` with one warning."""
+        self.code = code_of(code)
+
+    def failed(self) -> None:
+        """Set the outcome of a message that was not handled and should be delivered again."""
+        self.code = ContextCode.FAILED
+
+
+def code_of(outcome: object) -> ContextCode:
+    """Return the ``ContextCode`` of one or of its name; anything else is ``RETURNNULL`` with one warning.
+
+    RocketMQ writes ``RETURNNULL`` for a listener whose answer it does not know.
+    """
+    if isinstance(outcome, ContextCode):
+        return outcome
+    if isinstance(outcome, str) and outcome in ContextCode.__members__:
+        return ContextCode[outcome]
+    _warn(outcome[:40] if isinstance(outcome, str) else f"a {type(outcome).__qualname__}")
+    return ContextCode.RETURNNULL
+
+
+@lru_cache(maxsize=64)
+def _warn(word: str) -> None:
+    known = ", ".join(ContextCode.__members__)
+    _log.warning("mqtrace: unknown outcome %s: use one of %s; RETURNNULL is recorded", word, known)
+
+
+def is_failed(span: Span) -> bool:
+    """Whether the status of ``span`` is ERROR."""
+    status = getattr(span, "status", None)
+    return isinstance(status, Status) and status.status_code is StatusCode.ERROR
+
+
+def text_of(exception: BaseException) -> str:
+    """Return the text of an exception, or its class name when its own ``__str__`` raises."""
+    try:
+        return str(exception)
+    except Exception:  # noqa: BLE001 - its own __str__ raised
+        return type(exception).__qualname__
+
+
+def record_failure(span: Span, description: str | None, exception: BaseException | None) -> None:
+    """Set the status to ERROR and record ``exception``; one that cannot be printed is recorded by its type."""
+    if exception is not None:
+        try:
+            span.record_exception(exception)
+        except Exception:  # noqa: BLE001 - the SDK prints the exception
+            span.add_event("exception", {"exception.type": type(exception).__qualname__})
+    span.set_status(Status(StatusCode.ERROR, description))
+
+
+def failure_of(future: Future[Any]) -> BaseException | None:
+    """Return the failure of a done future, a ``CancelledError`` for a cancelled one.
+
+    ``exception()`` would silence asyncio's report of a failure that the application never retrieved.
+    """
+    if future.cancelled():
+        return asyncio.CancelledError()
+    failure: BaseException | None = future._exception if hasattr(future, "_exception") else future.exception()  # noqa: SLF001 - see above
+    return failure
+
+
+# -- ends that are left to the next hook ------------------------------------------------------------------------
+class _Hook(Protocol):
+    """A hook that ends a call as of ``end_ns``."""
+
+    @property
+    def after(self) -> Callable[..., object]: ...
+
+    def now_ns(self) -> int: ...
+
+
+deferred_ends: Final[deque[tuple[_Hook, SingleEnd, dict[str, Any]]]] = deque()
+"""Calls to be ended by the next hook: ``if deferred_ends: drain_deferred_ends()``.
+
+A finaliser may run while its own thread holds a lock of the SDK, so it must not end a span itself.
+"""
+_at_exit: Final[list[weakref.finalize[Any, Any]]] = []
+
+
+@guarded("outcome.defer_end")
+def defer_end(hook: _Hook, call: SingleEnd, **outcome: Any) -> None:
+    """Have ``hook.after(call, **outcome)`` called by the next hook, with the time of now; takes no lock."""
+    if call.is_open:
+        _drain_at_exit()
+        deferred_ends.append((hook, call, {"end_ns": hook.now_ns(), **outcome}))
+
+
+def drain_deferred_ends() -> None:
+    """End every call that was deferred; never call this from a finaliser."""
+    taken: deque[tuple[_Hook, SingleEnd, dict[str, Any]]] = deque()
+    try:
+        while deferred_ends:  # all first: each ``after`` looks here, too, and would recurse
+            taken.append(deferred_ends.popleft())
+    except IndexError:
+        pass  # another thread took the last one
+    try:
+        while taken:
+            hook, call, outcome = taken.popleft()
+            hook.after(call, **outcome)
+    finally:
+        deferred_ends.extend(taken)  # interrupted by a BaseException: the next hook ends the rest
+
+
+def when_collected(client: object, end: Callable[[], object]) -> None:
+    """Call ``end`` when ``client`` is collected or the process exits; it must do no more than :func:`defer_end`."""
+    _drain_at_exit()  # before the first client: at exit the finaliser made first is called last
+    weakref.finalize(client, end)
+
+
+def _drain_at_exit() -> None:
+    if not _at_exit:
+        _at_exit.append(weakref.finalize(deferred_ends, drain_deferred_ends))
+
+
+# -- what never became a span -----------------------------------------------------------------------------------
+UNHANDLED: Final = "handed_over_unhandled"
+"""Messages left to ``process()`` blocks that never came."""
+OUTCOME_TOO_LATE: Final = "outcome_too_late"
+"""Blocks that failed around a message whose span had ended with the next poll."""
+_REASONS: Final = (UNHANDLED, OUTCOME_TOO_LATE)
+_counters: Final = {reason: count(1) for reason in _REASONS}
+_last: Final = {reason: deque([0], maxlen=1) for reason in _REASONS}
+
+
+def count_missing(reason: str) -> None:
+    """Count one; without a lock, because a finaliser may call this."""
+    _last[reason].append(next(_counters[reason]))
+
+
+def missing_counts() -> dict[str, int]:
+    """Return how often each happened since the process started."""
+    return {reason: _last[reason][-1] for reason in _REASONS}

@@ -1,0 +1,336 @@
+"""What becomes of a span before it starts: topic sampling, the sampler's certain decisions, the state of the tracer.
+
+The private names of OpenTelemetry's SDK that the hooks need stand here. An SDK without such a part makes the answer
+"unknown", and the caller then starts an ordinary span.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import propagate
+from opentelemetry.metrics import NoOpCounter
+from opentelemetry.sdk.trace import (
+    ConcurrentMultiSpanProcessor,
+    SpanLimits,
+    SpanProcessor,
+    SynchronousMultiSpanProcessor,
+    Tracer,
+)
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler, TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, NoOpTracer, SpanContext, TraceFlags, get_current_span
+
+from otel_mqtrace.hooks.propagation import propagator_in_force
+from otel_mqtrace.records.ids import IdPool, id_pool
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Counter
+    from opentelemetry.trace import Span
+
+    from otel_mqtrace.config import Settings
+
+__all__ = [
+    "TopicSampling",
+    "TracerState",
+    "actual_tracer",
+    "is_collected",
+    "is_never_recorded",
+    "max_links",
+    "processors_of",
+    "remove_processor",
+]
+
+# -- topic sampling ---------------------------------------------------------------------------------------------
+_RATIO_BITS: Final = (1 << 64) - 1  # the part of a trace id that the SDK's TraceIdRatioBased compares
+_MAX_TOPICS: Final = 1_024
+_decided_id: Final[ContextVar[int | None]] = ContextVar("mqtrace-decided-trace-id", default=None)
+
+
+class TopicSampling:
+    """Leaves out a share of the traces that begin at a topic (the setting ``topic_sampling``).
+
+    The trace id decides, as in OpenTelemetry's ratio sampler. A trace that is kept goes on to the SDK's sampler with
+    that very id; one that is left out travels as "not sampled".
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._ratio = lru_cache(maxsize=_MAX_TOPICS)(settings.sampling_ratio)
+
+    @classmethod
+    def of(cls, settings: Settings) -> TopicSampling | None:
+        """Return the sampling the settings ask for; ``None`` when they leave every topic to the SDK."""
+        return cls(settings) if settings.topic_sampling else None
+
+    def unsampled_span(self, topic: str, parent_ctx: Context, tracer: Any) -> Span | None:
+        """Return the span of a trace that begins here and is left out; ``None`` when the SDK decides."""
+        ratio = self._ratio(topic)
+        if ratio is None or get_current_span(parent_ctx).get_span_context().is_valid:
+            return None
+        actual = actual_tracer(tracer)
+        ids = getattr(actual, "id_generator", None)
+        if not isinstance(ids, IdGenerator):  # no SDK: nothing is recorded anyway
+            return None
+        if not isinstance(ids, _DecidedIds):
+            ids = actual.id_generator = _DecidedIds(ids)
+        trace_id = ids.draw()
+        if trace_id & _RATIO_BITS < round(ratio * (_RATIO_BITS + 1)):
+            _decided_id.set(trace_id)
+            return None
+        return NonRecordingSpan(
+            SpanContext(trace_id, ids.generate_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))
+        )
+
+    def forget(self) -> None:
+        """Drop the decided id: the span has been started, or has failed to."""
+        _decided_id.set(None)
+
+
+class _DecidedIds(IdGenerator):
+    """The SDK's id generator, except that the next trace gets the id that was decided on."""
+
+    def __init__(self, inner: IdGenerator) -> None:
+        self._inner = inner
+
+    def draw(self) -> int:
+        """Return the id of a new trace."""
+        return self._inner.generate_trace_id()
+
+    def generate_trace_id(self) -> int:
+        """Return the id decided on, once; else a new one."""
+        trace_id = _decided_id.get()
+        if trace_id is None:
+            return self._inner.generate_trace_id()
+        _decided_id.set(None)
+        return trace_id
+
+    def generate_span_id(self) -> int:
+        """Return a new one."""
+        return self._inner.generate_span_id()
+
+    def is_trace_id_random(self) -> bool:
+        """Return the inner generator's answer; SDK versions without the question have none."""
+        return bool(getattr(self._inner, "is_trace_id_random", bool)())
+
+
+# -- the sampler's certain decisions ----------------------------------------------------------------------------
+Certainties = tuple[Decision | None, ...]
+"""By the parent: none, a remote one unsampled or sampled, a local one likewise; ``None`` where the sampler is asked."""
+_MAX_SAMPLERS: Final = 16
+_NEVER: Final = StaticSampler(Decision.DROP)
+_BY_PARENT: Final = (
+    "_root",
+    "_remote_parent_not_sampled",
+    "_remote_parent_sampled",
+    "_local_parent_not_sampled",
+    "_local_parent_sampled",
+)
+
+
+def is_never_recorded(tracer: Any, parent: SpanContext) -> bool:
+    """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever its attributes."""
+    actual = actual_tracer(tracer)
+    sampler: Sampler | None = getattr(actual, "sampler", None)
+    if sampler is None and isinstance(actual, NoOpTracer):
+        sampler = _NEVER
+    if sampler is None or getattr(type(sampler), "__hash__", None) is None:  # none of the SDK's
+        return False
+    return _decision(_certainties(sampler), parent) is Decision.DROP
+
+
+def _decision(certain: Certainties, parent: SpanContext) -> Decision | None:
+    if not parent.is_valid:
+        return certain[0]
+    return certain[(1 if parent.is_remote else 3) + (parent.trace_flags & 1)]  # the property `sampled` costs a call
+
+
+@lru_cache(maxsize=_MAX_SAMPLERS)
+def _certainties(sampler: Sampler) -> Certainties:
+    """Return what ``sampler`` decides without looking at a span: the SDK's "always", "never" and "as the parent"."""
+    if getattr(type(sampler), "should_sample", None) is not ParentBased.should_sample:
+        return (_static_decision(sampler),) * len(_BY_PARENT)
+    return tuple(_static_decision(getattr(sampler, name, None)) for name in _BY_PARENT)
+
+
+def _static_decision(sampler: object) -> Decision | None:
+    return getattr(sampler, "_decision", None) if type(sampler) is StaticSampler else None
+
+
+def _decides_by_ids(sampler: object) -> bool:
+    """Whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
+    if type(sampler) is ParentBased:
+        return all(_decides_by_ids(getattr(sampler, name, None)) for name in _BY_PARENT)
+    return type(sampler) in {StaticSampler, TraceIdRatioBased}
+
+
+# -- the state of a tracer --------------------------------------------------------------------------------------
+_IDLE: Final = (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
+_IDLE_AT_START: Final = frozenset({MqTraceSpanProcessor.on_start, *(each.on_start for each in _IDLE)})
+_IDLE_BEFORE_END: Final = frozenset(getattr(each, "_on_ending", None) for each in _IDLE)
+_OWN_METHODS: Final = frozenset({"on_start", "_on_ending"})
+_MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanProcessor})
+_START_SPAN: Final = Tracer.start_span
+_ROOM: Final = 64  # more attributes than a span of ours has
+_RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0  # W3C's flag of a random trace id
+_CHANGEABLE: Final = ("sampler", "id_generator", "span_processor._span_processors", "__class__.start_span")
+_read_enabled: Final = attrgetter("_tracer_config.is_enabled")  # not before SDK 1.40
+
+
+class TracerState:
+    """What one tracer does with the spans it starts, found out once: asking costs more than a record does.
+
+    ``identity`` is what ``read(tracer)`` returned then; while it still does, and ``propagator`` is the global one, the
+    state holds. ``can_record`` tells that an event may be recorded without a span: the sampler is the SDK's own, no
+    processor reads a span before its end, no limit would cut it; ``can_drop`` that an unsampled one needs no span.
+    ``starts`` are the processors of ours that export starts, ``certain`` the sampler's decisions
+    (:data:`Certainties`), ``sampled`` and ``unsampled`` the ids to draw from.
+    """
+
+    __slots__ = (
+        "can_drop",
+        "can_record",
+        "certain",
+        "identity",
+        "propagator",
+        "random_mask",
+        "read",
+        "root_flags",
+        "sampled",
+        "starts",
+        "tracer",
+        "unsampled",
+    )
+
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
+        self.propagator = propagate.get_global_textmap()
+        self.can_record = self.can_drop = False
+        self.starts: tuple[MqTraceSpanProcessor, ...] = ()
+        self.certain: Certainties = (None,) * len(_BY_PARENT)
+        self.root_flags, self.random_mask = 1, _RANDOM
+        self.sampled: IdPool
+        self.unsampled: IdPool
+        self.read: Callable[[Any], Any] = _unknown
+        self.identity: Any = None
+        if not _is_the_sdks(tracer):
+            return
+        self.read = _reader(tracer)
+        self.identity = self.read(tracer)
+        if not _is_enabled(tracer):
+            return
+        ids, processors = tracer.id_generator, tracer.span_processor._span_processors  # noqa: SLF001 - see the module
+        random = _RANDOM if _RANDOM and ids.is_trace_id_random() else 0
+        self.root_flags = random + 1
+        self.sampled, self.unsampled = id_pool(ids, random + 1), id_pool(ids, random)
+        self.starts = tuple(each for each in processors if _exports_starts(each))
+        self.can_drop = (
+            propagator_in_force().is_default and _decides_by_ids(tracer.sampler) and not _counts_spans(tracer)
+        )
+        if self.can_drop:
+            self.certain = _certainties(tracer.sampler)
+            self.can_record = (
+                _is_unlimited(tracer)
+                and all(map(_ignores_starts, processors))
+                and all(each.exports_only_known_starts for each in self.starts)
+            )
+
+    def is_current(self) -> bool:
+        """Whether nothing of it has changed."""
+        return (
+            self.read(self.tracer) == self.identity
+            and self.identity is not None
+            and propagate.get_global_textmap() is self.propagator
+        )
+
+    def decision(self, parent: SpanContext) -> Decision | None:
+        """Return what is decided about a span under ``parent``; ``None`` when the sampler has to be asked."""
+        return _decision(self.certain, parent)
+
+
+def _unknown(tracer: Any) -> None:
+    del tracer
+
+
+def _is_the_sdks(tracer: Any) -> bool:
+    """Whether ``tracer`` starts its spans, and hands them to its processors, as the SDK does."""
+    if type(tracer) is not Tracer or "start_span" in vars(tracer) or Tracer.start_span is not _START_SPAN:
+        return False
+    every = getattr(tracer.span_processor, "_span_processors", None)
+    return type(tracer.span_processor) in _MULTI and isinstance(every, tuple)
+
+
+def _reader(tracer: Any) -> Callable[[Any], Any]:
+    names = [*_CHANGEABLE, "_tracer_config.is_enabled"] if hasattr(tracer, "_tracer_config") else _CHANGEABLE
+    return attrgetter(*names)
+
+
+def _is_enabled(tracer: Any) -> bool:
+    return not hasattr(tracer, "_tracer_config") or bool(_read_enabled(tracer))
+
+
+def _counts_spans(tracer: Any) -> bool:
+    """Whether the SDK's own metrics count spans as they start."""
+    counts = getattr(tracer, "_tracer_metrics", None)
+    return counts is not None and type(counts).__name__ != "NoOpTracerMetrics"
+
+
+def _is_unlimited(tracer: Any) -> bool:
+    """Whether the span limits take nothing from a span of ours."""
+    limits = getattr(tracer, "_span_limits", None)
+    if not isinstance(limits, SpanLimits):
+        return False
+    lengths = (limits.max_attribute_length, limits.max_span_attribute_length)
+    counts = (limits.max_span_attributes, limits.max_link_attributes, limits.max_links)
+    return lengths == (None, None) and all(most is None or most >= _ROOM for most in counts)
+
+
+def _ignores_starts(processor: object) -> bool:
+    """Whether ``processor`` does nothing with a span before it has ended, or is ours."""
+    kind = type(processor)
+    if not _OWN_METHODS.isdisjoint(getattr(processor, "__dict__", ())):
+        return False  # a method was put on this very object
+    is_idle = getattr(kind, "_on_ending", None) in _IDLE_BEFORE_END
+    return is_idle and getattr(kind, "on_start", None) in _IDLE_AT_START
+
+
+def _exports_starts(processor: object) -> bool:
+    is_ours = getattr(type(processor), "on_start", None) is MqTraceSpanProcessor.on_start
+    return isinstance(processor, MqTraceSpanProcessor) and is_ours and processor.exports_starts
+
+
+# -- other facts of the SDK that have no public name ------------------------------------------------------------
+def actual_tracer(tracer: Any) -> Any:
+    """Return the tracer behind the API's proxy for a provider that comes late."""
+    return getattr(tracer, "_tracer", tracer)
+
+
+def max_links(tracer: Any) -> int | None:
+    """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
+    limits = getattr(actual_tracer(tracer), "_span_limits", None)
+    return limits.max_links if isinstance(limits, SpanLimits) else None
+
+
+def is_collected(counter: Counter) -> bool:
+    """Whether ``counter`` belongs to a MeterProvider that collects."""
+    instrument = getattr(counter, "_real_instrument", counter)
+    return instrument is not None and not isinstance(instrument, NoOpCounter)
+
+
+def processors_of(provider: object) -> tuple[object, ...]:
+    """Return the span processors of ``provider``; none of one that is not the SDK's."""
+    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def remove_processor(provider: object, processor: object) -> None:
+    """Remove a span processor from ``provider``; the SDK has a public way to add one only."""
+    active: Any = getattr(provider, "_active_span_processor", None)
+    if hasattr(active, "_span_processors"):
+        active._span_processors = tuple(each for each in processors_of(provider) if each is not processor)  # noqa: SLF001 - see above
