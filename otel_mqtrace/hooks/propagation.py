@@ -21,6 +21,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import semconv
+from otel_mqtrace.records.handled import DESCRIBING
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
@@ -36,6 +37,7 @@ __all__ = [
     "HeaderValue",
     "Headers",
     "PropagatorInForce",
+    "copy_ordinary_headers",
     "creation_of",
     "header_name",
     "header_text",
@@ -80,6 +82,38 @@ def index_headers(headers: Headers) -> HeaderIndex:
     if not headers:
         return {}
     return {name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None}
+
+
+_NO_HEADERS: Final[HeaderIndex] = {}
+_MAX_NAMES: Final = 1_024
+_harmless: Final[set[str]] = set()
+"""Names of headers that carry nothing of a trace."""
+
+
+def copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] | None:
+    """Return a copy of ``headers``, and an index of them where they describe the message.
+
+    ``None`` where one carries a trace, names the message or delays it, and for what the client refuses.
+    """
+    if headers is None:
+        return [], _NO_HEADERS
+    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
+    if pairs is None:
+        return None
+    describing = _NO_HEADERS
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
+            return None
+        name = pair[0]
+        if name in _harmless:
+            continue
+        if name in DESCRIBING:
+            describing = index_headers(pairs)
+        elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
+            return None
+        elif len(_harmless) < _MAX_NAMES:
+            _harmless.add(name)
+    return pairs, describing
 
 
 def header_name(name: object) -> str:

@@ -30,10 +30,10 @@ from otel_mqtrace.hooks.attributes import (
 from otel_mqtrace.hooks.guard import note_failure
 from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, process_generation, record_failure
 from otel_mqtrace.hooks.propagation import (
-    SPECIAL_HEADERS,
     TRACEPARENT,
     Header,
     HeaderIndex,
+    copy_ordinary_headers,
     header_text,
     index_headers,
     pairs_of,
@@ -45,7 +45,6 @@ from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.records.handled import DESCRIBING
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.records.span import context_of, open_sdk_span
@@ -217,7 +216,7 @@ class SendHook:
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
-        copied = None if plan is None else _copied(headers)
+        copied = None if plan is None else copy_ordinary_headers(headers)
         if plan is None or copied is None:
             return None
         pairs, describing = copied
@@ -565,36 +564,6 @@ def _carried(parent: SpanContext | None, ids: bytes, flags: int, current_ctx: Co
         return [(TRACEPARENT, header.encode())]
     span = NonRecordingSpan(context_of(ids, flags, trace_state, remote=False))
     return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
-
-
-_harmless: Final[set[str]] = set()
-"""Names of headers that carry nothing of a trace."""
-
-
-def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
-    """Return a copy of ``headers``, and an index of them where they describe the message.
-
-    ``None`` where one carries a trace, names the message or delays it, and for what the client refuses.
-    """
-    if headers is None:
-        return [], _NO_HEADERS
-    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
-    if pairs is None:
-        return None
-    describing = _NO_HEADERS
-    for pair in pairs:
-        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
-            return None
-        name = pair[0]
-        if name in _harmless:
-            continue
-        if name in DESCRIBING:
-            describing = index_headers(pairs)
-        elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
-            return None
-        elif len(_harmless) < _MAX_PLANS:
-            _harmless.add(name)
-    return pairs, describing
 
 
 def _length(body: object) -> int | None:
