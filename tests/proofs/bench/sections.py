@@ -106,6 +106,15 @@ SECTIONS: Final = {
         messages=200_000,
         most_rounds=3,
     ),
+    "hot-message": Section(
+        "One message with very many deliveries",
+        "hot_message",
+        "Events written, packed and judged by one process, which holds what a worker holds; then 100,000 of its rows packed"
+        " into ever smaller blobs.",
+        usual=False,
+        minutes=3,
+        most_rounds=1,
+    ),
     "growth": Section(
         "Ten times as many events",
         "growth",
