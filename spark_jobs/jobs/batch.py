@@ -9,11 +9,11 @@ from otel_mqtrace._clock import SystemClock
 from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import (
     ReconcileOptions,
-    checked,
-    counted_losses,
-    reading,
-    silent,
-    unreported,
+    check_options,
+    no_progress,
+    no_report,
+    read_losses,
+    read_options_of,
 )
 from spark_jobs.jobs.reading import prepare_reading, read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
@@ -39,8 +39,8 @@ def run(
     options: ReconcileOptions,
     *,
     spark: SparkSession | None = None,
-    progress: Callable[[str], None] = silent,
-    report: Callable[[Result], object] = unreported,
+    progress: Callable[[str], None] = no_progress,
+    report: Callable[[Result], object] = no_report,
     clock: Clock | None = None,
 ) -> Result:
     """Reconcile and return the result; the verdicts are then in ``options.out / "verdicts"``.
@@ -58,9 +58,9 @@ def run(
         MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
     configure_stores(options.conf)
-    ledger, clock = counted_losses(options), clock or SystemClock()
+    ledger, clock = read_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
-    chosen = checked(options)
+    chosen = check_options(options)
     options, policy = chosen.options, chosen.policy
     with open_workspace(options.out, options.history, start, clock) as workspace:
         sides = read_sides(workspace.engine, options, workspace.work, progress)
@@ -77,7 +77,7 @@ def read_sides(
         UsageError, UnreadableInputError, PeerError: as ``read_native`` and ``read_otlp``.
     """
     progress("reading the native trace")
-    how = reading(options)
+    how = read_options_of(options)
     prepare_reading(engine, options.otlp, how)
     own = name_native_writers(options.native, how)
     native = read_native(engine, options.native, str(work / "native"), options=own)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Chosen",
     "ReconcileOptions",
-    "checked",
+    "check_options",
     "choose",
-    "counted_losses",
-    "reading",
-    "silent",
-    "unreported",
+    "no_progress",
+    "no_report",
+    "read_losses",
+    "read_options_of",
 ]
 
 
@@ -76,11 +76,11 @@ class ReconcileOptions:
     ledger: tuple[str, ...] = ()
 
 
-def silent(_stage: str) -> None:
+def no_progress(_stage: str) -> None:
     """Report no progress."""
 
 
-def unreported(_result: Result) -> None:
+def no_report(_result: Result) -> None:
     """Write no report."""
 
 
@@ -97,7 +97,7 @@ class Chosen:
     is_settled: bool
 
 
-def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+def check_options(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
     """Check the options and sources before Spark starts, choose the writers, and create ``out``.
 
     Args:
@@ -127,7 +127,7 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Map
     left = [name for name, value in given.items() if value == AUTO]
     kept = {name: known[name] for name in left if name in known}
     named = {**given, **{name: value for name, (value, _) in kept.items()}}
-    how = reading(options)
+    how = read_options_of(options)
     native, otlp = check_inputs(options.native, options.otlp, how)
     found = find_writers(native, otlp, how, **named)
     reasons = {**{name: why for name, (_, why) in kept.items()}, **found.reasons}
@@ -136,12 +136,12 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Map
     return Chosen(options=settled, policy=policy, reasons=reasons, is_settled=reasons.keys() >= set(left))
 
 
-def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
+def read_losses(options: ReconcileOptions) -> LedgerRead | None:
     """Read the ledgers the options name; ``None`` when they name none."""
     return read_ledgers(options.ledger) if options.ledger else None
 
 
-def reading(options: ReconcileOptions) -> ReadOptions:
+def read_options_of(options: ReconcileOptions) -> ReadOptions:
     """Return how both sides are read, as the options say."""
     return ReadOptions(
         native_writer=options.native_writer,

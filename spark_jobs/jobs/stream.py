@@ -21,7 +21,7 @@ from spark_jobs.engine import is_connect
 from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
-from spark_jobs.jobs.options import checked, choose, counted_losses, reading, silent, unreported
+from spark_jobs.jobs.options import check_options, choose, no_progress, no_report, read_losses, read_options_of
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
@@ -66,8 +66,8 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     *,
     every_ms: int | None = None,
     spark: SparkSession | None = None,
-    progress: Callable[[str], None] = silent,
-    report: Callable[[Result], object] = unreported,
+    progress: Callable[[str], None] = no_progress,
+    report: Callable[[Result], object] = no_report,
     clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
@@ -94,7 +94,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     configure_stores(options.conf)
     choose_engine(options, stream=True, has_session=spark is not None)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
-    chosen = checked(options, ingest.known_writers())
+    chosen = check_options(options, ingest.known_writers())
     clock = clock or SystemClock()
     last: Result | None = None
     start = session_starter(options, spark, progress)
@@ -140,7 +140,7 @@ def _judge(
         chosen.policy,
         most_samples=options.samples,
         progress=progress,
-        ledger=counted_losses(options),
+        ledger=read_losses(options),
         trace_topics=native.trace_topics,
     )
     return conclude(workspace, _doubt_grown_files(result, ingested), report, out=options.out)
@@ -212,7 +212,7 @@ class Ingest:
             UsageError: earlier batches were read with other options.
         """
         self._options = chosen.options
-        how = reading(chosen.options)
+        how = read_options_of(chosen.options)
         given = {
             _NATIVE_WRITER: how.native_writer if chosen.is_settled else None,
             "--msg-type-map": how.msg_type_map,
@@ -248,7 +248,7 @@ class Ingest:
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
-        how = reading(self._options)
+        how = read_options_of(self._options)
         topics = {"native": apart(self._options.native)[1], "otlp": apart(self._options.otlp)[1]}
         taken = self.ingested.offsets()
         behind = {side: find_new_ranges(names, how.client_config, taken[side]) for side, names in topics.items()}
@@ -262,7 +262,7 @@ class Ingest:
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
         fresh = frozenset(paths)
-        how = reading(self._options)
+        how = read_options_of(self._options)
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
         native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
         otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh)

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from otel_mqtrace._clock import WallNs
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.jobs.options import silent, unreported
+from spark_jobs.jobs.options import no_progress, no_report
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
@@ -56,8 +56,8 @@ def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None =
     rules = replace(read_policy(None), **policy)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        found = reconcile(place, sides, rules, most_samples=10, progress=silent, ledger=ledger)
-        result = conclude(place, found, unreported, out=root)
+        found = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
+        result = conclude(place, found, no_report, out=root)
     return Told(result, read_verdicts(root))
 
 

@@ -99,7 +99,7 @@ def on_both_sides(rows) -> Counter[str]:
     return Counter(row["kind"] for row in rows if row["native"] and row["otlp"])
 
 
-def test_every_send_and_delivery_of_the_application_is_found_on_both_sides(app):
+def test_every_send_and_delivery_of_the_application_is_on_both_sides(app):
     """115 sends, 222 deliveries; nothing differs, nothing is doubled."""
     result, out = app
     rows = read_verdicts(out)
@@ -109,7 +109,7 @@ def test_every_send_and_delivery_of_the_application_is_found_on_both_sides(app):
     assert not result.duplicates
 
 
-def test_what_the_application_left_on_one_side_only_has_its_rule(app):
+def test_one_sided_events_of_the_application_have_their_rule(app):
     """One one-way send, one refused send, eleven ends of transactions; three sends of a producer that traced nothing."""
     result, _ = app
     rules = {rule: count for rule, count in result.reason_detail.items() if not rule.isupper()}
@@ -124,14 +124,14 @@ def test_what_the_application_left_on_one_side_only_has_its_rule(app):
     assert (result.verdict, result.exit_code) == ("PASS", 0)
 
 
-def test_every_scenario_is_found_on_both_sides(scenarios):
+def test_every_scenario_is_on_both_sides(scenarios):
     """171 sends, 43 deliveries, of clients whose every corner was tried."""
     result, out = scenarios
     assert on_both_sides(read_verdicts(out)) == {"publish": 171, "consume": 43}
     assert not {"MISMATCHED", "DUPLICATED_NATIVE", "DUPLICATED_OTLP", "DUPLICATED_BOTH"} & set(result.status)
 
 
-def test_no_one_sided_scenario_stays_unexplained(scenarios):
+def test_one_sided_scenarios_are_all_explained(scenarios):
     """Each has its rule, a damaged counterpart, or a writer that shows nothing of its topic or group."""
     result, _ = scenarios
     assert result.reason == {
@@ -147,7 +147,7 @@ def test_no_one_sided_scenario_stays_unexplained(scenarios):
     assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 10
 
 
-def test_the_broken_record_is_shown_with_its_place(scenarios):
+def test_broken_record_is_counted_located_and_fails_a_gate(scenarios):
     """Separators inside a value broke one record in two pieces: counted, located, a closed gate."""
     result, _ = scenarios
     assert result.inputs.native.malformed == 2
@@ -156,7 +156,7 @@ def test_the_broken_record_is_shown_with_its_place(scenarios):
 
 
 @pytest.mark.parametrize("recording", ["app", "scenarios"])
-def test_the_books_of_real_recordings_balance(request, recording):
+def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, recording):
     """Every record is accounted for, the verdict rows are the keys, and their statuses are the counts told."""
     result, out = request.getfixturevalue(recording)
     assert result.conservation.holds, result.conservation
@@ -168,7 +168,7 @@ def test_the_books_of_real_recordings_balance(request, recording):
 
 
 @pytest.mark.spark
-def test_a_run_takes_six_spark_jobs(spark, tmp_path):
+def test_run_takes_six_spark_jobs(spark, tmp_path):
     """One a side, one to judge, one to ask, one to write what was explained, one to look closer."""
     options_on_spark = options("scenarios-5.3.3-old", tmp_path, "rocketmq-5.3.3", engine=None)
     result = run(options_on_spark, spark=spark)
@@ -176,7 +176,7 @@ def test_a_run_takes_six_spark_jobs(spark, tmp_path):
     assert result.spark.stages >= result.spark.jobs
 
 
-def test_the_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
+def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
     """Length-prefixed protobuf instead of JSON lines, over an earlier run's verdicts and beside somebody's file."""
     result, _ = app
     out = tmp_path / "out[1]"  # Spark would read the brackets as a pattern
@@ -189,7 +189,7 @@ def test_the_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
 
 
-def test_a_record_lost_between_reading_and_judging_ends_the_run_with_3(tmp_path, monkeypatch):
+def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):
     """Rows dropped on the way: that side's books say so, whatever every gate would say."""
     read = batch.read_otlp
 
@@ -208,8 +208,7 @@ def test_a_record_lost_between_reading_and_judging_ends_the_run_with_3(tmp_path,
     assert "≠" not in result.conservation.native
 
 
-def test_a_result_is_plain_json(app):
-    """Whatever a run holds can be written down and read back."""
+def test_result_is_plain_json(app):
     result, _ = app
     plain = json.loads(result.dumps())
     assert plain["schema_version"] == 1
@@ -218,7 +217,6 @@ def test_a_result_is_plain_json(app):
     assert sum(group["deliveries"] for group in plain["groups"]) == 222
 
 
-def test_a_window_that_ends_before_it_begins_is_refused_before_spark_starts(tmp_path):
-    """The line says how to mend it."""
+def test_window_that_ends_before_it_begins_is_refused(tmp_path):
     with pytest.raises(UsageError, match="swap them"):
         run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", begin_ms=2, end_ms=1))

@@ -154,7 +154,7 @@ def reconciled(both_jobs):
     return both_jobs[:2]
 
 
-def test_sends_and_deliveries_meet_by_their_place_on_the_topic(reconciled):
+def test_sends_and_deliveries_match_by_their_position_in_the_topic(reconciled):
     """Every one of either convention; ids are those of the native side, a place where it has none."""
     _, rows = reconciled
     met = Counter((row["topic"], row["kind"]) for row in rows if row["native"] and row["otlp"])
@@ -165,7 +165,7 @@ def test_sends_and_deliveries_meet_by_their_place_on_the_topic(reconciled):
     assert {row["key_level"] for row in rows if row["kind"] == "publish" and row["native"]} == {1}
 
 
-def test_nothing_else_is_said_of_them_than_what_was_recorded(reconciled):
+def test_matched_events_have_no_difference_and_only_a_refused_send_is_lost(reconciled):
     """No difference, no duplicate; our trace records refused sends, so the one it lacks is a loss; the books balance."""
     result, rows = reconciled
     assert result.conservation.holds
@@ -175,7 +175,7 @@ def test_nothing_else_is_said_of_them_than_what_was_recorded(reconciled):
     assert alone == [("publish", "OTLP_ONLY", "UNEXPLAINED")] * len(NAMES)
 
 
-def test_the_offsets_that_were_read_stand_in_the_result(reconciled):
+def test_result_contains_the_offsets_that_were_read(reconciled):
     """Of each partition where reading began and ended."""
     result, _ = reconciled
     offsets = [
@@ -186,14 +186,14 @@ def test_the_offsets_that_were_read_stand_in_the_result(reconciled):
     assert result.inputs.native.layouts == ("kafka",)
 
 
-def test_writers_are_chosen_from_the_beginning_of_the_topics(both_jobs):
+def test_writers_are_detected_from_the_beginning_of_the_topics(both_jobs):
     result, chosen = both_jobs[0], both_jobs[3]
     assert (chosen.writers.profile, chosen.writers.native_writer) == ("java-agent", "mqtrace")
     assert "io.opentelemetry.kafka-clients-0.11 in kafka://" in chosen.writers.evidence[0]
     assert (chosen.status, chosen.reason, chosen.gates) == (result.status, result.reason, result.gates)
 
 
-def test_the_graph_counts_each_send_and_delivery_once_too(both_jobs):
+def test_graph_counts_each_send_and_delivery_once(both_jobs):
     """A span that goes by its place and the native record of its message are one; a send that failed is a send."""
     drawn = both_jobs[2]
     counts = {kind: sum(edge.count for edge in drawn.edges_of(kind)) for kind in ("publish", "consume")}

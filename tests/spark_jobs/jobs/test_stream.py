@@ -21,7 +21,7 @@ from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.ingested import survey_again
-from spark_jobs.jobs.options import reading, silent
+from spark_jobs.jobs.options import no_progress, read_options_of
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import TopicAddress
@@ -133,7 +133,7 @@ def streamed(spark, recorded, tmp_path_factory):
 
 
 @pytest.mark.spark
-def test_what_came_in_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
+def test_stream_of_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
     """Halves of one delivery, a send and its span, in different files and rounds: row by row the same."""
     batched, expected = whole
     _, last, _, found = streamed
@@ -147,7 +147,7 @@ def test_what_came_in_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
 
 
 @pytest.mark.spark
-def test_a_round_that_brings_nothing_is_not_reported(streamed):
+def test_round_without_new_data_is_not_reported(streamed):
     """Three rounds, two of which brought something; each is a run of the history; the signal ended the fourth wait."""
     reported, last, waits, _ = streamed
     assert waits == [30.0] * 3
@@ -157,7 +157,7 @@ def test_a_round_that_brings_nothing_is_not_reported(streamed):
 
 
 @pytest.mark.spark
-def test_what_a_round_left_open_the_next_one_resolves(streamed):
+def test_next_round_resolves_open_keys_and_counts_them_once(streamed):
     """Nothing is judged twice: what is carried is what the ingested still holds, and counts once."""
     reported, last, _, _ = streamed
     assert reported[0].lifecycle["new"] > 0
@@ -200,8 +200,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     assert "part-0.jsonl has grown since it was read" in again.doubt
 
 
-def test_a_stream_is_read_one_way_only(recorded, tmp_path):
-    """What was read in one charset is not added to in another."""
+def test_stream_refuses_other_reading_options_than_before(recorded, tmp_path):
     (tmp_path / "stream").mkdir()
     how = '{"--native-writer": "rocketmq-4.9.8", "--msg-type-map": "a", "--charset": "gbk", "--otlp-format": null}'
     (tmp_path / "stream" / "how.json").write_text(how)
@@ -210,7 +209,7 @@ def test_a_stream_is_read_one_way_only(recorded, tmp_path):
 
 
 @pytest.mark.spark
-def test_writers_are_chosen_at_the_first_data_and_kept(spark, recorded, whole, tmp_path):
+def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole, tmp_path):
     """The first round finds empty files; what a later run finds beside the recording changes nothing."""
     sides, out = (tmp_path / "native", tmp_path / "otlp"), tmp_path / "out"
     for side in sides:
@@ -238,14 +237,12 @@ def test_writers_are_chosen_at_the_first_data_and_kept(spark, recorded, whole, t
     assert stream.run(auto, spark=spark).writers == last
 
 
-def test_two_streams_cannot_share_a_directory(recorded, tmp_path):
-    """The second is told in one line."""
+def test_second_stream_in_a_directory_is_refused(recorded, tmp_path):
     with lock_directory(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))
 
 
-def test_rounds_without_a_pause_are_refused(recorded, tmp_path):
-    """A stream that never waits would do nothing but look."""
+def test_rounds_without_pause_are_refused(recorded, tmp_path):
     with pytest.raises(UsageError, match="--every is less than a second"):
         stream.run(options(*recorded, tmp_path), every_ms=0)
 
@@ -299,7 +296,7 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     ]
     native, otlp = (f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in (MINE, "spans"))
     given = ReconcileOptions(native=(native,), otlp=(otlp,), out=tmp_path, native_writer="rocketmq-4.9.8")
-    ingest, engine = Ingest(given, files_per_batch=1, progress=silent), PlainEngine()
+    ingest, engine = Ingest(given, files_per_batch=1, progress=no_progress), PlainEngine()
 
     def sides():
         native_side, span_side = ingest.ingested.sides()
@@ -312,7 +309,7 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     assert counts == [1, 1, 0]
     in_rounds = sides()
 
-    how = reading(given)
+    how = read_options_of(given)
     one_native = read_native(engine, [native], str(tmp_path / "once-native"), options=how)
     how = replace(how, trace_topics=one_native.trace_topics)
     at_once = one_native, read_otlp(engine, [otlp], str(tmp_path / "once-otlp"), options=how)
@@ -327,8 +324,7 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     assert ingest.ingest(engine) == 0
 
 
-def test_a_topic_that_was_made_anew_is_told_instead_of_passed_over(kafka):
-    """Offsets that end before those read already cannot be the same topic's."""
+def test_topic_that_was_created_again_is_refused(kafka):
     kafka.create_topic("anew", 1)
     send(kafka, "anew", [b"1", b"2"])
     address = TopicAddress(kafka.bootstrap_servers, "anew")
