@@ -65,6 +65,7 @@ def test_the_next_process_adopts_what_a_dead_one_left(tmp_path):
     code = """
     import os, signal, sys
     from otel_mqtrace.exporters.spool import Spool
+    from tests.otel_mqtrace.exporters.test_spool import message
     spool = Spool(sys.argv[1], max_bytes=10**6)
     spool.put([message("taken"), message("waits"), message("waits too")])
     spool.ack(spool.oldest(1))
