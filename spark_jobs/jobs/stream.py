@@ -277,7 +277,8 @@ class Ingest:
         self, engine: Engine, name: str, srcs: Mapping[str, Sequence[str]], how: Mapping[str, ReadOptions]
     ) -> None:
         """Read the sources of each side as batch ``name``."""
-        sizes = {path: size for paths in srcs.values() for path in paths if (size := _size_of(path))}
+        files = [path for paths in srcs.values() for path in apart(paths)[0]]  # topics have no size
+        sizes = {path: size for path in files if (size := _size_of(path))}
         incoming = self.ingested.incoming(name)
         sides = {}
         for side, paths in srcs.items():
