@@ -79,7 +79,7 @@ class EventSide:
         files: parquet files of ``NORMALISED`` rows.
         records_read: native records or spans in the input, and lines or frames that held none. Native ones are
             counted in the text of a body, before it is split; spans by the bytes of each message
-            (``sources.witness``), so that one which a parser drops is missed.
+            (``bridge.otlp.span_count``), so that one which a parser drops is missed.
         exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
         sources: the files and topics read, in order.
         layouts: the distinct layouts found in them.
