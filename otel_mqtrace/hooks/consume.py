@@ -44,6 +44,7 @@ from otel_mqtrace.hooks.scope import (
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch
+from otel_mqtrace.records.event import EventSpan
 from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
 from otel_mqtrace.records.ids import read_origin
 from otel_mqtrace.records.plan import Plan
@@ -506,6 +507,7 @@ class ConsumeHook(ReceiveHook):
             end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
             if (
                 isinstance(span, WritableRecordSpan)
+                and type(span) is not EventSpan
                 and (code is ContextCode.SUCCESS and exception is None and error is None)
                 and (call._handling is None or call._handling.code is ContextCode.SUCCESS)  # noqa: SLF001 - as above
                 and end_ns - call.start_ns < self._timeout_ns
@@ -546,11 +548,10 @@ class ConsumeHook(ReceiveHook):
         if not is_success:
             attributes[semconv.ERROR_TYPE] = error or _error_type(span, outcome, exception)
         try:
-            self._tracing.set_attributes(span, attributes)
             if not is_success and not (was_failed and exception is None):
                 record_failure(span, None if exception is None else text_of(exception), exception)
         finally:
-            span.end(end_ns)
+            self._tracing.end_span(span, end_ns, attributes)
         opening = call.attributes
         call.release_span()
         if metrics is not None:

@@ -222,7 +222,7 @@ class ReceiveHook:
         )
         if span.is_recording():
             tracing.call_consume_hook(span, traced)
-        span.end(end_ns)
+        tracing.end_span(span, end_ns, {})
 
     @guarded("ConsumeHook.poll")
     def _poll_without_messages(
@@ -248,7 +248,7 @@ class ReceiveHook:
         span = tracing.start_span(_POLL, None, context=ambient_context(), attributes=attributes, start_ns=start_ns)
         if failure:
             record_failure(span, description, exception)
-        span.end(end_ns)
+        tracing.end_span(span, end_ns, {})
 
     def _attributes_and_links(  # noqa: PLR0913 - the parts of a span of messages
         self,

@@ -443,14 +443,14 @@ class SendHook:
                 semconv.MQTRACE_OFFSET_MSG_ID: offset_msg_id,
                 semconv.MESSAGING_MESSAGE_ID: msg_id,
             }
+            answer: Attributes = {}
             try:
                 answer = self._answer(call, end_ns, optional, partition, offset)
                 call.attributes = call.attributes | answer
-                tracing.set_attributes(span, answer)
                 if error is not None:
                     record_failure(span, description, exception)
             finally:
-                span.end(end_ns)
+                tracing.end_span(span, end_ns, answer)
             if (metrics := tracing.collecting) is not None:
                 metrics.sent(call.attributes, end_ns - start_ns)
         except Exception:  # noqa: BLE001 - as above

@@ -142,7 +142,7 @@ class SettleHook:
         )
         if error is not None:
             record_failure(span, description, exception)
-        span.end(end_ns)
+        tracing.end_span(span, end_ns, {})
         if (metrics := tracing.collecting) is not None:
             metrics.operated(attributes, end_ns - call.start_ns)
 

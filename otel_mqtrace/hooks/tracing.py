@@ -10,6 +10,7 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import Meter, MeterProvider, get_meter
+from opentelemetry.sdk.trace.sampling import Decision
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
@@ -20,6 +21,7 @@ from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.sampling import TopicSampling, TracerState, actual_tracer, max_links
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
+from otel_mqtrace.records.event import Event, EventSpan, SpanShape
 from otel_mqtrace.spans.mapping import Attributes, Operation, context_attributes
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ class Tracing:
     sampling: TopicSampling | None = field(init=False, compare=False)
     is_excluded: Callable[[str], bool] = field(init=False, compare=False)
     _states: list[TracerState] = field(init=False, compare=False, repr=False, default_factory=list)
+    _shapes: dict[tuple[str, trace.SpanKind], SpanShape] = field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         """Read from the settings what every message needs."""
@@ -159,6 +164,12 @@ class Tracing:
             unsampled = sampling.unsampled_span(topic, context, self.tracer)
             if unsampled is not None:
                 return unsampled
+        state = self.tracer_state() if self.allows_records else None
+        if state is not None and state.can_record:
+            parent = trace.get_current_span(context).get_span_context()
+            if state.decision(parent) is Decision.RECORD_AND_SAMPLE:
+                shape = self._shape(state.tracer, operation.span_name(topic), kind or operation.kind)
+                return _record_event(state, shape, parent, start_ns, attributes, links)
         try:
             name = operation.span_name(topic)
             if naming is not None:
@@ -168,6 +179,25 @@ class Tracing:
         finally:
             if sampling is not None:
                 sampling.forget()
+
+    def end_span(self, span: trace.Span, end_ns: int, attributes: Attributes) -> None:
+        """End the span of one operation, with what was learned since its start."""
+        if type(span) is EventSpan and span.end_with(attributes, end_ns):
+            span.record.plan.tracer.span_processor.on_end(span)
+            return
+        try:
+            self.set_attributes(span, attributes)
+        finally:
+            span.end(end_ns)
+
+    def _shape(self, tracer: Any, name: str, kind: trace.SpanKind) -> SpanShape:
+        shapes = self._shapes
+        shape = shapes.get((name, kind))
+        if shape is None or shape.tracer is not tracer:
+            if len(shapes) >= _MAX_TOPICS:
+                shapes.clear()
+            shape = shapes[name, kind] = SpanShape(tracer, name, kind)
+        return shape
 
     def set_attributes(self, span: trace.Span, attributes: Attributes) -> None:
         """Set what was learned after the start, under the names asked for."""
@@ -195,6 +225,37 @@ class Tracing:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
         # an empty context suppresses nothing
         return not self.is_excluded(topic) and (not get_current() or is_instrumentation_enabled())
+
+
+def _record_event(  # noqa: PLR0913, PLR0917 - the parts of an event
+    state: TracerState,
+    shape: SpanShape,
+    parent: trace.SpanContext,
+    start_ns: int,
+    attributes: Attributes,
+    links: Sequence[trace.Link],
+) -> EventSpan:
+    """Begin a recorded event, and give its start to the processors that export it."""
+    try:
+        ids = state.sampled.pop()[0]
+    except IndexError:
+        ids = state.sampled.draw()[0]
+    flags, trace_state, above = state.root_flags, None, None
+    if parent.is_valid:
+        above, trace_state = parent, parent.trace_state or None
+        ids = parent.trace_id.to_bytes(16, "big") + ids[16:]
+        flags = (parent.trace_flags & state.random_mask) + 1
+    valid = tuple(
+        trace.Link(each.context, each.attributes or {})  # the SDK's are never None either
+        for each in links
+        if each.context.is_valid or each.attributes or each.context.trace_state
+    )
+    kept = {name: tuple(value) if type(value) is list else value for name, value in attributes.items()}  # as the SDK
+    record = Event(shape, ids, above, flags, trace_state, start_ns, kept, valid)
+    if attributes.get(semconv.MQTRACE_TRACE_TYPE) == semconv.TRACE_TYPE_SUB:
+        for processor in state.starts:
+            processor.on_start(EventSpan(record))  # type: ignore[arg-type]  # it reads it
+    return EventSpan(record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ class EndTransactionHook:
             links=[Link(creation)] if creation.is_valid else (),
             start_ns=start_ns,
         )
-        span.end(end_ns)
+        tracing.end_span(span, end_ns, {})
 
 
 @dataclass(slots=True)
@@ -247,8 +247,7 @@ class RecallHook:
         if error is not None:
             answer[semconv.ERROR_TYPE] = error
         try:
-            self._tracing.set_attributes(call.span, answer)
             if error is not None:
                 record_failure(call.span, description, exception)
         finally:
-            call.span.end(end_ns)
+            self._tracing.end_span(call.span, end_ns, answer)

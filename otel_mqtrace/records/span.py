@@ -151,7 +151,7 @@ class RecordSpan(ReadableSpan):
     A reader of the attributes could change them: from then on exporters read the span instead of the record.
     """
 
-    is_record: Final = True
+    is_record: bool = True
     written: Any = None
     """The SDK span that was written to instead, if any."""
 

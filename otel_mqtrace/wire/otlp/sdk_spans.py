@@ -28,7 +28,15 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["EncodedRequest", "encode_attributes", "encode_span", "encode_spans", "span_head", "span_tail"]
+__all__ = [
+    "EncodedRequest",
+    "encode_attributes",
+    "encode_links",
+    "encode_span",
+    "encode_spans",
+    "span_head",
+    "span_tail",
+]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -118,6 +126,11 @@ _of_scope: Final = _Attributes(3)
 def encode_attributes(attributes: Mapping[str, object]) -> bytes:
     """Return ``attributes`` as fields of a ``Span``."""
     return b"".join(_of_span.encode(attributes))
+
+
+def encode_links(links: Iterable[Any]) -> bytes:
+    """Return ``links`` as fields of a ``Span``."""
+    return b"".join([delimited(13, _link(each)) for each in links])
 
 
 def _plain(attributes: Any) -> Mapping[str, object]:

@@ -1,0 +1,104 @@
+"""Any other event: its attributes as they were set, of which a span is built only for whoever writes to it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_mqtrace import semconv
+from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, WritableRecordSpan
+from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
+from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes, encode_links
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState
+
+    from otel_mqtrace.records.span import NativeRecord
+
+__all__ = ["Event", "EventSpan", "SpanShape"]
+
+
+class SpanShape:
+    """What all spans of one name and kind of a tracer share."""
+
+    constants: Final[Mapping[str, Any]] = {}
+
+    def __init__(self, tracer: Any, name: str, kind: SpanKind) -> None:
+        self.tracer = tracer
+        self.name = name
+        self.kind = kind
+        self.head = delimited(5, text_bytes(name)) + tag(6, VARINT) + varint(kind.value + 1)
+
+
+class Event(NamedTuple):
+    """An event that has begun. ``ids`` are trace id and span id, 24 bytes; the links are valid ones."""
+
+    plan: SpanShape
+    ids: bytes
+    parent: SpanContext | None
+    flags: int
+    trace_state: TraceState | None
+    start_ns: int
+    attributes: Mapping[str, Any]
+    links: Sequence[Link]
+
+    @property
+    def parent_span_id(self) -> bytes | None:
+        """The parent's span id, 8 bytes."""
+        return None if self.parent is None else self.parent.span_id.to_bytes(8, "big")
+
+
+class EventSpan(WritableRecordSpan):
+    """The span of one event, open until :meth:`end_with`."""
+
+    record: Event
+    _outcome: Mapping[str, Any] = {}
+
+    def __init__(self, record: Event) -> None:
+        super().__init__(record, None)
+        self.is_record = semconv.MQTRACE_TRACE_TYPE in record.attributes  # else not every exporter of ours wants it
+
+    def end_with(self, attributes: Mapping[str, Any], end_ns: int) -> bool:
+        """End it with what was learned since its start; ``False`` where the SDK span has to end instead."""
+        self._outcome = attributes
+        return self.end_as_record(end_ns)
+
+    def make_attributes(self) -> dict[str, Any]:
+        """Return all attributes."""
+        return {**self.record.attributes, **self._outcome}
+
+    def make_links(self) -> Sequence[Link]:
+        """Return the links."""
+        return self.record.links
+
+    @property
+    def attributes(self) -> Any:
+        """A view that nobody can change the span by."""
+        if self.written is not None or "_attributes" in self.__dict__:
+            return super().attributes
+        return MappingProxyType(self.make_attributes())
+
+    def raw_attribute(self, name: str) -> Any:
+        """Return one attribute without making the others."""
+        return (
+            self._outcome.get(name, self.record.attributes.get(name))
+            if self.written is None
+            else self.attributes.get(name)
+        )
+
+    def to_native(self, dialect: str) -> NativeRecord | None:
+        """Return ``None``: it is mapped and encoded as any other span."""
+        del dialect
+        return None
+
+    def to_otlp(self) -> Sequence[bytes] | None:
+        """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
+        if not self.is_untouched or self.written is not None:
+            return None
+        record, parent = self.record, self.record.parent
+        parts = self.otlp_head()
+        parts += (encode_attributes({**record.attributes, **self._outcome}), encode_links(record.links))
+        parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
+        return parts
