@@ -30,12 +30,13 @@ __all__ = [
     "active",
     "describe_error",
     "error_type",
-    "facts_of",
     "header_pairs",
     "incoming",
+    "info_of",
     "recording_cluster_id",
     "registry",
     "state_of",
+    "stored_at_ms",
 ]
 
 active: Final = ActiveTracing()
@@ -58,7 +59,7 @@ def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
     return state
 
 
-def facts_of(connection: Any, *, group_name: str | None) -> ClientInfo:
+def info_of(connection: Any, *, group_name: str | None) -> ClientInfo:
     """Return what is true of every message of a client; ``connection`` is its ``AIOKafkaClient``."""
     known = _connection_settings(connection)
     remember_application_kafka_config(known)
@@ -147,10 +148,16 @@ def incoming(record: ConsumerRecord[Any, Any], cluster: Cluster | None = None) -
         body_length=max(size, 0),
         tombstone=size < 0,
         headers=record.headers,
-        timestamp_ms=None if record.timestamp == _NO_TIMESTAMP else record.timestamp,
+        timestamp_ms=stored_at_ms(record),
         store_host=None if cluster is None else cluster.of(record.topic, record.partition),
         cluster_id=None if cluster is None else cluster.cluster_id,
     )
+
+
+def stored_at_ms(record: ConsumerRecord[Any, Any]) -> int | None:
+    """Return when a record was stored, in milliseconds of the epoch."""
+    stored: int = record.timestamp
+    return None if stored == _NO_TIMESTAMP else stored
 
 
 class _Records:

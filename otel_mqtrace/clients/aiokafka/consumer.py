@@ -9,19 +9,32 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from aiokafka import ConsumerRecord
 from aiokafka.errors import ConsumerStoppedError
 
-from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, incoming, registry, state_of
+from otel_mqtrace.clients.aiokafka.client import (
+    Cluster,
+    active,
+    describe_error,
+    incoming,
+    info_of,
+    registry,
+    state_of,
+    stored_at_ms,
+)
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import leaving_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_mqtrace.clients.registry import Entry
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.records.handled import MessageRow
 
 __all__ = ["ConsumerState", "traced_getmany", "traced_getone", "traced_stop"]
 
@@ -35,12 +48,70 @@ class ConsumerState(TaskConsumerState):
     def __init__(self, consumer: Any) -> None:
         connection = consumer._client  # noqa: SLF001 - a producer's is public, a consumer's is not
         group = getattr(consumer, "_group_id", None)
-        super().__init__(facts_of(connection, group_name=None if group is None else str(group)), registry)
+        super().__init__(info_of(connection, group_name=None if group is None else str(group)), registry)
         self.cluster = Cluster(connection.cluster)
+        self._last: tuple[int, Entry] | None = None
+
+    def record(self, message: Any, start_ns: int | None) -> bool:
+        """Record that the task gets one ordinary ``message``; ``False`` where :meth:`hand_over` opens its span."""
+        hook, row = self.hook, _row_of(message)
+        if hook is None or row is None or self.settles or self.explicit.is_on or hook.records_polls:
+            return False
+        topic = message.topic
+        call = hook.record(topic, row, message.headers, self.cluster)
+        if call is None:
+            return False
+        if start_ns is not None:  # before the span is current: a measurement keeps what is
+            hook.count_received(topic, start_ns)
+        delivery = self.hold(hook, [call], message)  # first: what is open must be ended, whatever fails from here on
+        self.cluster.of(topic, row[0])  # as of now: the client may be gone at the export
+        last, self._last = self._last, (id(message), (topic, row[0], row[1], self.number, call, False))
+        registry.remember(*self._last, last if last is not None and _has_ended(last[1]) else None)
+        delivery.enter(call)
+        return True
+
+    def record_batch(self, messages: Sequence[Any], handed: object, start_ns: int | None) -> bool:
+        """Record that the task gets ``messages`` of one call, all of one topic; ``False`` as :meth:`record`."""
+        hook = self.hook
+        if hook is None or self.settles or self.explicit.is_on or hook.records_polls:
+            return False
+        topic, rows = messages[0].topic, []
+        for message in messages:
+            row = _row_of(message)
+            if row is None or message.topic != topic:
+                return False
+            rows.append((*row, list(message.headers)))
+        call = hook.record_batch(topic, rows, self.cluster)
+        if call is None:
+            return False
+        if start_ns is not None:
+            hook.count_received(topic, start_ns, len(rows))
+        delivery = self.hold(hook, [call], handed)
+        for partition in {message.partition for message in messages}:
+            self.cluster.of(topic, partition)
+        for message in messages:
+            registry.remember(id(message), (topic, message.partition, message.offset, self.number, call, False))
+        delivery.enter(call)
+        return True
 
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of records of this consumer."""
         return [incoming(record, self.cluster) for record in messages]
+
+
+def _row_of(message: Any) -> MessageRow | None:
+    """Return what a record has of a message; ``None`` for one with a key that a deserialiser made."""
+    key = message.key
+    if type(message) is not ConsumerRecord or not (key is None or type(key) is bytes):
+        return None
+    size = message.serialized_value_size
+    return message.partition, message.offset, stored_at_ms(message), None if size < 0 else size, key
+
+
+def _has_ended(entry: Entry) -> bool:
+    """Whether the message of ``entry`` was handled; one that another task has may not be."""
+    call = entry[-2]
+    return isinstance(call, ProcessSpan) and not call.is_open
 
 
 @guarded("Consumer.get")
@@ -67,7 +138,11 @@ def _failed(turn: _Turn, exception: BaseException, *, batch: bool) -> None:
 @guarded("Consumer.handed")
 def _handed(turn: _Turn, result: Any, *, batch: bool) -> None:
     state, tracing, start_ns = turn
+    if not batch and state.record(result, start_ns):
+        return
     records = [record for several in result.values() for record in several] if batch else (result,)
+    if records and batch and state.record_batch(records, result, start_ns):
+        return
     if records:
         state.hand_over(tracing, records, start_ns=start_ns, batch=batch, handed=result)
     else:

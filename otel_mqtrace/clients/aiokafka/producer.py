@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, header_pairs, state_of
+from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, header_pairs, info_of, state_of
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
@@ -90,7 +90,7 @@ class ProducerState:
     """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
 
     def __init__(self, producer: Any) -> None:
-        self.info = facts_of(producer.client, group_name=None)
+        self.info = info_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
         self.in_flight: dict[int, _InFlight] = {}
         accumulator = getattr(producer, "_message_accumulator", None)

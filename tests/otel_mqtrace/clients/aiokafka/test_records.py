@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import NotLeaderForPartitionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_mqtrace.clients.aiokafka.client import active
+from otel_mqtrace.clients.aiokafka.consumer import traced_getmany, traced_getone, traced_stop
 from otel_mqtrace.clients.aiokafka.producer import traced_send
 from otel_mqtrace.wire.native import DIALECTS
 from tests.support.record_equality import World, assert_equal
@@ -116,3 +118,65 @@ def test_recorded_send_equals_the_span_of_the_same_send(send, dialect):
             results.append(asyncio.run(_play(world, send)))
     assert results[0] == results[1]
     assert_equal(recorded, other, dialect, expect_records=send.outcome in {"stored", "stored, leader unknown"})
+
+
+class _Consumer:
+    """As much of a consumer as tracing reads."""
+
+    _group_id = "billing"
+
+    def __init__(self, cluster_id):
+        self._client = _Producer(cluster_id).client
+
+
+PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03")
+
+
+@st.composite
+def records(draw, topic):
+    value = draw(st.none() | st.binary(max_size=20))
+    key = draw(st.none() | st.binary(max_size=8))
+    named = draw(st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts, max_size=3))
+    travelled = (*[PARENT] * draw(st.booleans()), *named.items())
+    partition, offset = draw(st.integers(0, 3)), draw(st.integers(0, 1 << 40))
+    timestamp = draw(st.sampled_from([-1, 0, 1_700_000_000_000]))
+    sizes = -1 if key is None else len(key), -1 if value is None else len(value)
+    return lambda: ConsumerRecord(topic, partition, offset, timestamp, 0, key, value, None, *sizes, travelled)
+
+
+async def _consume(world, batch, make, cluster_id, took_ms):
+    consumer = _Consumer(cluster_id)
+    messages = [each() for each in make]
+
+    async def getone(self):
+        return messages[0]
+
+    async def getmany(self):
+        by_partition = {}
+        for each in messages:
+            by_partition.setdefault(TopicPartition(each.topic, each.partition), []).append(each)
+        return by_partition
+
+    async def stop(self):
+        """Nothing more is to be said."""
+
+    await (traced_getmany(getmany) if batch else traced_getone(getone))(consumer)
+    world.clock.advance(ms=took_ms)
+    await traced_stop(stop)(consumer)
+    return consumer  # it stays until the spans are exported
+
+
+@given(
+    st.sampled_from(["orders", "订单", "100%"]).flatmap(lambda t: st.lists(records(t), min_size=1, max_size=4)),
+    st.booleans(),
+    st.none() | st.just("C1"),
+    st.sampled_from([0, 1, 300]),
+    st.sampled_from(sorted(DIALECTS)),
+)
+@settings(max_examples=200, deadline=None)
+def test_recorded_delivery_equals_the_span_of_the_same_delivery(make, batch, cluster_id, took_ms, dialect):
+    recorded, other = World(records=True), World(records=False)
+    for world in (recorded, other):
+        with world.tracing_in(active):
+            asyncio.run(_consume(world, batch, make, cluster_id, took_ms))
+    assert_equal(recorded, other, dialect, expect_records=True)
