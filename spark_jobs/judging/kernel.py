@@ -11,8 +11,8 @@ import numpy as np
 from spark_jobs.judging.columns import encode, equals, single_arrays
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
 from spark_jobs.judging.keys import find_keys
-from spark_jobs.judging.match import pair_events
-from spark_jobs.judging.merge import Input, fold
+from spark_jobs.judging.match import match_partial_keys
+from spark_jobs.judging.merge import Input, merge_records
 from spark_jobs.judging.verdict_rows import lay_out
 from spark_jobs.schemas import VERDICT
 
@@ -73,13 +73,13 @@ def judge_slices(
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
-    folded = fold(given)
-    keys = find_keys(given, folded, pair_events(given, folded, plan.pairing_ms))
-    key_of_group = np.full(len(folded.kind), -1, np.int32)
+    merged = merge_records(given)
+    keys = find_keys(given, merged, match_partial_keys(given, merged, plan.pairing_ms))
+    key_of_group = np.full(len(merged.kind), -1, np.int32)
     for groups_of_side in (keys.native, keys.otlp):
         on_side = groups_of_side >= 0
         key_of_group[groups_of_side[on_side]] = np.flatnonzero(on_side)
-    key_of_row = key_of_group[folded.group_of]
+    key_of_row = key_of_group[merged.group_of]
     size = len(keys) if keys_per_slice is None else keys_per_slice
     for begin in range(0, max(len(keys), 1), max(size, 1)):
         chosen = slice(begin, min(begin + size, len(keys)))
@@ -87,7 +87,7 @@ def judge_slices(
         verdict_of = np.where(inside, key_of_row - chosen.start, -1)
         # No name for the verdicts: it would keep them while the next ones are laid out.
         yield Judged(
-            lay_out(given, folded, keys, chosen, plan) if len(keys) else VERDICT.empty_table(), events, verdict_of
+            lay_out(given, merged, keys, chosen, plan) if len(keys) else VERDICT.empty_table(), events, verdict_of
         )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
     from spark_jobs.judging.match import Pairs
-    from spark_jobs.judging.merge import Folded, Input
+    from spark_jobs.judging.merge import Input, Merged
 
 __all__ = [
     "Keys",
@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """One row per canonical key: its groups of ``Folded`` (-1 for an absent side) and what the message says of it.
+    """One row per canonical key: its groups of ``Merged`` (-1 for an absent side) and what the message says of it.
 
     ``level`` is 1 where both sides met at their full identity, 2 or 3 where they were paired, 0 on one-sided keys.
     ``sent_topic`` is the row of ``topics`` with the topic of the message's send.
@@ -70,12 +70,12 @@ class Keys:
         return len(self.kind)
 
 
-def find_keys(given: Input, folded: Folded, pairs: Pairs) -> Keys:
+def find_keys(given: Input, merged: Merged, pairs: Pairs) -> Keys:
     """Return the keys of a bucket; rows that only mention a message are none."""
-    native, otlp, level = _sides(folded, pairs)
+    native, otlp, level = _sides(merged, pairs)
     one = np.where(native >= 0, native, otlp)
-    message, kind = folded.message[one], folded.kind[one]
-    about = _about_messages(given, folded, native, otlp)
+    message, kind = merged.message[one], merged.kind[one]
+    context = _find_message_context(given, merged, native, otlp)
 
     def flag(of_group: Mask) -> Mask:
         return (of_group[native] & (native >= 0)) | (of_group[otlp] & (otlp >= 0))
@@ -89,36 +89,36 @@ def find_keys(given: Input, folded: Folded, pairs: Pairs) -> Keys:
         level=level,
         message=message,
         kind=kind,
-        counts={name: total(folded.counts[name]) for name in COUNTS},
-        has_before=flag(folded.records[:, 0] > 0),
-        has_after=flag(folded.records[:, 1] > 0),
-        is_conflicting=flag(folded.is_conflicting),
-        is_equivalent=flag(folded.is_equivalent),
-        sent=about.sent.take(message),
-        sent_end=about.sent_end.take(message),
-        sent_in_batch=about.sent_in_batch[message],
-        native_damaged=about.native_damaged[message],
-        otlp_damaged=about.otlp_damaged[message],
-        sent_topic=about.topic[message],
-        topics=about.topics,
+        counts={name: total(merged.counts[name]) for name in COUNTS},
+        has_before=flag(merged.records[:, 0] > 0),
+        has_after=flag(merged.records[:, 1] > 0),
+        is_conflicting=flag(merged.is_conflicting),
+        is_equivalent=flag(merged.is_equivalent),
+        sent=context.sent.take(message),
+        sent_end=context.sent_end.take(message),
+        sent_in_batch=context.sent_in_batch[message],
+        native_damaged=context.native_damaged[message],
+        otlp_damaged=context.otlp_damaged[message],
+        sent_topic=context.topic[message],
+        topics=context.topics,
     )
 
 
-def _sides(folded: Folded, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
+def _sides(merged: Merged, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
     """Return native group, span group and level of each key: what met, what was paired, what stayed alone."""
-    groups = np.arange(len(folded.kind), dtype=np.int32)
-    on_native, on_otlp = np.asarray((folded.rows[:, :OTLP] >= 0).any(axis=1)), folded.rows[:, OTLP] >= 0
+    groups = np.arange(len(merged.kind), dtype=np.int32)
+    on_native, on_otlp = np.asarray((merged.rows[:, :OTLP] >= 0).any(axis=1)), merged.rows[:, OTLP] >= 0
     partner, level = np.where(on_otlp, groups, -1), np.where(on_native & on_otlp, EXACT, 0).astype(np.int32)
     partner[pairs.native], level[pairs.native] = pairs.otlp, pairs.level
     is_key = np.ones(len(groups), bool)
-    is_key[np.flatnonzero(folded.kind == MENTIONED)] = False
+    is_key[np.flatnonzero(merged.kind == MENTIONED)] = False
     is_key[pairs.otlp] = False
     kept = groups[is_key]
     return np.where(on_native[kept], kept, -1), partner[kept], level[kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _About:
+class _MessageContext:
     """What each message of a bucket says, by its code."""
 
     sent: NullableInts
@@ -130,22 +130,22 @@ class _About:
     topics: Column
 
 
-def _about_messages(given: Input, folded: Folded, native: Ints, otlp: Ints) -> _About:
+def _find_message_context(given: Input, merged: Merged, native: Ints, otlp: Ints) -> _MessageContext:
     one = np.where(native >= 0, native, otlp)
-    sends = folded.kind[one] == PUBLISH
-    native, otlp, message = native[sends], otlp[sends], folded.message[one[sends]]
-    starts = folded.native_start.take(native).coalesce(folded.otlp_start.take(otlp))
-    ends = folded.native_end.take(native).coalesce(folded.otlp_end.take(otlp))
-    topics = encode(_field(given, folded, native, otlp, "topic"))
+    sends = merged.kind[one] == PUBLISH
+    native, otlp, message = native[sends], otlp[sends], merged.message[one[sends]]
+    starts = merged.native_start.take(native).coalesce(merged.otlp_start.take(otlp))
+    ends = merged.native_end.take(native).coalesce(merged.otlp_end.take(otlp))
+    topics = encode(_field(given, merged, native, otlp, "topic"))
     ranks = rank_words(topics.words)[topics.values]
     topic = least_per_group(message, given.messages, NullableInts(ranks, ranks >= 0))
     in_batch = np.zeros(given.messages, bool)
-    in_batch[message[_is_of_batch(given, folded, native, otlp)]] = True
+    in_batch[message[_is_of_batch(given, merged, native, otlp)]] = True
     damaged: dict[str, Mask] = {}
-    for side, on_side in (("native", folded.rows[:, OTLP] < 0), ("otlp", folded.rows[:, OTLP] >= 0)):
+    for side, on_side in (("native", merged.rows[:, OTLP] < 0), ("otlp", merged.rows[:, OTLP] >= 0)):
         damaged[f"{side}_damaged"] = np.zeros(given.messages, bool)
-        damaged[f"{side}_damaged"][folded.message[(folded.kind == MENTIONED) & on_side]] = True
-    return _About(
+        damaged[f"{side}_damaged"][merged.message[(merged.kind == MENTIONED) & on_side]] = True
+    return _MessageContext(
         sent=least_per_group(message, given.messages, starts),
         sent_end=least_per_group(message, given.messages, ends),
         sent_in_batch=in_batch,
@@ -155,15 +155,15 @@ def _about_messages(given: Input, folded: Folded, native: Ints, otlp: Ints) -> _
     )
 
 
-def _field(given: Input, folded: Folded, native: Ints, otlp: Ints, name: str) -> Column:
-    return coalesce_rows(given.events[name], [*folded.native_rows(native), folded.otlp_rows(otlp)])
+def _field(given: Input, merged: Merged, native: Ints, otlp: Ints, name: str) -> Column:
+    return coalesce_rows(given.events[name], [*merged.native_rows(native), merged.otlp_rows(otlp)])
 
 
-def _is_of_batch(given: Input, folded: Folded, native: Ints, otlp: Ints) -> Mask:
+def _is_of_batch(given: Input, merged: Merged, native: Ints, otlp: Ints) -> Mask:
     """Tell which sends are of a batch: their size says so, or the span is a ``create`` span, which has none."""
     sizes = given.events["batch_size"]
-    spans = folded.otlp_rows(otlp)
-    of_native = NullableInts.of(coalesce_rows(sizes, folded.native_rows(native)))
+    spans = merged.otlp_rows(otlp)
+    of_native = NullableInts.of(coalesce_rows(sizes, merged.native_rows(native)))
     of_span = NullableInts.of(take_rows(sizes, spans))
     is_created = equals(take_rows(given.events["writer"], spans), "java-agent-new") & ~of_span.known
     return greatest(of_native, of_span).exceeds(1) | is_created
@@ -182,13 +182,13 @@ _CARRIED: Final = frozenset({"first_seen_run", "left_as"})
 class Sides:
     """Both sides of the keys in ``chosen``; a field is null where its side is absent."""
 
-    def __init__(self, given: Input, folded: Folded, keys: Keys, chosen: slice) -> None:
+    def __init__(self, given: Input, merged: Merged, keys: Keys, chosen: slice) -> None:
         self._events = given.events
-        self._folded = folded
+        self._folded = merged
         self._native = keys.native[chosen]
         self._otlp = keys.otlp[chosen]
-        self._native_rows = folded.native_rows(self._native)
-        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(folded.otlp_rows(self._otlp))
+        self._native_rows = merged.native_rows(self._native)
+        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(merged.otlp_rows(self._otlp))
         self._known: dict[tuple[str, str], Column] = {}
         self.kind = keys.kind[chosen]
         self.on_native = self._native >= 0

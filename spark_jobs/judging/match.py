@@ -49,9 +49,9 @@ from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
-    from spark_jobs.judging.merge import Folded, Input
+    from spark_jobs.judging.merge import Input, Merged
 
-__all__ = ["BLOCK", "EXACT", "Pairs", "pair_events"]
+__all__ = ["BLOCK", "EXACT", "Pairs", "match_partial_keys"]
 
 EXACT: Final = 1
 _STRONG, _WEAK = 2, 3
@@ -65,7 +65,7 @@ _PAUSES_MS: Final = (60_000, 1_000, 50, 0)
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Groups of ``Folded`` that belong together: ``native[i]`` with ``otlp[i]`` at ``level[i]`` (2 or 3)."""
+    """Groups of ``Merged`` that belong together: ``native[i]`` with ``otlp[i]`` at ``level[i]`` (2 or 3)."""
 
     native: Ints
     otlp: Ints
@@ -90,39 +90,39 @@ class _Timeline:
     seen: Ints
 
 
-def pair_events(given: Input, folded: Folded, tolerance_ms: int) -> Pairs:
+def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs:
     """Return the pairs made among one-sided events; starts within ``tolerance_ms`` belong together first."""
-    concerned = _groups_concerned(folded)
+    concerned = _groups_concerned(merged)
     if not len(concerned):
         return _NO_PAIRS
-    line = _lay_out(given, folded, concerned)
+    line = _lay_out(given, merged, concerned)
     natives, spans = _candidates(line)
-    level = _level(_Features.of(given, folded, line.group), natives, spans)
+    level = _key_level(_Features.of(given, merged, line.group), natives, spans)
     natives, spans, level = (each[level > 0] for each in (natives, spans, level))
     order = _best_first(line, natives, spans, level, tolerance_ms)
     chosen = order[_choose(natives[order], spans[order], len(line.group))]
     return Pairs(line.group[natives[chosen]], line.group[spans[chosen]], level[chosen])
 
 
-def _groups_concerned(folded: Folded) -> Ints:
+def _groups_concerned(merged: Merged) -> Ints:
     """Return the one-sided groups of each message and kind that has some on either side."""
-    has_native, has_otlp = (folded.rows[:, :OTLP] >= 0).any(axis=1), folded.rows[:, OTLP] >= 0
-    alone = (has_native ^ has_otlp) & (folded.kind != MENTIONED)
-    of_message = folded.message * len(KINDS) + folded.kind
+    has_native, has_otlp = (merged.rows[:, :OTLP] >= 0).any(axis=1), merged.rows[:, OTLP] >= 0
+    alone = (has_native ^ has_otlp) & (merged.kind != MENTIONED)
+    of_message = merged.message * len(KINDS) + merged.kind
     both = np.intersect1d(of_message[alone & has_native], of_message[alone & has_otlp])
     return np.flatnonzero(alone & np.isin(of_message, both)) if len(both) else np.empty(0, np.int64)
 
 
-def _lay_out(given: Input, folded: Folded, groups: Ints) -> _Timeline:
-    is_otlp = folded.rows[groups, OTLP] >= 0
-    known = (folded.native_start, folded.native_end, folded.otlp_start, folded.otlp_end)
+def _lay_out(given: Input, merged: Merged, groups: Ints) -> _Timeline:
+    is_otlp = merged.rows[groups, OTLP] >= 0
+    known = (merged.native_start, merged.native_end, merged.otlp_start, merged.otlp_end)
     starts = known[0]
     for other in known[1:]:
         starts = starts.coalesce(other)
     start = starts.take(groups).filled(LATEST)
-    identities = _name_identities(given, folded, groups)
-    hashes = NullableInts.of(_column(given, folded, groups, "raw_hash")).filled(0)
-    of_message = folded.message[groups] * len(KINDS) + folded.kind[groups]
+    identities = _name_identities(given, merged, groups)
+    hashes = NullableInts.of(_column(given, merged, groups, "raw_hash")).filled(0)
+    of_message = merged.message[groups] * len(KINDS) + merged.kind[groups]
     order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
     groups, start, is_otlp, of_message = groups[order], start[order], is_otlp[order], of_message[order]
     begins = _run_begins(of_message)
@@ -141,10 +141,10 @@ def _lay_out(given: Input, folded: Folded, groups: Ints) -> _Timeline:
     )
 
 
-def _name_identities(given: Input, folded: Folded, groups: Ints) -> Codes:
-    rows = folded.any_row[groups]
+def _name_identities(given: Input, merged: Merged, groups: Ints) -> Codes:
+    rows = merged.any_row[groups]
     columns = {name: take_rows(given.events[name], rows) for name in (*KEY_COLUMNS, *IDENTITY_COLUMNS)}
-    return encode(name_identities(columns, message_key(columns), folded.kind[groups], given.is_native[rows]))
+    return encode(name_identities(columns, message_key(columns), merged.kind[groups], given.is_native[rows]))
 
 
 def _run_begins(codes: Ints) -> Ints:
@@ -205,15 +205,15 @@ class _Features:
     topic: Codes
 
     @classmethod
-    def of(cls, given: Input, folded: Folded, groups: Ints) -> _Features:
+    def of(cls, given: Input, merged: Merged, groups: Ints) -> _Features:
         def column(name: str) -> Column:
-            return _column(given, folded, groups, name)
+            return _column(given, merged, groups, name)
 
         topics = encode(column("topic"))
         bare_topics = pa.array([bare(word) for word in topics.words] + [None], pa.string())
         return cls(
-            kind=folded.kind[groups],
-            is_full=folded.is_full[groups],
+            kind=merged.kind[groups],
+            is_full=merged.is_full[groups],
             group_name=encode(column("group_name")),
             state=encode(column("transaction_state")).values,
             check=encode(column("from_transaction_check")).values,
@@ -222,11 +222,11 @@ class _Features:
         )
 
 
-def _column(given: Input, folded: Folded, groups: Ints, name: str) -> Column:
-    return coalesce_rows(given.events[name], [*folded.native_rows(groups), folded.otlp_rows(groups)])
+def _column(given: Input, merged: Merged, groups: Ints, name: str) -> Column:
+    return coalesce_rows(given.events[name], [*merged.native_rows(groups), merged.otlp_rows(groups)])
 
 
-def _level(event: _Features, natives: Ints, spans: Ints) -> Ints:
+def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
     """Return how strongly two one-sided events of one message and kind agree, 0 where they are no pair."""
     kind = event.kind[natives]
     groups = event.group_name.values

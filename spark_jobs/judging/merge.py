@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = ["AFTER", "BEFORE", "COUNTS", "OTLP", "WHOLE", "Folded", "Input", "fold"]
+__all__ = ["AFTER", "BEFORE", "COUNTS", "OTLP", "WHOLE", "Input", "Merged", "merge_records"]
 
 BEFORE, AFTER, WHOLE, OTLP = range(4)
 """The parts of an event: the halves of a native delivery, a whole native record, a span."""
@@ -62,7 +62,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class Merged:
     """One row per message, kind and identity. ``rows`` has a column per part: the input row kept, -1 for none.
 
     ``counts`` are ``COUNTS``; ``first_seen`` and ``left_as`` (ranks of ``left_words``) are the least of each side's.
@@ -99,7 +99,7 @@ class Folded:
         return np.where(groups >= 0, self.rows[groups, OTLP], -1)
 
 
-def fold(given: Input) -> Folded:
+def merge_records(given: Input) -> Merged:
     """Return what becomes of the rows of a bucket."""
     identities = int(given.identity_of.max(initial=0)) + 1
     parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (given.identity_of, identities))
@@ -124,7 +124,7 @@ def fold(given: Input) -> Folded:
     left_words, left_ranks = _rank_left_as(given.events["left_as"])
     first_seen = NullableInts.of(given.events["first_seen_run"])
     sides = {"native": given.is_native, "otlp": ~given.is_native}
-    return Folded(
+    return Merged(
         group_of=group_of,
         message=given.message_of[any_row],
         kind=given.kinds[any_row],

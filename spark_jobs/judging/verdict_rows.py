@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Column, Ints, Mask
     from spark_jobs.judging.compare import Compared
     from spark_jobs.judging.keys import Keys
-    from spark_jobs.judging.merge import Folded, Input
+    from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
 
 __all__ = ["lay_out"]
@@ -47,13 +47,13 @@ _BOOKS: Final = (
 )
 
 
-def lay_out(given: Input, folded: Folded, keys: Keys, chosen: slice, plan: Plan) -> pa.Table:
+def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan) -> pa.Table:
     """Return ``VERDICT`` of the keys in ``chosen``; ``lifecycle`` is null."""
-    sides = Sides(given, folded, keys, chosen)
+    sides = Sides(given, merged, keys, chosen)
     times = _Times(sides)
     compared = compare_sides(sides, plan)
     one = np.where(keys.native[chosen] >= 0, keys.native[chosen], keys.otlp[chosen])
-    msg_ids = take_rows(given.events["msg_id"], folded.any_row[one])
+    msg_ids = take_rows(given.events["msg_id"], merged.any_row[one])
     topics = fill_topics(_either(sides, "topic"), keys, chosen)
     counts = {name: keys.counts[name][chosen] for name in _BOOKS}
     rules = _find_rules(sides, topics, is_known(msg_ids), keys.sent_in_batch[chosen], plan)

@@ -1,4 +1,4 @@
-"""This module knows what ten or fifty times as many events cost a reconciliation: time, memory, jobs, in the same heap.
+"""What ten or fifty times as many events cost a reconciliation: time, memory, jobs, in the same heap.
 
 Each size is run once, in a process of its own, by ``tests.proofs.bench.scale``, which holds what it found against the truth.
 """
