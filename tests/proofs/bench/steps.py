@@ -14,15 +14,15 @@ from functools import partial
 from operator import attrgetter, eq
 from typing import Final, TypeVar
 
-from opentelemetry import context, propagate
+from opentelemetry import propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
 from otel_mqtrace import MqTraceSpanProcessor, semconv
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
+from otel_mqtrace.hooks.in_flight import Delivery
 from otel_mqtrace.hooks.propagation import Header
-from otel_mqtrace.hooks.scope import PollScope
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
@@ -212,24 +212,18 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessSpan | None]:
     """
     tracing = Tracing.create(tracer_provider=provider)
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
-    headers = (("traceparent", _TRACEPARENT.encode()), (semconv.HEADER_UNIQ_KEY, _UNIQ_KEY))
+    headers = [("traceparent", _TRACEPARENT.encode()), (semconv.HEADER_UNIQ_KEY, _UNIQ_KEY)]
 
     def handle() -> ProcessSpan | None:
-        start_ns = hook.poll_begins()
-        silent = hook.asks_nothing
-        ground = None if silent else hook.ground_of_records()
-        call = None if ground is None else hook.record(ground, "orders", 0, 7, b"k", 200, headers, None, None)
+        call = hook.record("orders", (0, 7, None, 200, b"k"), headers, None)
         if call is None:
             message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
-            if start_ns is not None:
-                hook.received([message], start_ns=start_ns)
-            (call,) = hook.before([message], unchanging=True, silent=silent)
-        lent = call.lent()
-        scope = PollScope(lent, call.current_ctx)
-        is_current = context.get_current() is lent
-        scope.leave()
-        if not call.is_silent:
-            hook.after(call)
+            (call,) = hook.before([message])
+        delivery = Delivery()
+        delivery.hold(hook, [call])
+        delivery.enter(call)
+        is_current = get_current_span() is call.span
+        delivery.finish()
         return call if is_current else None
 
     return handle
