@@ -48,10 +48,12 @@ class Delivery:
         self._hook: ConsumeHook | None = None
         self._shared: dict[int, BatchOwner] = {}
 
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan]) -> None:
-        """Add ``calls``: another thread may have added some meanwhile."""
+    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], current: ProcessSpan | None = None) -> None:
+        """Add ``calls``: another thread may have added some meanwhile; ``current``, a new one, becomes current here."""
         self._hook = hook
         self.calls.extend(calls)
+        if current is not None:
+            self.scopes.append(PollScope(current.process_ctx, current, current.previous_ctx))
 
     def enter(self, call: ProcessSpan) -> None:
         """Make the span of ``call`` current here, unless it has ended already."""

@@ -12,10 +12,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from opentelemetry.context import get_current
+from opentelemetry.metrics import NoOpCounter
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.sampling import is_collected
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class MessagingMetrics:
     @property
     def collected(self) -> bool:
         """Whether anybody collects: without a MeterProvider nothing need be measured."""
-        return is_collected(self._sent)
+        instrument = getattr(self._sent, "_real_instrument", self._sent)
+        return instrument is not None and type(instrument) is not NoOpCounter
 
     def sent(self, attributes: _Given, elapsed_ns: int) -> None:
         """One attempt to send one message is over. ``attributes`` may be a function that returns them."""

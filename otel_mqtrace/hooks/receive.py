@@ -146,7 +146,10 @@ class ReceiveHook:
         handled.
         """
         self._polls = True
-        metrics = self._poll_metrics = self._tracing.collecting
+        metrics = self._tracing.metrics
+        if metrics is not None and not metrics.collected:
+            metrics = None
+        self._poll_metrics = metrics
         return self._tracing.clock.wall_ns() if metrics is not None or self.records_polls else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:

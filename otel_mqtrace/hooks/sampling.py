@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate
-from opentelemetry.metrics import NoOpCounter
 from opentelemetry.sdk.trace import (
     ConcurrentMultiSpanProcessor,
     SpanLimits,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opentelemetry.context import Context
-    from opentelemetry.metrics import Counter
     from opentelemetry.trace import Span
 
     from otel_mqtrace.config import Settings
@@ -42,7 +40,6 @@ __all__ = [
     "TopicSampling",
     "TracerState",
     "actual_tracer",
-    "is_collected",
     "is_never_recorded",
     "max_links",
     "processors_of",
@@ -316,12 +313,6 @@ def max_links(tracer: Any) -> int | None:
     """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
     limits = getattr(actual_tracer(tracer), "_span_limits", None)
     return limits.max_links if isinstance(limits, SpanLimits) else None
-
-
-def is_collected(counter: Counter) -> bool:
-    """Whether ``counter`` belongs to a MeterProvider that collects."""
-    instrument = getattr(counter, "_real_instrument", counter)
-    return instrument is not None and not isinstance(instrument, NoOpCounter)
 
 
 def processors_of(provider: object) -> tuple[object, ...]:

@@ -149,18 +149,14 @@ class PollScope:
             except (ValueError, RuntimeError):  # of another thread, or of a task's copy of the context
                 context.attach(self._previous)
             else:
-                if not _is_same(self._token.old_value, self._previous):  # that was another consumer's message
-                    context.attach(self._previous)
+                old, previous = self._token.old_value, self._previous  # an empty context may never have been set
+                if old is not previous and (previous or (old and old is not Token.MISSING)):
+                    context.attach(previous)  # that was another consumer's message
                 return
         elif trace.get_current_span(current) is self._ctx.get(SPAN_KEY):
             added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
             context.attach(Context({**self._previous, **added}))
         self._ctx.revoke(self._previous)
-
-
-def _is_same(old: object, previous: Context) -> bool:
-    """Whether ``old``, of a token, is ``previous``; an empty context may never have been set."""
-    return old is previous or not (previous or (old and old is not Token.MISSING))
 
 
 def _was_set_here(variable: ContextVar[object], marker: Token[object]) -> bool:

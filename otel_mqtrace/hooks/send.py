@@ -286,7 +286,8 @@ class SendHook:
                 return  # the parent process ends it
             end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
-            if (metrics := self._tracing.collecting) is not None:
+            metrics = self._tracing.metrics
+            if metrics is not None and metrics.collected:
                 metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.end_record")

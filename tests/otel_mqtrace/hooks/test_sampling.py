@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from opentelemetry import propagate, trace
-from opentelemetry.metrics import NoOpMeterProvider, get_meter
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, SynchronousMultiSpanProcessor, Tracer, TracerProvider
@@ -28,7 +27,6 @@ from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, ProxyTrace
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.hooks.sampling import (
     TracerState,
-    is_collected,
     is_never_recorded,
     max_links,
     processors_of,
@@ -227,11 +225,6 @@ def test_without_an_sdk_nothing_is_ever_recorded() -> None:
 def test_links_of_a_span_are_bounded_as_the_provider_says() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
-
-
-@pytest.mark.parametrize(("made", "collected"), [(MeterProvider(), True), (NoOpMeterProvider(), False)])
-def test_counter_of_a_no_op_provider_is_not_collected(made: Any, collected: bool) -> None:
-    assert is_collected(get_meter("x", meter_provider=made).create_counter("c")) is collected
 
 
 def test_removed_processor_leaves_the_others_at_work() -> None:

@@ -50,6 +50,11 @@ SECTIONS: Final = {
         " anchor has the stock batch processor and OTLP exporter.",
         minutes=4,
     ),
+    "ways": Section(
+        "The way of a message",
+        "ways",
+        "Our own Python frames on the calling thread until the spans are queued, and the files they are in.",
+    ),
     "steps": Section(
         "Our own steps, and the SDK's below them",
         "steps",

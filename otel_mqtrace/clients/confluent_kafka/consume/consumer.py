@@ -19,7 +19,7 @@ from otel_mqtrace.clients.confluent_kafka.consume.commit import offsets_of_call,
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsumerState, ConsumerState
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
 from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
-from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.model import ContextCode
@@ -46,7 +46,7 @@ Turn = tuple[AnyConsumerState, "Tracing", int | None]
 
 def _turn(consumer: Any, make: _Make) -> Turn | None:
     tracing = active.tracing
-    state: ConsumerState | None = known_state(consumer)
+    state: ConsumerState | None = getattr(consumer, STATE, None)  # a function of ours would be a call of every poll
     if tracing is None:
         if state is not None:
             state.abandon()  # a thread that was in a handler when tracing ended comes by to stop being in its span
@@ -56,7 +56,8 @@ def _turn(consumer: Any, make: _Make) -> Turn | None:
     if state is None or state.silent or (state.polling is not None and state.polling == get_ident()):
         return None
     state.next_turn()
-    return state, tracing, state.bind(tracing).poll_begins()
+    hook = state.hook if state.tracing is tracing else state.bind(tracing)
+    return state, tracing, None if hook is None else hook.poll_begins()
 
 
 def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -101,18 +102,14 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
     try:
-        if not batch and is_message(result):  # by far the most
-            if type(result) is not Message or not state.record(result, start_ns):
-                state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
+        if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
+            return
+        if not batch and is_message(result):
+            state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
             return
         if batch and not isinstance(result, Sized):
             return
-        if (
-            type(result) is list
-            and result
-            and all(type(each) is Message and each.error() is None for each in result)
-            and state.record_batch(result, start_ns)
-        ):
+        if type(result) is list and result and state.record_batch(result, start_ns):
             return
         found = [] if result is None else list(result) if batch else [result]
         if not found:

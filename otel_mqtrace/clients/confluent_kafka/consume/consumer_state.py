@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, registry
@@ -15,8 +15,6 @@ from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from confluent_kafka import Message
 
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
     from otel_mqtrace.clients.registry import Entry
@@ -74,7 +72,7 @@ class ConsumerState(AnyConsumerState):
         """End what the application has: it polls again."""
         delivery = self._delivery
         if delivery.calls or delivery.scopes:
-            delivery.finish(outcome_of=self.outcome_of)
+            delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
 
     @property
     def outcome_of(self) -> OutcomeOf | None:
@@ -116,7 +114,10 @@ class ConsumerState(AnyConsumerState):
             return False
         if start_ns is not None:  # before the span is current: a measurement keeps what is
             hook.count_received(topic, start_ns)
-        self._keep(hook, call)
+        delivery = self._delivery
+        if delivery.calls:  # two threads were in a poll at once
+            delivery.finish()
+        delivery.hold(hook, [call], call)  # first: what is open must be ended, whatever fails from here on
         last, self._last = self._last, (id(message), (topic, partition, offset, self.number, call, False))
         registry.remember(*self._last, last)
         return True
@@ -131,7 +132,9 @@ class ConsumerState(AnyConsumerState):
         for message in messages:
             value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
             headers = message.headers()
-            if offset is None or offset < 0 or partition is None or message.topic() != topic:
+            if type(message) is not Message or message.error() is not None or message.topic() != topic:
+                return False
+            if offset is None or offset < 0 or partition is None:
                 return False
             is_raw = (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
             if not (is_raw and (headers is None or type(headers) is list)):
@@ -144,18 +147,10 @@ class ConsumerState(AnyConsumerState):
             return False
         if start_ns is not None:
             hook.count_received(topic, start_ns, len(rows))
-        self._keep(hook, call)
+        self.hold(hook, [call], messages).enter(call)
         for message, row in zip(messages, rows, strict=True):
             registry.remember(id(message), (topic, row[0], row[1], self.number, call, False))
         return True
-
-    def _keep(self, hook: ConsumeHook, call: ProcessSpan) -> None:
-        """Hold ``call`` and make its span current."""
-        delivery = self._delivery
-        if delivery.calls:  # two threads were in a poll at once
-            delivery.finish()
-        delivery.hold(hook, [call])  # first: what is open must be ended, whatever fails from here on
-        delivery.enter(call)
 
     def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
         """Give the span of a message that is held to a block; ``None`` when it is held no more."""

@@ -164,7 +164,8 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
                 and type(topic) is str
             ):
                 hook = state.hook if state.tracing is tracing else state.bind(tracing)
-                if state.transaction_id is None:
+                transaction: Any = state.transaction  # bound with the hook
+                if transaction.transaction_id is None:
                     recorded = hook.record(topic, value, key, headers, state.leaders)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.record")
