@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from opentelemetry import trace
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+
+# A busy machine is no counterexample: no example is timed.
+settings.register_profile("mqtrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mqtrace")
 
 _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
