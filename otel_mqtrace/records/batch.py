@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
@@ -40,6 +41,10 @@ _MSG_ID: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, 
 _OFFSET_ID: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
 _KEY: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MESSAGING_KAFKA_MESSAGE_KEY, TEXT_VALUE)
 _offset: Final = number_attribute(_LINK_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
+_NUMBERS: Final = {
+    name: number_attribute(_LINK_ATTRIBUTE, name)
+    for name in (semconv.MQTRACE_STORE_TIME, semconv.MESSAGING_MESSAGE_BODY_SIZE)
+}
 _LINK: Final = tag(13)
 _TRACE_ID, _SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
 _NO_ORIGIN: Final = bytes(24)
@@ -278,24 +283,30 @@ def _share(rows: Sequence[BatchRow], columns: _Columns) -> tuple[dict[str, Any],
 def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str, list[Any]]]) -> list[bytes]:
     """Return each message as a link of a ``Span``, with its ids and what it does not share with the others."""
     links: list[bytes] = []
-    cache: dict[tuple[str, Any], bytes] = {}
-    for index, (row, msg_id, offset_id, origin, key) in enumerate(
-        zip(rows, columns.msg_ids, columns.offset_ids, columns.origins, columns.keys, strict=True)
-    ):
+    own_fields = zip(*(_encoded(name, values) for name, values in own), strict=True) if own else repeat(())
+    messages = zip(rows, columns.msg_ids, columns.offset_ids, columns.origins, columns.keys, own_fields, strict=False)
+    for row, msg_id, offset_id, origin, key, fields in messages:
         ids = origin or _NO_ORIGIN
         message, place = msg_id.encode("utf-8", "replace"), offset_id.encode("utf-8", "replace")
-        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _MSG_ID[len(message)], message, _offset(row[1])]
-        parts += (_OFFSET_ID[len(place)], place)
-        if key is not None:
-            parts += (_KEY[len(key)], key)
-        for name, values in own:
-            value = values[index]
-            if value is not None:
-                encoded = cache.get((name, value))
-                if encoded is None:
-                    encoded = cache[name, value] = attribute(_LINK_ATTRIBUTE, name, value)
-                parts.append(encoded)
-        parts.append(_LINK_FLAGS[origin is not None])
-        link = b"".join(parts)
+        key_field = b"" if key is None else _KEY[len(key)] + key
+        link = b"".join(
+            (
+                *(_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]),
+                *(_MSG_ID[len(message)], message, _offset(row[1]), _OFFSET_ID[len(place)], place, key_field),
+                *fields,
+                _LINK_FLAGS[origin is not None],
+            )
+        )
         links += (_LINK, varint(len(link)), link)
     return links
+
+
+def _encoded(name: str, values: Sequence[Any]) -> list[bytes]:
+    """Return one attribute of every message; empty bytes where it has none."""
+    write = _NUMBERS.get(name)
+    if write is not None:
+        return [b"" if value is None else write(value) for value in values]
+    known = {
+        value: b"" if value is None else attribute(_LINK_ATTRIBUTE, name, value) for value in dict.fromkeys(values)
+    }
+    return [known[value] for value in values]
