@@ -201,3 +201,23 @@ def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_p
     assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
     assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
     assert survey_again(PlainEngine(), otlp, ()) is otlp
+
+
+def test_next_batch_of_files_has_a_name_that_no_batch_had_before(tmp_path):
+    ingested = Ingested(tmp_path)
+    assert ingested.next_name() == "files-000000001"
+    for _ in range(2):
+        take(ingested, ingested.next_name(), ["a"])
+    ingested.compact(most_batches=1)
+    assert ingested.next_name() == "files-000000003"
+    assert ingested.sources() == {"a.jsonl"}
+
+
+def test_what_a_killed_run_left_half_written_or_half_removed_goes(tmp_path):
+    ingested = Ingested(tmp_path)
+    take(ingested, "files-000000001", ["a"])
+    ingested.incoming("files-000000002")
+    (tmp_path / "batch=files-000000003" / "native").mkdir(parents=True)
+    ingested.remove_unfinished()
+    assert [path.name for path in tmp_path.iterdir()] == ["batch=files-000000001"]
+    assert ingested.names() == ("files-000000001",)
