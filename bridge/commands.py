@@ -131,7 +131,7 @@ def dialects(
 ) -> int:
     """Show every known writer of the native format, or who can have written given bodies, with the evidence.
 
-    Nothing on the wire names its writer. Each group's records are held against every known one: what is left fits.
+    The wire names no writer: the records of each group are compared with every known writer, and those that fit remain.
 
     Example:
         mqtrace dialects

@@ -1,4 +1,4 @@
-"""A counted loss: one row of a drop ledger, whoever counted it.
+"""A counted loss: one row of a drop ledger.
 
 Readers of ledgers return these, and the drop budget uses them; neither imports the other.
 """

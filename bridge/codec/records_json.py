@@ -176,7 +176,7 @@ class Target:
     def of_record(cls, name: object) -> Target:
         """Return the target that writes a record's own ``dialect`` again, or the nearest one we are willing to write.
 
-        A glued CLOUD record is mended by the default dialect's CLOUD form; an imitator's record becomes Java's.
+        A glued CLOUD record is repaired by the default dialect's CLOUD form; an imitator's record becomes Java's.
         """
         text = str(name)
         channel = AccessChannel.CLOUD if text.endswith(CLOUD_SUFFIX) else AccessChannel.LOCAL

@@ -1,4 +1,4 @@
-"""This module knows the command ``mqtrace demo``: its options, what it prints and its exit code."""
+"""The command mqtrace demo: its options, its output and its exit code."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _expect(status: str, reason: str | None = None) -> Expectation:
 MATCHED: Final = Expectation(frozenset({"MATCHED_EXACT", "MATCHED_NORMALISED"}))
 """What every event without a fault has to be."""
 
-# Nothing here is written down in a ledger: a record that is missing on one side is a loss that nobody explained.
+# Nothing here is written down in a ledger: a record that is missing on one side is an unexplained loss.
 EXPECTED: Final[dict[FaultKind, Expectation]] = {
     FaultKind.DROPPED_NATIVE: _expect("OTLP_ONLY", "UNEXPLAINED"),
     FaultKind.DROPPED_OTLP: _expect("NATIVE_ONLY", "UNEXPLAINED"),
@@ -169,7 +169,7 @@ def _altered_field(fault_kind: FaultKind, event: Event, seed: int) -> str | None
 
 
 _ALTERED_LENGTH: Final = 424242
-_ALTERED_HOST: Final = "203.0.113.7:9092"  # TEST-NET-3: nobody's address
+_ALTERED_HOST: Final = "203.0.113.7:9092"  # TEST-NET-3: an address for documentation
 _ALTERED_WORD: Final = "被改"
 
 # field of a verdict → (the attribute that says it, the altered attribute, the altered field of the model)

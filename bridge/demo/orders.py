@@ -138,7 +138,7 @@ def _message_id(number: int, seed: int) -> str:
 
 ORDERS: Final = "orders"
 PAYMENTS: Final = "payments"
-"""Nobody in the demo reads it: the embedded broker would show aborted messages to any reader."""
+"""No group of the demo reads it: the embedded broker shows aborted messages to any reader."""
 BILLING: Final = "billing"
 SHIPPING: Final = "shipping"
 RETRY_TOPICS: Final = tuple(f"{ORDERS}.{BILLING}.retry.{attempt}" for attempt in range(1, MAX_RETRIES + 1))

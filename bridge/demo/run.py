@@ -59,10 +59,10 @@ __all__ = [
 
 
 class Stages(Protocol):
-    """Somebody who is told about stages as they happen."""
+    """Receives the stages of a run as they happen."""
 
     def stage(self, title: str, total: int | None = None) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a stage of ``total`` steps (``None``: nobody knows) and yield a function that advances it."""
+        """Begin a stage of ``total`` steps (``None``: unknown) and yield a function that advances it."""
         ...
 
 

@@ -22,7 +22,7 @@ __all__ = ["QUIET", "Billing", "CardDeclinedError", "Department", "OrderDesk", "
 
 
 QUIET: Final = logging.getLogger("bridge.demo.kafka")
-"""Where the clients' own log lines go: to whoever configures logging, not to the terminal."""
+"""Where the clients' own log lines go: to the application's logging, not to the terminal."""
 
 _TIMEOUT_S: Final = 30.0
 _DELAY_LEVEL: Final = b"3"
@@ -103,7 +103,7 @@ class CardDeclinedError(Exception):
 
 
 class Tally:
-    """Counts what the departments have handled, so that somebody can wait for it."""
+    """Counts what the departments have handled, so that the run can wait for it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -117,7 +117,7 @@ class Tally:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Hand the error that ended a department to whoever waits."""
+        """Hand the error that ended a department to the waiting run."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
@@ -155,12 +155,12 @@ class Department(threading.Thread):
         )
 
     def run(self) -> None:
-        """Poll and handle until closed; an error ends the thread and reaches whoever waits on the tally."""
+        """Poll and handle until closed; an error ends the thread and reaches the tally."""
         try:
             self._consumer.subscribe(self._topics)
             while not self._closing.is_set():
                 self._serve(self._consumer.poll(_POLL_S))
-        except Exception as error:  # noqa: BLE001  a thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001  the tally is the only way out of a thread
             self._tally.fail(error)
         finally:
             self._consumer.close()
@@ -215,7 +215,7 @@ class Billing:
 
     def _retry(self, message: Any, attempt: int) -> None:
         if attempt == len(RETRY_TOPICS):
-            return  # given up: nobody will ever pay for it
+            return  # given up: it stays unpaid
         kept = [(name, value) for name, value in message.headers() if name != semconv.HEADER_RECONSUME_TIMES]
         headers = [*kept, (semconv.HEADER_RECONSUME_TIMES, str(attempt + 1).encode())]
         self._retries.produce(RETRY_TOPICS[attempt], message.value(), key=message.key(), headers=headers)

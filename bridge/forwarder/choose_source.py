@@ -48,7 +48,7 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     Raises:
         UsageError: not one of ``SOURCE_FORMS``.
         MissingExtraError: a client that is not installed.
-        PeerError: nobody there.
+        PeerError: the source does not answer.
     """
     address = parse_address(source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     if address.kind is Kind.FILES and of_spans:

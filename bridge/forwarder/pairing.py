@@ -1,13 +1,13 @@
 """Join the trace records of one event, and bound how long one half waits for the other.
 
 Theory of operation. A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, that share
-request id and message id. They lie in any order, in different trace messages, on different partitions: the first one
-waits for the second. A send that the broker did not take leaves its own ``Pub``, and another attempt may follow: it
-waits for the accepted one, because only one of them can be the root of the trace. Everything else is an event at once.
+request id and message id. They arrive in any order, in different trace messages, on different partitions: the first one
+waits for the second. A send that the broker refused leaves its own ``Pub``, and another attempt may follow: it waits
+for the accepted one, because only one of them can be the root of the trace. Every other record is an event at once.
 
-Nothing here waits by itself: ``expire`` is told how far the trace topic has been read, in its own time. What has waited
-``timeout_ms`` goes out alone, and what has waited longest when more than ``max_pending`` records wait. Where it lies is
-``held`` until then, so that nobody commits behind it. No I/O and no clock: the same records give the same events,
+The caller tells ``expire`` how far the trace topic has been read, in the topic's own time. A record that has waited
+``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. ``held`` returns the places
+of waiting records: nothing behind them is committed. No I/O and no clock: the same records give the same events,
 whatever their order and their batches.
 """
 

@@ -145,7 +145,7 @@ def _not_consumed(story: MessageTimeline) -> str | None:
     withheld = _is_rolled_back(story) or _undecided(story) or _recalled(story)
     if story.groups or withheld or (story.sends and not _stored(story)):
         return None
-    return "Nobody consumed it in what was searched: no group reads it, none is traced, or it is still waiting."
+    return "No consumer group in what was searched: no group reads it, none is traced, or it is still waiting."
 
 
 def _consumed_early(story: MessageTimeline) -> str | None:

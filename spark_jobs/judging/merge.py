@@ -100,7 +100,7 @@ class Merged:
 
 
 def merge_records(given: Input) -> Merged:
-    """Return what becomes of the rows of a bucket."""
+    """Return the merged rows of a bucket."""
     identities = int(given.identity_of.max(initial=0)) + 1
     parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (given.identity_of, identities))
     # 32 bits: these are held of every row until the last verdict is made.

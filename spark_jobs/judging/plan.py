@@ -81,5 +81,5 @@ class Plan:
 
     @property
     def pairing_ms(self) -> int:
-        """How far apart the two records of an event may start, whoever wrote them."""
+        """How far apart the two records of an event may start, for any pair of writers."""
         return max(one.tolerance_ms["start_ms"] for one in (self, self.other) if one is not None)

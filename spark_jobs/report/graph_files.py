@@ -51,7 +51,7 @@ FATE_MEANINGS: Final = {
     "failed": "every send of it failed",
     "rolled_back": "its transaction was rolled back",
     "uncommitted": "a half message whose transaction was not seen to be committed",
-    "delayed": "a delayed message, whose time nobody can tell",
+    "delayed": "a delayed message, whose time is unknown",
     "recalled": "recalled before its time",
     "reply": "an answer to a request: clients record no delivery of those",
     "unidentified": "its send names no message id and no consumer points at it",

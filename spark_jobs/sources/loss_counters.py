@@ -61,7 +61,7 @@ def series(name: str, labels: Mapping[str, str], resource: Mapping[str, str]) ->
 def increments(points: Iterable[Point]) -> Iterator[Increment]:
     """Yield what each series counted, in the order of series and time; nothing where it did not grow.
 
-    Readings without a time are of one moment each, nobody knows which: of several the largest stands. A reading given
+    Readings without a time are each of one unknown moment: of several the largest stands. A reading given
     twice counts once.
     """
     found: defaultdict[Series, set[Point]] = defaultdict(set)

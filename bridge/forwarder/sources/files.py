@@ -204,7 +204,7 @@ class SpanFilesSource:
             if key is not None and number <= self._read.get(key, 0):
                 continue
             if key is not None:
-                self._read[key] = number  # before it is yielded: whoever has it may commit at once
+                self._read[key] = number  # before it is yielded: the caller may commit at once
             if isinstance(item, Bad):
                 self.bad_bodies += 1
             else:
