@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
-__all__ = ["ConsumerState", "KafkaConsumerState", "TaskConsumerState", "owners_of"]
+__all__ = ["ConsumerState", "KafkaConsumerState", "TaskConsumerState"]
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -109,7 +109,7 @@ class KafkaConsumerState(ConsumerState):
         left = self.explicit.is_on and self.explicit.expect_blocks(len(received))
         calls = [] if left else hook.before(received, batch=batch)
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
-        owners = calls if len(calls) == len(received) == 1 else owners_of(calls, len(received))
+        owners = calls if len(calls) == len(received) == 1 else _owners_of(calls, len(received))
         awaited = {index for index, each in enumerate(received) if tracing.is_traced(each.topic)} if left else _NONE
         self._registry.add(messages, received, self.number, owners, awaited)
         if self.settles:
@@ -132,8 +132,7 @@ class KafkaConsumerState(ConsumerState):
         return taken
 
 
-def owners_of(calls: Sequence[ProcessSpan], messages: int) -> list[ProcessSpan | None]:
-    """Return the call of each message by its index."""
+def _owners_of(calls: Sequence[ProcessSpan], messages: int) -> list[ProcessSpan | None]:
     owners: list[ProcessSpan | None] = [None] * messages
     for call in calls:
         for index in call.indexes:

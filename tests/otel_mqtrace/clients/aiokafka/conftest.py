@@ -1,4 +1,4 @@
-"""This module knows what the tests of aiokafka share: our instrumentor for it, on the same strict spans."""
+"""The instrumentor of aiokafka, on the strict spans of every test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the parts of every test of the RocketMQ client: a proxy that speaks gRPC, and its clients."""
+"""The parts of every test of the RocketMQ client: a proxy that speaks gRPC, and its clients."""
 
 from __future__ import annotations
 
