@@ -76,7 +76,8 @@ def _run(command: list[str], environment: dict[str, str], cwd: Path | None = Non
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=cwd
     )
-    assert done.returncode in {0, 1}, done.stderr[-3000:]  # a gate may fail: the recording has losses
+    told = done.stderr[-3000:] + done.stdout[-3000:]  # spark-submit joins both of Python's into its own output
+    assert done.returncode in {0, 1}, told  # a gate may fail: the recording has losses
 
 
 def _mqtrace(*words: str, **environment: str) -> None:

@@ -1,4 +1,6 @@
 import java.io.FileOutputStream;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
@@ -18,8 +20,14 @@ public class Yarn {
     MiniYARNCluster cluster = new MiniYARNCluster("spark", 1, 1, 1);
     cluster.init(settings);
     cluster.start();
+    Configuration own = new Configuration(false); // the other settings are defaults, which would hide those of HDFS
+    for (Map.Entry<String, String> setting : cluster.getConfig()) {
+      if (setting.getKey().startsWith("yarn.")) {
+        own.set(setting.getKey(), cluster.getConfig().get(setting.getKey()));
+      }
+    }
     try (FileOutputStream file = new FileOutputStream(arguments[0])) {
-      cluster.getConfig().writeXml(file);
+      own.writeXml(file);
     }
     System.out.println("YARN is up");
     Thread.currentThread().join();
