@@ -82,7 +82,7 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     ``MqTraceError`` for what the command itself refuses, ``KeyboardInterrupt`` when the user gives up.
     """
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
-    # Only the command that is called gets imported; the list of all is read when somebody asks for it.
+    # Only the command that is called gets imported; the list of all is read when it is shown.
     called = known.get(arguments[0]) if arguments else None
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if called and _VERSION & {*words}:
@@ -190,7 +190,7 @@ def _unavailable(name: str, error: Exception) -> MqTraceError:
     if isinstance(error, MqTraceError):
         return error
     missing = _missing_extra(name, error)
-    return missing or MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to mend it")
+    return missing or MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to fix it")
 
 
 def _missing_extra(name: str, error: Exception) -> MissingExtraError | None:

@@ -3,7 +3,7 @@
 ::
 
     MqTraceError
-    ├── UsageError            a wrong option, path or value; says what, where and how to mend it
+    ├── UsageError            a wrong option, path or value; says what, where and how to fix it
     ├── MissingExtraError     a feature whose ``otel-mqtrace[extra]`` is not installed
     ├── SubinterpreterError   spans cannot be exported outside the main interpreter
     ├── EncodeError           a TraceContext that the chosen dialect cannot say
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class MqTraceError(Exception):
-    """Root of every exception raised on purpose; its text is one line that names the mend."""
+    """Root of every exception raised on purpose; its text is one line that names the fix."""
 
 
 class UsageError(MqTraceError):

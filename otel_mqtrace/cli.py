@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     and whatever fails after one, is the line "interrupted" and 130. Anything else is a defect: one line and 2 as well
     (1 would say that a gate failed), its traceback with ``MQTRACE_DEBUG=1``.
     """
-    if not sys.stderr:  # closed by the caller (2>&-): what is said there nobody hears, and no command need ask
+    if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command

@@ -38,7 +38,7 @@ ENVIRONMENT_PREFIX: Final = "MQTRACE_"
 QUEUE_SIZE: Final = 2048
 BATCH_SIZE: Final = 100
 LINGER_MS: Final = 500
-"""What a lane does when nobody says anything else: RocketMQ's queue and batch, in spans, and linger, in ms."""
+"""Defaults of a lane: RocketMQ's queue and batch, in spans, and its linger, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,7 +219,7 @@ def own_address() -> str:
     """Return the IPv4 address this machine sends from, loopback when it has no network; never asks a name server."""
     try:
         return _sending_address()
-    except OSError:  # kept by nobody: there may be a network, or a free file descriptor, the next time
+    except OSError:  # not kept: there may be a network, or a free file descriptor, the next time
         return "127.0.0.1"
 
 

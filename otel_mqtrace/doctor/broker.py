@@ -61,7 +61,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
                 "kafka_config_refused",
                 f"the client refuses its properties, and every record is lost: {_text(error)}",
                 where="MQTRACE_KAFKA_CONFIG",
-                mend="leave out what librdkafka does not know, and give each property a value it takes",
+                fix="leave out what librdkafka does not know, and give each property a value it takes",
             )
             return
         try:
@@ -72,7 +72,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
                 "broker_unreachable",
                 f"the brokers of the trace topic do not answer: {why}",
                 where="MQTRACE_BOOTSTRAP_SERVERS" if servers is None else "the application's own brokers",
-                mend="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
+                fix="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
             )
             return
         facts: dict[str, Any] = {
@@ -99,7 +99,7 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
             "kafka_config_unreadable",
             f"the client properties cannot be read: {error}",
             where="MQTRACE_KAFKA_CONFIG",
-            mend="name a file of name=value lines that this user can read",
+            fix="name a file of name=value lines that this user can read",
         )
         return None
     if settings.bootstrap_servers:
@@ -134,7 +134,7 @@ def _missing(checkup: Checkup, settings: Settings) -> None:
             "trace_topic_missing",
             f"Kafka can have no topic named {settings.trace_topic!r}: every record is lost",
             where="MQTRACE_TRACE_TOPIC",
-            mend="name one of at most 249 letters, digits, dots, hyphens and underscores",
+            fix="name one of at most 249 letters, digits, dots, hyphens and underscores",
         )
         return
     if settings.create_trace_topic:
@@ -144,7 +144,7 @@ def _missing(checkup: Checkup, settings: Settings) -> None:
         "trace_topic_missing",
         f"there is no topic {settings.trace_topic}: every record is lost",
         where="MQTRACE_TRACE_TOPIC",
-        mend=f"create {settings.trace_topic}, or set MQTRACE_CREATE_TRACE_TOPIC=true",
+        fix=f"create {settings.trace_topic}, or set MQTRACE_CREATE_TRACE_TOPIC=true",
     )
 
 
@@ -171,7 +171,7 @@ def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None
             "trace_topic_compacted",
             "the trace topic is compacted: of records with the same key only the last one stays",
             where=settings.trace_topic,
-            mend="set cleanup.policy=delete on it",
+            fix="set cleanup.policy=delete on it",
         )
     most = str(report.get("max.message.bytes") or "")
     if most.isdigit() and int(most) < settings.max_message_bytes:
@@ -179,7 +179,7 @@ def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None
             "trace_topic_too_small",
             f"the trace topic takes messages of {most} bytes, and ours may have {settings.max_message_bytes}",
             where="MQTRACE_MAX_MESSAGE_BYTES",
-            mend=f"set MQTRACE_MAX_MESSAGE_BYTES below {most}, or raise max.message.bytes of the topic",
+            fix=f"set MQTRACE_MAX_MESSAGE_BYTES below {most}, or raise max.message.bytes of the topic",
         )
 
 
@@ -207,7 +207,7 @@ def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dic
             "clock_skew",
             f"the brokers' clock is {skew_ms:.0f} ms away from this machine's",
             where="the broker that leads the probe's topic",
-            mend="synchronise both by NTP: latencies and the order of records are wrong by as much",
+            fix="synchronise both by NTP: latencies and the order of records are wrong by as much",
         )
     return {"skew_ms": skew_ms, "uncertain_ms": uncertain_ms}
 

@@ -45,7 +45,7 @@ class Finding:
     severity: Literal["error", "warning"]
     what: str
     where: str
-    mend: str
+    fix: str
 
 
 @dataclass(slots=True)
@@ -60,13 +60,13 @@ class Checkup:
         """Whether nothing was found."""
         return not self.findings
 
-    def error(self, code: str, what: str, *, where: str, mend: str) -> None:
+    def error(self, code: str, what: str, *, where: str, fix: str) -> None:
         """Note that messages go unrecorded."""
-        self._note(Finding(code, "error", what, where, mend))
+        self._note(Finding(code, "error", what, where, fix))
 
-    def warning(self, code: str, what: str, *, where: str, mend: str) -> None:
+    def warning(self, code: str, what: str, *, where: str, fix: str) -> None:
         """Note that some messages may go unrecorded, or be recorded twice."""
-        self._note(Finding(code, "warning", what, where, mend))
+        self._note(Finding(code, "warning", what, where, fix))
 
     def _note(self, finding: Finding) -> None:
         if all((finding.code, finding.what) != (each.code, each.what) for each in self.findings):
@@ -145,7 +145,7 @@ def _versions(checkup: Checkup) -> None:
             "client_missing",
             "no client that could be traced is installed",
             where="this environment",
-            mend="pip install 'otel-mqtrace[kafka]'",
+            fix="pip install 'otel-mqtrace[kafka]'",
         )
     if found["confluent-kafka"]:
         _librdkafka(checkup)
@@ -154,7 +154,7 @@ def _versions(checkup: Checkup) -> None:
             "no_distro",
             "nothing here sets up OpenTelemetry's SDK: under opentelemetry-instrument no span is recorded",
             where="entry points opentelemetry_distro, opentelemetry_configurator",
-            mend="pip install opentelemetry-distro, or call trace.set_tracer_provider() in the application",
+            fix="pip install opentelemetry-distro, or call trace.set_tracer_provider() in the application",
         )
 
 
@@ -166,7 +166,7 @@ def _librdkafka(checkup: Checkup) -> None:
             "client_broken",
             f"confluent-kafka is installed but cannot be imported: {error}",
             where="this environment",
-            mend="pip install --force-reinstall confluent-kafka",
+            fix="pip install --force-reinstall confluent-kafka",
         )
         return
     checkup.facts["versions"]["librdkafka"] = libversion()[0]
@@ -178,7 +178,7 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     for said in warnings:
         name = said.split(" ", maxsplit=1)[0].rstrip(":")
         checkup.warning(
-            "setting_wrong", said, where=name, mend="give it one of the values that docs/operations.md names"
+            "setting_wrong", said, where=name, fix="give it one of the values that docs/operations.md names"
         )
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in Settings.__dataclass_fields__}
     checkup.facts["settings"] = _shown(settings, {name for name in environ if name in known})
@@ -188,7 +188,7 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
             "switched_off",
             "tracing is switched off",
             where="MQTRACE_ENABLED",
-            mend="unset MQTRACE_ENABLED, or set it to true",
+            fix="unset MQTRACE_ENABLED, or set it to true",
         )
     return settings
 
@@ -210,7 +210,7 @@ def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) ->
                 "setting_unknown",
                 f"there is no setting {variable}; it is ignored",
                 where=variable,
-                mend=f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md",
+                fix=f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md",
             )
 
 
@@ -225,7 +225,7 @@ def _exporters(checkup: Checkup, settings: Settings) -> None:
                 "exporter_missing",
                 f"there is no exporter {name!r} in this environment",
                 where="MQTRACE_EXPORTERS",
-                mend=f"name one of {', '.join(sorted(known)) or 'the installed ones (there is none)'}",
+                fix=f"name one of {', '.join(sorted(known)) or 'the installed ones (there is none)'}",
             )
             continue
         try:
@@ -235,7 +235,7 @@ def _exporters(checkup: Checkup, settings: Settings) -> None:
                 "exporter_broken",
                 f"the exporter {name!r} cannot be loaded: {error}",
                 where=f"entry point {known[name].value}",
-                mend="install what it lacks: pip install 'otel-mqtrace[kafka,otlp]'",
+                fix="install what it lacks: pip install 'otel-mqtrace[kafka,otlp]'",
             )
 
 
@@ -248,12 +248,12 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "entry_point_missing",
             "opentelemetry-instrument does not find mqtrace: its entry points are not installed",
             where=f"entry points {_INSTRUMENTORS}",
-            mend="pip install --force-reinstall --no-deps otel-mqtrace",
+            fix="pip install --force-reinstall --no-deps otel-mqtrace",
         )
     off = [name for name in (*sorted(each for each in found if each.startswith(_OURS)), "*") if name in disabled]
     if off:
         checkup.error(
-            "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, mend="take it off that list"
+            "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, fix="take it off that list"
         )
     for client, neighbours in INSTRUMENTATIONS.items():
         for each in neighbours if _installed(client) else ():
@@ -263,7 +263,7 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
                     f"{each.name} of {client} is installed and not switched off: where it is started, "
                     "mqtrace steps back for it",
                     where=each.distribution,
-                    mend=f"set {each.switched_off_by}",
+                    fix=f"set {each.switched_off_by}",
                 )
 
 
@@ -281,14 +281,14 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "sdk_disabled",
             "OpenTelemetry's SDK is switched off",
             where="OTEL_SDK_DISABLED",
-            mend="unset OTEL_SDK_DISABLED",
+            fix="unset OTEL_SDK_DISABLED",
         )
     if environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in {"always_off", "parentbased_always_off"}:
         checkup.error(
             "sampled_out",
             "the sampler drops every trace that begins here",
             where="OTEL_TRACES_SAMPLER",
-            mend="set it to parentbased_always_on, or parentbased_traceidratio with OTEL_TRACES_SAMPLER_ARG",
+            fix="set it to parentbased_always_on, or parentbased_traceidratio with OTEL_TRACES_SAMPLER_ARG",
         )
     _propagators(checkup, environ)
     path = environ.get("OTEL_CONFIG_FILE")
@@ -297,7 +297,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "config_file_missing",
             "the declarative configuration is not there: OpenTelemetry starts without any",
             where="OTEL_CONFIG_FILE",
-            mend="name a file that exists",
+            fix="name a file that exists",
         )
 
 
@@ -313,7 +313,7 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
                 "no_propagator",
                 NO_PROPAGATOR,
                 where="OTEL_CONFIG_FILE",
-                mend="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
+                fix="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
             )
         return
     propagators = {name.strip() for name in environ.get("OTEL_PROPAGATORS", "tracecontext,baggage").split(",")}
@@ -322,7 +322,7 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "no_propagator",
             NO_PROPAGATOR,
             where="OTEL_PROPAGATORS",
-            mend="set OTEL_PROPAGATORS=tracecontext,baggage",
+            fix="set OTEL_PROPAGATORS=tracecontext,baggage",
         )
 
 
@@ -350,7 +350,7 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
                 f"{name}_not_writable",
                 f"{_WRITTEN[name]} cannot be written to {directory}: {problem}",
                 where=f"MQTRACE_{name.upper()}_DIR",
-                mend="let this user write there, or name another directory",
+                fix="let this user write there, or name another directory",
             )
 
 
@@ -387,12 +387,12 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
             "otlp_unreachable",
             f"the OTLP endpoint {shown} does not take spans: {problem}",
             where="OTEL_EXPORTER_OTLP_ENDPOINT",
-            mend="start the Collector, name its address, or set OTEL_TRACES_EXPORTER=none to send nothing there",
+            fix="start the Collector, name its address, or set OTEL_TRACES_EXPORTER=none to send nothing there",
         )
 
 
 def _default_exporter() -> str:
-    """opentelemetry-distro sends spans by OTLP when nobody says otherwise; without it nothing is sent."""
+    """opentelemetry-distro sends spans by OTLP by default; without it nothing is sent."""
     return "otlp" if any(point.name == "distro" for point in entry_points(group="opentelemetry_distro")) else "none"
 
 
@@ -420,7 +420,7 @@ def _connect(endpoint: str) -> str | None:
 
 
 def _ask_over_http(endpoint: str) -> str | None:
-    """An empty body is a request for no spans; whatever status comes back, somebody is there."""
+    """An empty body is a request for no spans; any status shows a server that answers."""
     if urlsplit(endpoint).scheme not in _PORTS:
         return "it is not an http or https address"
     headers = {"Content-Type": "application/x-protobuf"}

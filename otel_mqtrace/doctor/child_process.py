@@ -74,7 +74,7 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
             "not_instrumented",
             "the command never switched mqtrace on",
             where="the command",
-            mend="start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
+            fix="start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
         )
         return None
     for each in reports:
@@ -85,14 +85,14 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
             "client_missing",
             "no client that could be traced is installed",
             where="the command",
-            mend="pip install 'otel-mqtrace[kafka]' into its environment",
+            fix="pip install 'otel-mqtrace[kafka]' into its environment",
         )
     elif _INSTRUMENTED not in outcomes and checkup.healthy:
         checkup.error(
             "not_instrumented",
             "no client was instrumented",
             where="the command",
-            mend="pip install 'otel-mqtrace[kafka]' into its environment",
+            fix="pip install 'otel-mqtrace[kafka]' into its environment",
         )
     return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 
@@ -108,13 +108,13 @@ def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
         else:
             _not_at_work(checkup, name, client["outcome"], process)
     for why in report["refused_exporters"].values():
-        mend = "install what it lacks, or name another in MQTRACE_EXPORTERS"
-        checkup.error("exporter_not_attached", why, where=process, mend=mend)
+        fix = "install what it lacks, or name another in MQTRACE_EXPORTERS"
+        checkup.error("exporter_not_attached", why, where=process, fix=fix)
     if at_work:
         _recording(checkup, report, at_work, process)
     for warning in report["warnings"]:
         if not _is_found(checkup, warning):
-            checkup.warning("warned", f"it warned: {warning}", where=process, mend="do what the warning says")
+            checkup.warning("warned", f"it warned: {warning}", where=process, fix="do what the warning says")
 
 
 _EXPLAINED: Final = {
@@ -129,7 +129,7 @@ _EXPLAINED: Final = {
 def _is_found(checkup: Checkup, warning: str) -> bool:
     """Whether a finding says already what the process warned of."""
     findings = checkup.findings
-    if any(warning in each.what or warning in each.mend for each in findings):
+    if any(warning in each.what or warning in each.fix for each in findings):
         return True
     return any(_EXPLAINED.get(each.code, warning + ".") in warning for each in findings)
 
@@ -143,18 +143,18 @@ def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> N
             "stepped_back",
             f"mqtrace stepped back: {rest} wraps the client already",
             where=where,
-            mend="switch the other one off, or set MQTRACE_ON_CONFLICT=wrap",
+            fix="switch the other one off, or set MQTRACE_ON_CONFLICT=wrap",
         )
     elif kind == "broken_client":
         checkup.error(
             "client_broken",
             f"{client} cannot be imported: {rest}",
             where=where,
-            mend=f"mend what it lacks, or pip install --force-reinstall {client}",
+            fix=f"fix what it lacks, or pip install --force-reinstall {client}",
         )
     elif kind == "switched_off":
         checkup.error(
-            "switched_off", "tracing is switched off", where=process, mend="unset MQTRACE_ENABLED, or set it to true"
+            "switched_off", "tracing is switched off", where=process, fix="unset MQTRACE_ENABLED, or set it to true"
         )
 
 
@@ -168,7 +168,7 @@ _UNTRACED: Final = {
     "untraceable": (
         "untraceable_class",
         "warning",
-        "{name} cannot be traced: it shows no place for headers, lets nobody change it, or is not in this client",
+        "{name} cannot be traced: it has no place for headers, cannot be replaced, or is not in this client",
         "let its produce take headers and on_delivery (or *args, **kwargs), and its objects have a __dict__",
     ),
     "classes_made_later": (
@@ -190,14 +190,14 @@ _UNTRACED: Final = {
         "switch one of the two off",
     ),
 }
-"""What a survey tells → code, severity, words, mend."""
+"""What a survey tells → code, severity, words, fix."""
 
 
 def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> None:
-    for kind, (code, severity, what, mend) in _UNTRACED.items():
+    for kind, (code, severity, what, fix) in _UNTRACED.items():
         note = checkup.error if severity == "error" else checkup.warning
         for name in survey.get(kind, ()):
-            note(code, what.format(name=name), where=where, mend=mend)
+            note(code, what.format(name=name), where=where, fix=fix)
 
 
 def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
@@ -206,7 +206,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             "ended_abruptly",
             "the process ended without its exit handlers: spans still queued are lost, and what it did is not known",
             where=where,
-            mend="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
+            fix="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
         )
     for client in at_work:
         if not client["records"]:
@@ -214,7 +214,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
                 "no_provider",
                 f"no span is recorded: the TracerProvider is {client['provider']}, and no SDK was set up",
                 where=where,
-                mend="install opentelemetry-distro and use opentelemetry-instrument, "
+                fix="install opentelemetry-distro and use opentelemetry-instrument, "
                 "or call trace.set_tracer_provider()",
             )
     if not any(client["records"] for client in at_work):
@@ -224,7 +224,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             "no_propagator",
             NO_PROPAGATOR,
             where=where,
-            mend="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
+            fix="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
         )
     lanes = [lane for processor in report["processors"] for lane in processor.items()]
     for lane, account in lanes:
@@ -235,14 +235,14 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
                 "unrecorded",
                 f"{count} never became a span: {reason}",
                 where=where,
-                mend="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
+                fix="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
             )
     if lanes and report["ended"] and not any(account["offered"] for _, account in lanes):
         checkup.warning(
             "nothing_recorded",
             "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
             where=where,
-            mend="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
+            fix="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
         )
 
 
@@ -255,7 +255,7 @@ def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Seq
             "spans_lost",
             f"{lane} lost spans ({said}) of {account['offered']}",
             where=where,
-            mend="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
+            fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None
             else f"its log says: {why}",
         )

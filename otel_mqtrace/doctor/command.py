@@ -25,7 +25,7 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON: healthy, findings, facts.")] = False,
 ) -> int:
-    """Say what is instrumented and what silently is not, what does not answer, and how to mend it.
+    """Say what is instrumented and what silently is not, what does not answer, and how to fix it.
 
     Without a command it looks at this environment. With one, it runs it unchanged and then tells what went untraced in
     it: names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means
@@ -51,8 +51,8 @@ def doctor(
             code, reports = run_command(command, os.environ)
         except UsageError as error:
             if as_json:
-                mend = "name a program that is there"
-                checkup.error("command_not_started", str(error), where="the command", mend=mend)
+                fix = "name a program that is there"
+                checkup.error("command_not_started", str(error), where="the command", fix=fix)
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
@@ -83,11 +83,11 @@ def _print(report: Mapping[str, Any]) -> None:
         console.print("[green]healthy[/green]: nothing was found")
         return
     findings = Table(title="Findings", title_justify="left", show_lines=True)
-    for name in ("what", "where", "mend"):
+    for name in ("what", "where", "fix"):
         findings.add_column(name, overflow="fold")
     for each in report["findings"]:
         findings.add_row(
-            *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["mend"]))
+            *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["fix"]))
         )
     print_table(findings, console)
 

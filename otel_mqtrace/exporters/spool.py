@@ -96,7 +96,7 @@ class Spool:
         return sum(segment.waiting_bytes for segment in self._segments)
 
     def adopt(self) -> None:
-        """Take over the segments nobody holds, oldest first; one that cannot be read is told and left alone."""
+        """Take over the segments that no process holds, oldest first; report and skip one that cannot be read."""
         with self._used():
             held = {segment.path for segment in self._segments}
             try:
@@ -162,7 +162,7 @@ class Spool:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        if self._pid != os.getpid():  # whoever uses it did not tell of a fork: two would write into one file
+        if self._pid != os.getpid():  # a fork that was not announced: two processes would write into one file
             self.after_fork()
         with self._lock:
             yield
@@ -215,7 +215,7 @@ class Spool:
         return self._own
 
     def _created(self) -> Segment:
-        self._directory.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        self._directory.mkdir(parents=True, exist_ok=True)  # another process may have removed it
         while True:
             # A container's process often has the name and number of the one before it, and its files are still here.
             self._number = max(self._number + 1, self._clock.wall_ns())

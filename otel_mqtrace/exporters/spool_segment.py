@@ -4,7 +4,7 @@ A frame, in bytes::
 
     state (1 byte: 0 waits, 1 was taken) · contexts · bytes of keys · bytes of value · CRC-32 of both · keys · value
 
-A torn tail ends a segment: it was being written when the process died, and nobody had been told that it is safe.
+A torn tail ends a segment: it was being written when the process died, and its writer had not confirmed it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Segment:
 
     @property
     def unlinked(self) -> bool:
-        """Whether somebody removed the file: what is written to it now nobody could adopt."""
+        """Whether the file was removed: no process could adopt what is written to it now."""
         return os.fstat(self.fd).st_nlink == 0
 
     def load(self) -> int:

@@ -66,7 +66,7 @@ def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
             with path.open("rb") as file:
                 if path.stat().st_size and claim(file):
                     adopted.append(_finish(path, file, native_directory(landing)))
-        except (OSError, ValueError, KeyError):  # finished by somebody else in between, or not ours
+        except (OSError, ValueError, KeyError):  # finished by another process in between, or not ours
             continue
     return tuple(adopted)
 
@@ -114,7 +114,7 @@ class JsonLinesPart:
         self._file = path.open("xb", buffering=0)
         self._good_bytes = 0
         self._torn = False
-        claim(self._file)  # nobody else can hold it: it is new, and an empty file is left alone
+        claim(self._file)  # no other process can hold it: it is new, and an empty file is left alone
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
         """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""

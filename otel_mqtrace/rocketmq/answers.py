@@ -86,7 +86,7 @@ def sent(message: Outgoing, answer: Command) -> Sent:
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
-    """Whether ``message`` was rightly found: the index goes by hashes of topic and key."""
+    """Whether ``message`` was rightly found: the index holds hashes of topic and key."""
     known = message.properties
     return message.topic == topic and (
         key in known.get(semconv.HEADER_KEYS, "").split(KEY_SEPARATOR) or key == known.get(semconv.HEADER_UNIQ_KEY)

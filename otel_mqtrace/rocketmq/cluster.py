@@ -98,8 +98,8 @@ class Cluster:
         """Return the answer to ``question``.
 
         Raises:
-            RefusedError: the answer is a refusal; nobody else is asked.
-            PeerError: nobody answers.
+            RefusedError: the answer is a refusal; no other server is asked.
+            PeerError: no server answers.
         """
         [answer] = self.ask_all([question], deadline)
         if isinstance(answer, PeerError):

@@ -108,7 +108,7 @@ PULLED: Final = frozenset(
 )
 """Answers to a pull that tell where to go on, with messages or without."""
 
-_MENDS: Final[Mapping[int, str]] = {
+_FIXES: Final[Mapping[int, str]] = {
     ResponseCode.NO_PERMISSION: "give the access key the right to this topic and group",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the consumer group (mqadmin updateSubGroup)",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic (mqadmin updateTopic), or traceTopicEnable=true on the brokers",
@@ -124,8 +124,8 @@ class RefusedError(PeerError):
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"
         said = (remark or "no reason given").splitlines()[0]
-        mend = f"; {_MENDS[code]}" if code in _MENDS else ""
-        super().__init__(f"{address} refused {doing}: {code} ({known}): {said}{mend}")
+        fix = f"; {_FIXES[code]}" if code in _FIXES else ""
+        super().__init__(f"{address} refused {doing}: {code} ({known}): {said}{fix}")
         self.address = address
         self.code = code
         self.remark = remark

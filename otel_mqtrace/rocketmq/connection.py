@@ -32,7 +32,7 @@ _MAX_PORT: Final = 65_535
 
 
 class SilentError(PeerError):
-    """No answer came: nobody listens there, the connection broke, or the time was over."""
+    """No answer came: no server listens there, the connection broke, or the time was over."""
 
 
 @dataclass(frozen=True, slots=True)

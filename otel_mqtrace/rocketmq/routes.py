@@ -1,6 +1,6 @@
 """The queues of a topic, from the name servers' ``TopicRouteData`` (apache/rocketmq). No I/O.
 
-Name servers before 4.9.4 write JSON with bare numbers for names; it is mended here before it is read.
+Name servers before 4.9.4 write JSON with bare numbers for names; it is fixed here before it is read.
 """
 
 from __future__ import annotations

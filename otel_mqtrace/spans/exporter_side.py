@@ -62,7 +62,9 @@ class ExporterSide:
         self._batch_size = settings.max_export_batch_size
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
         self.takes_records = bool(getattr(exporter, "takes_records", False))
-        self._export_batches: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
+        # Declared by its class: a stand-in that answers to any name is not asked for it.
+        is_joining = hasattr(type(exporter), "export_batches")
+        self._export_batches: Callable[..., Any] | None = exporter.export_batches if is_joining else None
         self.batches_at_once = max(1, SPANS_AT_ONCE // self._batch_size) if self._export_batches else 1
         component_type = getattr(exporter, "component_type", None)
         self.component_type = component_type if isinstance(component_type, str) else None
@@ -149,7 +151,7 @@ class ExporterSide:
         try:
             with suppress_instrumentation():
                 self._exporter.shutdown(**arguments)
-        except BaseException as error:  # on a thread of ours or at exit nobody could handle it
+        except BaseException as error:  # on our thread or at exit no caller could handle it
             _logger.debug("%s raised during shutdown", self._name, exc_info=error)
 
     def after_fork(self) -> None:

@@ -142,7 +142,7 @@ def _from_bsp(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def fitting_batch(merged: Mapping[str, Any]) -> dict[str, int]:
-    """Shrink a batch that nobody chose together with the queue, instead of refusing to start."""
+    """Shrink a default batch together with the queue, instead of refusing to start."""
     queue_size = merged.get("max_queue_size", LaneSettings.max_queue_size)
     batch_size = merged.get("max_export_batch_size", LaneSettings.max_export_batch_size)
     if batch_size <= queue_size:

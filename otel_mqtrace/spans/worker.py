@@ -50,7 +50,7 @@ class Worker:
         if self.running:
             return True
         if not self._starting.acquire(blocking=False):
-            return True  # somebody else is starting it; waiting here could hold up the application
+            return True  # another thread is starting it; waiting here could hold up the application
         try:
             if not self.running:
                 # Known before it runs: its very first step may have to recognise itself.

@@ -100,7 +100,7 @@ class RecordingExporter(SpanExporter):
     def assert_empty(self) -> None:
         """Fail when any span was not taken."""
         left = [span.name for span in self._spans]
-        assert not left, f"spans that nobody took: {left}"  # noqa: S101 - a test kit asserts
+        assert not left, f"unexpected spans: {left}"  # noqa: S101 - a test kit asserts
 
 
 def recording_provider(exporter: SpanExporter, *, fixed_ids: bool = False) -> TracerProvider:

@@ -203,7 +203,7 @@ def test_the_framing_is_seen_in_the_first_bytes(start, framing):
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
-    """Nothing is printed, the line says what and how to mend it."""
+    """Nothing is printed, the line says what and how to fix it."""
     code, out, err = mqtrace(*arguments)
     assert (code, out) == (2, b"")
     assert err.startswith("mqtrace: error: ")

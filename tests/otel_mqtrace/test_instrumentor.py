@@ -241,7 +241,7 @@ def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic,
 
 
 def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
-    """Without an SDK every span is lost in silence: said at the first one, with the mend, and not again."""
+    """Without an SDK every span is lost in silence: said at the first one, with the fix, and not again."""
     monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
     with caplog.at_level(logging.WARNING):

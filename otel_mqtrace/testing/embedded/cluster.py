@@ -104,7 +104,7 @@ class EmbeddedKafka:
 
     ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
     ``librdkafka`` are the paths of libraries to control it with, best first, instead of those that are found here.
-    Topics nobody created spring up with four partitions at their first use. ``api_keys`` and error codes of the fault
+    A topic is created with four partitions at its first use. ``api_keys`` and error codes of the fault
     injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
 
     Raises ``PeerError`` when it cannot start and for whatever librdkafka refuses.

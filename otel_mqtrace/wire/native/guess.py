@@ -1,8 +1,8 @@
-"""This module knows what a stream of records tells of its writers: which dialects fit, and which map of ordinals.
+"""Find the writers of a stream of records: which dialects fit, and which map of ordinals.
 
-The wire carries neither. A producer or consumer group is one kind of client most of the time, so its records are held
-against each known writer together: whoever cannot have written one of them is out. What is left may be several, and
-then it is said; nothing is decided in silence, and the decoder never changes its reading by itself.
+The wire carries neither. A producer or consumer group is one kind of client most of the time, so its records are
+compared with each known writer together: a writer that cannot have written one of them is excluded. Several may be
+left; the result names all of them, and the decoder never changes its reading by itself.
 """
 
 from __future__ import annotations

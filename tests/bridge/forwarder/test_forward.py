@@ -140,7 +140,7 @@ def test_what_arrives_while_a_topic_is_read_is_landed_once(kafka, tmp_path):
 
 
 def test_what_was_not_committed_is_read_again_by_the_same_source(kafka, tmp_path):
-    """A landing that failed loses nothing, even when the caller only mends the landing."""
+    """A landing that failed loses nothing, even when the caller only fixes the landing."""
     _send(kafka, b"1", b"2")
     (tmp_path / "file").touch()
     with _source(kafka) as source:

@@ -134,7 +134,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, capsysbinary):
-    """What is wrong and how to mend it, and nothing on standard output."""
+    """What is wrong and how to fix it, and nothing on standard output."""
     arguments, reason = WRONG[name]
     code, out, err = _query(capsysbinary, *(argument.replace("LANDING", landing) for argument in arguments))
     assert (code, out) == (2, "")

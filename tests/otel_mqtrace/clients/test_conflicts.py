@@ -63,7 +63,7 @@ def test_the_clients_own_classes_are_nobodys(stranger):
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_ours_steps_back_for_who_replaced_the_names(stranger, instrument, monkeypatch, caplog, name):
-    """As Datadog, SkyWalking and OpenTelemetry do: one warning, with the name and the mend, and nothing is changed."""
+    """As Datadog, SkyWalking and OpenTelemetry do: one warning, with the name and the fix, and nothing is changed."""
     theirs = stranger(SHAPES[name])
     monkeypatch.setattr(confluent_kafka, "Producer", theirs)
     with caplog.at_level(logging.WARNING):

@@ -126,7 +126,7 @@ signal.pause()
 
 
 def test_a_program_that_is_not_there_is_one_line(environment):
-    """What cannot be started, and the mend."""
+    """What cannot be started, and the fix."""
     asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--"]
     done = subprocess.run(
         [*asked, "no-such-program"], env=environment(), capture_output=True, text=True, check=False, timeout=60
@@ -269,7 +269,7 @@ def test_what_the_process_said_of_its_losses_is_the_mend():
     checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
     examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
-    assert checkup.findings[0].mend.endswith("No such configuration property")
+    assert checkup.findings[0].fix.endswith("No such configuration property")
 
 
 def test_the_count_of_untraced_clients_is_told_once(application, ask, kafka, topic):

@@ -51,7 +51,7 @@ def test_what_is_broken_is_found_alone(environment, finding):
     examine_environment(checkup, environment(**BROKEN[finding]))
     (found,) = checkup.findings
     assert found.code == finding
-    assert all((found.what, found.where, found.mend))
+    assert all((found.what, found.where, found.fix))
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_property_the_client_refuses_is_found(ask, kafka, tmp_path):
 
 
 def test_a_name_no_topic_can_have_is_not_to_be_created(kafka):
-    """The mend names what a topic may be called."""
+    """The fix names what a topic may be called."""
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic="bad topic/x"), servers=kafka.bootstrap_servers, probe=False)
     (found,) = checkup.findings
     assert found.code == "trace_topic_missing"
-    assert "create" not in found.mend
+    assert "create" not in found.fix
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")

@@ -1,4 +1,4 @@
-"""What is said of a delivery that fails names the broker, the topic and the setting that mends it."""
+"""What is said of a delivery that fails names the broker, the topic and the setting that fixes it."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_broker_that_comes_back_within_the_deadline_is_used(cluster):
 
 
 def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on(cluster, caplog):
-    """No later time mends an illegal message; one line says so."""
+    """No later time fixes an illegal message; one line says so."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, ResponseCode.MESSAGE_ILLEGAL)
     exporter = exporter_to(cluster)

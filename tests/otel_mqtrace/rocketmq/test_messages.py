@@ -163,9 +163,9 @@ def test_a_message_that_is_cut_off_is_told(length):
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
 def test_properties_survive_but_for_their_separators(properties):
     """Which are written as an underscore."""
-    mended = {_clean(name): _clean(value) for name, value in properties.items()}
-    if len(mended) == len(properties):
-        assert read_properties(encode_properties(properties)) == mended
+    fixed = {_clean(name): _clean(value) for name, value in properties.items()}
+    if len(fixed) == len(properties):
+        assert read_properties(encode_properties(properties)) == fixed
 
 
 def _clean(text):

@@ -162,7 +162,7 @@ def test_absent_numbers_and_flags_are_rocketmqs_initial_values():
 
 
 def test_an_unknown_dialect_lists_the_known_ones():
-    """A wrong name is a usage error whose text is the mend."""
+    """A wrong name is a usage error whose text is the fix."""
     with pytest.raises(UsageError, match=r"unknown dialect '6\.0'.*5\.5\.0"):
         encode_context(PUB, "6.0")
 

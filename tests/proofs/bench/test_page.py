@@ -21,7 +21,7 @@ def _figures(*rows, name="processor", effort=None):
 
 
 def test_the_page_is_made_of_the_figures_kept_beside_it():
-    """`make performance` mends it."""
+    """`make performance` fixes it."""
     assert PAGE.read_text(encoding="utf-8") == page(record.read(KEPT)), "run: make performance"
 
 

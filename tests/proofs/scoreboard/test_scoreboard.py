@@ -52,7 +52,7 @@ def test_the_incumbent_does_what_was_measured(row, seen):
 
 
 def test_the_page_says_what_was_seen(seen):
-    """Both verdicts of every row that is probed; ``make scoreboard`` mends it."""
+    """Both verdicts of every row that is probed; ``make scoreboard`` fixes it."""
     written = verdicts(PAGE.read_text(encoding="utf-8"))
     now = {row.number: tuple(seen[s][row.probe.__name__].word for s in SUBJECTS) for row in ROWS if row.probe}
     assert {number: written.get(number) for number in now} == now, "run: make scoreboard"

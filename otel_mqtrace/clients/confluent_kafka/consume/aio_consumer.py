@@ -3,7 +3,7 @@
 The client polls in a pool thread; the span opens where the message arrives, in the coroutine that awaited it, and is
 current there. The consumer inside, which does the work in the pool, is silent. Several tasks may share one consumer:
 each holds its own messages. Where the poll is a task of its own (``create_task``, ``gather``; ``wait_for`` before
-Python 3.12) the span cannot become current in whoever awaits it, and ends with the next poll of any task.
+Python 3.12) the span cannot become current in the awaiting task, and ends with the next poll of any task.
 """
 
 from __future__ import annotations

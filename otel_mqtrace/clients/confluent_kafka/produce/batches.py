@@ -2,7 +2,7 @@
 
 ``correlate`` records a send per message, ended by its delivery report, which tells the physical id that the consumer
 sees too. ``send_each`` sends each message alone, with headers, and answers as the batch would have. ``leave`` is
-somebody else's business. The rules are those of the client's C code: only a message's ``callback`` counts (not its
+not traced here. The rules are those of the client's C code: only a message's ``callback`` counts (not its
 ``on_delivery``), its ``partition`` does not, a message refused gets an ``_error`` and no call, and once the queue is
 full the rest of the batch is refused unseen.
 """
@@ -125,7 +125,7 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
 @guarded("produce_batch.plan")
 def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan | None:
-    """Decide what becomes of one call, before anything is sent; ``None`` leaves it to the client."""
+    """Decide how to trace one call, before anything is sent; ``None`` leaves it to the client."""
     tracing = _tracing_for(producer)
     batch = None if tracing is None else _read(args, kwargs)
     if tracing is None or batch is None or not tracing.is_traced(batch.topic):
