@@ -63,8 +63,8 @@ class ExporterSide:
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
         self.takes_records = bool(getattr(exporter, "takes_records", False))
         # Declared by its class: a stand-in that answers to any name is not asked for it.
-        is_joining = hasattr(type(exporter), "export_batches")
-        self._export_batches: Callable[..., Any] | None = exporter.export_batches if is_joining else None
+        join: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
+        self._export_batches = join if hasattr(type(exporter), "export_batches") else None
         self.batches_at_once = max(1, SPANS_AT_ONCE // self._batch_size) if self._export_batches else 1
         component_type = getattr(exporter, "component_type", None)
         self.component_type = component_type if isinstance(component_type, str) else None

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import pytest
 from bridge.storage import StorePath, as_path, open_parquet, use_settings
 from spark_jobs.package import main as package
 from spark_jobs.storage import list_files
+from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.clusters import (
     SPARK_HOME,
@@ -221,9 +221,7 @@ def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(sto
     command = [str(Path(sys.executable).with_name("mqtrace")), *words]
     native = as_path(landing) / "native"
     running = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + LONGEST_S
-    while not list(native.glob("date=*/part-*")) and time.monotonic() < until and running.poll() is None:
-        time.sleep(0.05)
+    until(lambda: list(native.glob("date=*/part-*")) or running.poll() is not None, bool, patience_s=LONGEST_S)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     for manifest in native.glob("_manifest/*.json"):  # as if killed between a part and its counts
@@ -269,9 +267,7 @@ def test_day_with_a_hot_message_survives_a_killed_executor_on_a_store(store, els
 
 def _kill_one_executor(out: Any, logs: Path) -> None:
     """Kill an executor once the events are being judged, which is while they are shuffled."""
-    until = time.monotonic() + LONGEST_S
-    while not any(out.glob(".work-*/judged")) and not any(out.glob(".work-*/*/files-*")) and time.monotonic() < until:
-        time.sleep(0.2)
+    until(lambda: any(out.glob(".work-*/judged")) or any(out.glob(".work-*/*/files-*")), bool, patience_s=LONGEST_S)
     for directory in Path("/proc").iterdir():
         if directory.name.isdecimal():
             try:

@@ -18,7 +18,7 @@ import pyspark
 
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
-from tests.peers.peer import free_ports
+from tests.peers.peer import free_ports, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,12 +170,14 @@ def _java(jars: Path) -> tuple[str, ...]:
 
 def _answers(url: str | Request, log: Path) -> None:
     """Wait until a server answers; what its log says instead is the error."""
-    until = time.monotonic() + STARTS_WITHIN_S
-    while time.monotonic() < until:
+
+    def is_up() -> bool:
         with suppress(OSError), urlopen(url, timeout=10):
-            return
-        time.sleep(0.3)
-    raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
+            return True
+        return False
+
+    if not until(is_up, bool, patience_s=STARTS_WITHIN_S):
+        raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
 
 
 @contextmanager
@@ -202,8 +204,8 @@ def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[tu
 def _said(running: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
     """Wait until a log says it; what it said instead is the error."""
     process, log = running
-    until = time.monotonic() + STARTS_WITHIN_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < deadline:
         found = re.search(pattern, log.read_text(errors="replace"))
         if found:
             return found[1]
