@@ -192,11 +192,12 @@ def add_patterns(parts: Iterable[Patterns], *, malformed: int = 0, scopes: Itera
         scopes: per side the records that are no verdict's, by why they are out of scope.
     """
     tally = Tally()
-    for part in parts:
-        for row in part.rows:
-            _add(tally, row)
-        for (name, verdict), count in part.fields.items():
-            tally.fields[name][verdict] += count
+    every = list(parts)
+    # Sorted, so that names come in one order, however the events lay in buckets.
+    for row in sorted((row for part in every for row in part.rows), key=_in_words):
+        _add(tally, row)
+    for (name, verdict), count in sorted(pair for part in every for pair in part.fields.items()):
+        tally.fields[name][verdict] += count
     if malformed:
         tally.status[Status.MALFORMED.value] += malformed
     for counts in scopes:
@@ -206,6 +207,10 @@ def add_patterns(parts: Iterable[Patterns], *, malformed: int = 0, scopes: Itera
             if scope == Reason.TRACE_TRAFFIC.value:
                 tally.reason[scope] += count
     return tally
+
+
+def _in_words(row: dict[str, Any]) -> list[str]:
+    return [str(row[name]) for name in _WORDS]
 
 
 def _add(tally: Tally, row: dict[str, Any]) -> None:

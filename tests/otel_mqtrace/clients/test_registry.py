@@ -192,7 +192,7 @@ def test_asking_does_not_fail_while_something_is_made(impatient):
         alive.add(thing)
         return thing
 
-    _while_others_come_and_go(come, alive.all, times=2_000)
+    _while_others_come_and_go(come, alive.all, times=400)
 
 
 def test_what_is_gone_is_not_among_what_exists():
