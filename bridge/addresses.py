@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import itertools
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +29,7 @@ __all__ = [
     "expand_files",
     "match_paths",
     "parse_address",
+    "reads_tree",
     "root_of",
 ]
 
@@ -89,7 +92,7 @@ def _parse(text: str) -> Address:
     if not colon:
         path = text.removeprefix("files:")
         if not path:
-            raise UsageError("files: names no directory; write files:DIR")
+            raise UsageError("the source is empty: write a file, a directory or a topic")
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
         return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
@@ -124,6 +127,8 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
 def _expand(path: str) -> tuple[list[AnyPath], bool]:
     named = as_path(path)
     if named.is_dir():
+        if isinstance(named, Path) and not os.access(named, os.R_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a glob below it would match nothing
         return data_files(named), False
     if named.exists():
         return [named.resolve()], True
@@ -150,6 +155,16 @@ def root_of(path: str) -> AnyPath:
         return named
     plain = itertools.takewhile(lambda part: not _GLOB_MAGIC & set(part), named.parts[:-1])
     return named.parent if named.is_file() else type(named)(*plain)
+
+
+def reads_tree(path: str) -> bool:
+    """Return whether a path of :attr:`Kind.FILES` reads directories whole, and so what is later written below them.
+
+    One file, or a pattern of file names such as ``*.jsonl``, reads nothing but what it names.
+    """
+    named = as_path(path)
+    is_pattern = bool(_GLOB_MAGIC & set(path))
+    return named.is_dir() or (is_pattern and ("**" in named.parts or not named.suffix))
 
 
 def data_files(directory: AnyPath) -> list[AnyPath]:

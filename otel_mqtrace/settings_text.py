@@ -105,6 +105,13 @@ def _text(value: object) -> str:
     return text
 
 
+def _directory(value: object) -> str:
+    text = _text(value)
+    if "://" in text:
+        raise ValueError("a directory of this machine was expected")
+    return text
+
+
 def _client_properties(value: object) -> str | dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
@@ -135,7 +142,7 @@ READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "namesrv": _text,
     "rocketmq_access_key": _text,
     "rocketmq_secret_key": _text,
-    "landing_dir": _text,
+    "landing_dir": _directory,
     "dialect": one_of(*DIALECTS),
     "region_id": _text,
     "region_name": _text,
@@ -144,7 +151,7 @@ READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "queue_size": _positive,
     "batch_size": _positive,
     "linger_ms": _positive,
-    "ledger_dir": _text,
+    "ledger_dir": _directory,
     "max_message_bytes": _positive,
     "process_context": one_of("auto", "link", "parent", "both"),
     "process_spans": one_of("auto", "explicit"),
@@ -164,7 +171,7 @@ READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "client_metrics": _flag,
     "client_metrics_interval_ms": _positive,
     "create_trace_topic": _flag,
-    "spool_dir": _text,
+    "spool_dir": _directory,
     "spool_bytes": _up_to(_MOST_BYTES),
     "on_conflict": one_of("step_back", "wrap"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.addresses import Kind, data_files, expand_files, parse_address
+from bridge.addresses import Kind, data_files, expand_files, parse_address, reads_tree
 from otel_mqtrace._errors import UsageError
 
 
@@ -53,3 +53,9 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
     assert expand_files(str(wanted[0])) == ([wanted[0]], True)
     with pytest.raises(UsageError, match="no such file, directory or match"):
         expand_files(str(tmp_path / "missing"))
+
+
+def test_only_a_directory_or_a_pattern_of_directories_reads_what_is_written_later(tmp_path):
+    (tmp_path / "one.jsonl").touch()
+    trees = {"": True, "one.jsonl": False, "missing.jsonl": False, "*.jsonl": False, "*": True, "**/*.jsonl": True}
+    assert {name: reads_tree(str(tmp_path / name)) for name in trees} == trees

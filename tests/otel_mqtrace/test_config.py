@@ -203,3 +203,10 @@ def test_shares_that_are_none_are_told_as_what_was_expected(caplog, monkeypatch,
 def test_an_address_is_shown_without_user_and_password(text, shown):
     """Nothing else of it is hidden."""
     assert without_password(text) == shown
+
+
+def test_landing_directory_that_is_a_url_is_refused(caplog, monkeypatch):
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    settings = Settings.from_env({"landing_dir": "s3a://bucket/landing"}, environ={})
+    assert settings.landing_dir == "mqtrace-landing"
+    assert "a directory of this machine was expected" in caplog.text

@@ -52,6 +52,13 @@ def test_long_topic_is_folded_on_a_terminal_and_never_cut(width):
     assert "[bold]" in "".join(line.split("│")[2].strip() for line in table.splitlines() if line.startswith("│"))
 
 
+def test_input_that_is_cut_off_is_named_before_the_losses():
+    made = result()
+    cut = replace(made.inputs, otlp=replace(made.inputs.otlp, truncated_tails=1))
+    text = printed(replace(made, inputs=cut))
+    assert text.index("cut off at the end: 1 otlp input") < text.index("The native trace lacks")
+
+
 def test_long_topic_is_whole_and_unboxed_in_a_pipe():
     name = "a-topic-" + "with-a-long-name-" * 4
     text = _printed_with_group(name, width=10_000, terminal=False)
