@@ -79,7 +79,7 @@ def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
 
 
 @pytest.mark.parametrize(
-    ("rows", "cores", "buckets"), [(10, 2, 1), (50_000, 2, 2), (1_000_000, 2, 25), (10**9, 2, 2000)]
+    ("rows", "cores", "buckets"), [(10, 2, 1), (50_000, 2, 2), (1_000_000, 2, 32), (10**9, 2, 2000)]
 )
 def test_buckets_fit_a_worker_and_busy_the_cores(tmp_path, rows, cores, buckets):
     path = tmp_path / "events.parquet"
