@@ -47,7 +47,6 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("module", FORBIDDEN)
 def test_importing_a_module_loads_nothing_heavier_than_its_job_needs(module):
-    """Seen from a fresh interpreter, after the import."""
     names = FORBIDDEN[module]
     code = f"import sys, {module}; print(*(n for n in {names!r} if n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

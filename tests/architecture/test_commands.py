@@ -13,7 +13,6 @@ COMMANDS = sorted(entry_points(group="mqtrace.commands"), key=lambda entry: entr
 
 
 def test_there_are_commands_at_all():
-    """The entry points of the installed distribution are seen."""
     assert {"demo", "decode", "reconcile"} <= {entry.name for entry in COMMANDS}
 
 
@@ -26,7 +25,6 @@ def test_a_command_s_options_are_types_at_run_time(entry):
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
 def test_a_command_s_help_shows_an_example_of_itself(entry):
-    """Asked as a user asks, in a process of its own."""
     ask = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", entry.name, "--help"]
     done = subprocess.run(ask, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,6 @@ def _unit():
 
 
 def _parsed(words):
-    """What the real command makes of its words: it refuses an option that does not exist."""
     (entry,) = entry_points(group="mqtrace.commands", name=words[0])
     app = typer.Typer()
     app.command()(entry.load())
@@ -46,7 +45,6 @@ def _parsed(words):
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_container_of_ours_starts_a_command_that_exists(name):
-    """Its words are options of the command, with values of their types."""
     options = _parsed(SERVICES[name]["command"])
     assert options["landing"].is_relative_to("/landing")
     assert SERVICES[name]["volumes"] == ["landing:/landing"]
@@ -54,13 +52,11 @@ def test_a_container_of_ours_starts_a_command_that_exists(name):
 
 
 def test_an_option_that_does_not_exist_would_be_found():
-    """The check above can fail."""
     with pytest.raises(Exception, match="No such option"):
         _parsed(["forward", "--source=files:.", "--no-such-option=1"])
 
 
 def test_the_services_know_each_other():
-    """Who is waited for, spoken to or mounted is there."""
     for service in SERVICES.values():
         assert ("image" in service) != ("build" in service)
         assert set(service.get("depends_on", {})) <= set(SERVICES)
@@ -74,7 +70,6 @@ def test_the_services_know_each_other():
 
 
 def test_the_collector_is_told_everything_that_its_configuration_asks_for():
-    """What has no default comes from the compose file; where ours send to is where it listens."""
     yaml.safe_load(COLLECTOR)
     asked = set(re.findall(r"\$\{env:(\w+)\}", COLLECTOR))
     assert asked == set(SERVICES["collector"]["environment"])
@@ -107,13 +102,11 @@ RUN_BY = {
 
 
 def _instructions():
-    """The container file's instructions and their words; none of them goes on over several lines."""
     lines = [line for line in CONTAINERFILE.splitlines() if line and not line.startswith("#")]
     return [tuple(line.split(" ", 1)) for line in lines]
 
 
 def test_every_command_of_the_files_is_accounted_for():
-    """A command that is added needs a test that runs it, or a reason."""
     found = {(name, words.split()[0]) for name, words in _instructions() if name == "RUN"}
     found |= {(name, json.loads(words)[0]) for name, words in _instructions() if name in {"CMD", "ENTRYPOINT"}}
     found |= {
@@ -126,7 +119,6 @@ def test_every_command_of_the_files_is_accounted_for():
 
 
 def test_images_are_public_ones():
-    """Of no registry but the default one."""
     images = [service["image"] for service in SERVICES.values() if "image" in service]
     images += [words for name, words in _instructions() if name == "FROM"]
     assert {image.partition(":")[0] for image in images} <= PUBLIC_IMAGES
@@ -145,7 +137,6 @@ def test_the_landing_is_made_as_the_container_file_makes_it(tmp_path):
 
 
 def test_the_forwarder_starts_as_in_its_container(tmp_path):
-    """Entrypoint, words and environment of the files; the topic is a file, and nothing receives spans."""
     (entrypoint,) = [json.loads(words) for name, words in _instructions() if name == "ENTRYPOINT"]
     words = [word for word in SERVICES["forwarder"]["command"] if not word.startswith("--otlp-endpoint")]
     places = {"kafka://kafka:9092/RMQ_SYS_TRACE_TOPIC": f"files:{tmp_path / 'in'}", "/landing": str(tmp_path / "out")}
@@ -166,14 +157,12 @@ def test_the_forwarder_starts_as_in_its_container(tmp_path):
 
 
 def test_everything_that_the_container_file_copies_is_there():
-    """And the extras that it installs exist."""
     copied = re.findall(r"^COPY (.+) \S+$", CONTAINERFILE, re.MULTILINE)
     assert [path for line in copied for path in line.split() if not (ROOT / path).exists()] == []
     assert re.findall(r"/src\[([a-z,]+)\]", CONTAINERFILE) == ["cli,kafka,otlp"]
 
 
 def test_the_unit_starts_the_same_command():
-    """Its variables are those that its head tells to set, or systemd's own."""
     start = _unit()["Service"]["ExecStart"]
     program, *words = shlex.split(start)
     assert program.endswith("/bin/mqtrace")

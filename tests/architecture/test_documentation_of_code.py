@@ -12,17 +12,14 @@ def _functions():
 
 
 def test_every_function_is_annotated_in_full():
-    """Parameters and results alike, private functions included."""
     assert {f.qualified: f.unannotated for f in _functions() if f.unannotated} == {}
 
 
 def test_every_public_function_and_method_has_a_docstring():
-    """Dunder and underscored names are excused."""
     assert [f.qualified for f in _functions() if f.public and not f.documented] == []
 
 
 def test_every_public_class_has_a_docstring():
-    """A class says what one of it is."""
     bare = [
         f"{name_of(path)}:{node.name}"
         for path in shipped()

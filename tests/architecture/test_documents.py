@@ -50,7 +50,6 @@ def _slug(heading: str) -> str:
 
 @cache
 def _options_of(command: str) -> set[str]:
-    """The options on the generated page, which holds what the command itself says."""
     page = PAGES["reference/command-line.md"]()
     [section] = [part for part in page.split("\n## ") if part.startswith(f"mqtrace {command}\n")]
     return set(re.findall(r"--[a-z][a-z-]*", section))
@@ -58,7 +57,6 @@ def _options_of(command: str) -> set[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_what_the_code_prints_now(name):
-    """`make docs` mends it."""
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
 
 
@@ -89,7 +87,6 @@ def test_commands_in_the_documents_exist(block):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_in_the_documents_lead_somewhere(path):
-    """Files and headings of this repository."""
     dead = []
     for link in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", link):
@@ -104,27 +101,23 @@ def test_links_in_the_documents_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if name_of(path) not in WRITTEN_ELSEWHERE], ids=name_of)
 def test_documents_use_plain_english(path):
-    """The words that a review of the documents found odd; pages made from code take the words from there."""
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text(encoding="utf-8")))
     assert ODD_WORDS.findall(text) == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_no_table_is_wider_than_a_page(path):
-    """The native format's forms are the widest: one column per field."""
     rows = [line.replace("\\|", "") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     assert [row for row in rows if row.count("|") - 1 > MOST_COLUMNS] == []
 
 
 def test_every_setting_is_in_the_documents():
-    """A setting nobody can find does not exist."""
     told = (DOCS / "operations.md").read_text(encoding="utf-8")
     untold = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in told]
     assert untold == []
 
 
 def test_python_reference_names_what_an_application_imports():
-    """As plain Markdown, which a Git host shows: no directives, no roles."""
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     public = (*otel_mqtrace.__all__, *testing.__all__, *native.__all__, *Settings.__dataclass_fields__)
     assert [name for name in public if not re.search(rf"`{name}\b", page)] == []
@@ -140,7 +133,6 @@ def test_help_of_otlp_names_every_source_of_spans():
 
 
 def test_every_command_is_in_the_quick_start():
-    """One line for each."""
     told = (DOCS / "quickstart.md").read_text(encoding="utf-8")
     assert [command for command in COMMANDS if f"mqtrace {command}" not in told] == []
 
@@ -154,7 +146,6 @@ def test_every_make_target_explains_itself():
 
 
 def test_the_change_log_speaks_of_the_version_in_the_project_file():
-    """Its newest entry is what is being built."""
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"]

@@ -9,7 +9,6 @@ from tests.support.source_tree import name_of, shipped, tree_of
 
 
 def _declared(path):
-    """The literal ``__all__`` of a file, or ``None`` when it has none."""
     for node in tree_of(path).body:
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
@@ -18,7 +17,6 @@ def _declared(path):
 
 
 def _defined(path):
-    """Public functions and classes written in the file."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [node.name for node in tree_of(path).body if isinstance(node, kinds) and not node.name.startswith("_")]
 

@@ -44,7 +44,6 @@ TEXT = {
 
 
 def _imports(path):
-    """Every imported module of a file, with its line; relative imports are spelled out by their last part."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -64,7 +63,6 @@ def test_only_the_clock_knows_the_time_and_only_workers_know_threads():
 
 
 def test_no_test_sleeps():
-    """A test that sleeps is slow on a fast machine and wrong on a slow one."""
     calls = [
         f"{name_of(path)}:{node.lineno}"
         for path in ROOT.glob("tests/**/*.py")
@@ -100,7 +98,6 @@ def test_spark_jobs_read_spans_as_data_and_never_run_the_sdk():
 
 
 def test_files_and_classes_have_names_that_say_something():
-    """No drawer for odds and ends."""
     drawers = [name_of(path) for path in shipped() if NAMELESS.match(path.stem)]
     hollow = [
         f"{name_of(path)}:{node.name}"
@@ -112,7 +109,6 @@ def test_files_and_classes_have_names_that_say_something():
 
 
 def test_nothing_in_the_tree_belongs_to_one_machine():
-    """No path of a developer's disk and no address of a package index, in code, documents or settings."""
     found = []
     for path in all_files():
         if path.suffix in TEXT and "vectors" not in path.parts and path.name != Path(__file__).name:

@@ -24,7 +24,6 @@ EXPRESSIONS = [
 
 
 def test_every_metric_that_the_code_creates_has_a_prometheus_name():
-    """Names written beside `create_…` anywhere in the packages; tables of names are read by the instruments."""
     written = {
         name
         for package in ("otel_mqtrace", "bridge", "spark_jobs")
@@ -36,7 +35,6 @@ def test_every_metric_that_the_code_creates_has_a_prometheus_name():
 
 
 def test_names_follow_the_rules_of_the_translation():
-    """Units of the instruments become suffixes, counters end in `_total`."""
     assert NAMES["otel.sdk.processor.span.processed"] == "otel_sdk_processor_span_processed_total"
     assert NAMES["otel.sdk.processor.span.queue.size"] == "otel_sdk_processor_span_queue_size"
     assert NAMES["messaging.process.duration"] == "messaging_process_duration_seconds"
@@ -45,7 +43,6 @@ def test_names_follow_the_rules_of_the_translation():
 
 
 def test_every_metric_is_shown_or_left_out_with_a_reason():
-    """Nothing is both, and nothing that is left out is unknown."""
     used = {name for expr in EXPRESSIONS for name in re.findall(r"<([a-z][\w.]+)>", expr)}
     assert used | set(LEFT_OUT) == set(NAMES)
     assert not used & set(LEFT_OUT)
@@ -53,13 +50,11 @@ def test_every_metric_is_shown_or_left_out_with_a_reason():
 
 
 def test_an_expression_with_an_unknown_metric_is_refused():
-    """A metric that is renamed in the code breaks the tool, not the dashboard."""
     with pytest.raises(KeyError):
         resolved("rate(<mqtrace.forwarder.renamed>[5m])")
 
 
 def test_metrics_in_the_files_are_those_of_the_code():
-    """Read from the files themselves: no other name of ours stands in an expression."""
     texts = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     texts += [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
     assert len(texts) == len(EXPRESSIONS)
@@ -73,7 +68,6 @@ def test_metrics_in_the_files_are_those_of_the_code():
 
 
 def test_panels_have_places_and_numbers_of_their_own():
-    """No two panels overlap."""
     assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
     cells = Counter(
         (x, y)
@@ -87,7 +81,6 @@ def test_panels_have_places_and_numbers_of_their_own():
 
 
 def test_the_dashboard_is_one_by_the_models_of_grafana():
-    """Grafana's own models read it and give back every value of it."""
     models = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="its releases need Python 3.11")
     import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
     encoder = import_module("grafana_foundation_sdk.cog.encoder").JSONEncoder()

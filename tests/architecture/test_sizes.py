@@ -15,20 +15,17 @@ def _functions():
 
 
 def test_no_file_is_longer_than_six_hundred_lines():
-    """A longer file is two stages in one; tests and tools obey the same bar."""
     paths = [*shipped(), *ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/*.py")]
     too_long = {name_of(path): line_count(path) for path in paths if line_count(path) > MAX_FILE}
     assert too_long == {}
 
 
 def test_no_function_is_longer_than_sixty_lines():
-    """The body of every function fits on a screen."""
     too_long = {function.qualified: function.lines for function in _functions() if function.lines > MAX_FUNCTION}
     assert too_long == {}
 
 
 def test_functions_are_short_in_the_median_and_at_the_ninetieth_percentile():
-    """Most functions say one thing."""
     lengths = [function.lines for function in _functions()]
     assert median(lengths) <= MEDIAN_FUNCTION
     assert quantiles(lengths, n=10)[-1] <= P90_FUNCTION

@@ -17,7 +17,6 @@ OURS = "mqtrace."
 
 
 def _registry() -> set[str]:
-    """Every attribute name of the installed conventions package, stable and incubating."""
     names: set[str] = set()
     for package in (attributes, importlib.import_module(f"{_incubating.__name__}.attributes")):
         for info in pkgutil.iter_modules(package.__path__, prefix=f"{package.__name__}."):
@@ -31,7 +30,6 @@ def _literals(*prefixes: str) -> dict[str, str]:
 
 
 def test_registry_names_are_in_the_installed_conventions_package():
-    """A name that the registry renamed or dropped shows here, not in somebody's dashboard."""
     ours_to_check = _literals("MESSAGING_", "SERVER_", "ERROR_", "NETWORK_", "CLIENT_")
     newer_than_package = {"messaging.kafka.cluster.id"}
     missing = {name: value for name, value in ours_to_check.items() if value not in _registry() | newer_than_package}
@@ -40,12 +38,10 @@ def test_registry_names_are_in_the_installed_conventions_package():
 
 
 def test_the_registry_s_namespace_is_not_grown():
-    """Our own names begin with one prefix."""
     assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
 
 
 def test_no_name_is_spelled_twice():
-    """One constant for each attribute."""
     values = [
         value for value in vars(semconv).values() if isinstance(value, str) and value.startswith((OURS, "messaging."))
     ]
@@ -69,7 +65,6 @@ def test_a_client_knows_no_attribute():
 
 @pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
 def test_a_small_adapter_uses_no_attribute_s_constant(adapter):
-    """The engine is general: of the conventions an adapter knows the headers on the wire and the names of outcomes."""
     found = [
         f"{name_of(path)}:{node.lineno}: {node.attr}"
         for path in shipped()

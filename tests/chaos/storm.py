@@ -93,7 +93,6 @@ class Storm:
         self.told = []
 
     def rage(self):
-        """All of it; returns what was done, in order."""
         faults = [self.offer, self.crowd, self.change, self.flush, self.jump, self.fork]
         for _ in range(self.steps):
             fault = self.random.choice(faults)
@@ -125,7 +124,6 @@ class Storm:
         self.offered += count * threads
 
     def change(self):
-        """Another mood of one exporter; one that hung is let go."""
         exporter = self.random.choice(self.exporters)
         exporter.released.set()
         exporter.mode = self.random.choice(["ok", "ok", "raise", "exit", "fail", "hang"])
@@ -133,7 +131,6 @@ class Storm:
             exporter.released, exporter.entered = threading.Event(), threading.Event()
 
     def flush(self):
-        """A flush that says ``True`` has lost nothing that came before it."""
         before = self.processor.stats()
         hangs = any(exporter.mode == "hang" for exporter in self.exporters)
         if self.processor.force_flush(timeout_millis=50 if hangs else FLUSH_MS):

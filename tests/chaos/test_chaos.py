@@ -18,13 +18,11 @@ FRESH = 12
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(4)])
 def test_the_books_balance_in_storms_already_seen(seed):
-    """Always the same ones."""
     assert Storm(seed).rage()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_the_books_balance_in_storms_nobody_has_seen():
-    """A few each time."""
     for _ in range(FRESH):
         seed = secrets.randbits(32)
         try:

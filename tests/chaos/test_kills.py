@@ -40,14 +40,12 @@ for number in range(1_000_000):
 
 
 def arrived(kafka):
-    """The numbers of the messages on the trace topic."""
     with KafkaTraceSource(kafka.bootstrap_servers, TOPIC) as source:
         bodies = [decode_body(message.body) for batch in source.drain() for message in batch]
     return sorted(int(record.beans[0].msg_id, 16) for body in bodies for record in body.contexts)
 
 
 def replayed(spool):
-    """What a new process delivers of the spool to a new broker."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic(TOPIC)
         exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, spool_dir=spool)
@@ -73,7 +71,6 @@ def child(code, *arguments):
 
 
 def test_a_broker_that_is_killed_costs_nothing_that_was_counted_as_exported(tmp_path):
-    """What it had acknowledged was its own to lose; everything after it waits, and arrives at the next broker once."""
     with child(BROKER) as broker:
         exporter = NativeKafkaSpanExporter(
             bootstrap_servers=broker.stdout.readline().strip(), spool_dir=tmp_path, export_timeout_millis=1_000
@@ -94,7 +91,6 @@ def test_a_broker_that_is_killed_costs_nothing_that_was_counted_as_exported(tmp_
 
 
 def test_an_application_that_is_killed_leaves_what_it_had_on_disk(tmp_path):
-    """At whatever moment: all it had counted is there, nothing twice, nothing torn is sent."""
     with child(APPLICATION, tmp_path) as application:
         counted = 0
         for line in iter(application.stdout.readline, ""):

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def pip(verb, *requirements):
-    """Ours with extras that exist, anybody else's as it is installed here."""
     assert verb == "install"
     ours = [each.replace(".[", "otel-mqtrace[") if each.startswith(".[") else each for each in requirements]
     for each in map(Requirement, ours):
@@ -30,18 +29,15 @@ def pip(verb, *requirements):
 
 
 def make(*words):
-    """Ask what would be done."""
     subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def docker(*words):
-    """Take the compose file that is named; ``tests/architecture`` looks into it."""
     assert words[0] == "compose"
     assert Path(words[words.index("-f") + 1]).is_file()
 
 
 def otelcol_contrib(flag, config):
-    """Find every variable that the configuration asks for, and no other."""
     assert flag == "--config"
     asked = set(re.findall(r"\$\{env:(\w+)", Path(config).read_text(encoding="utf-8")))
     defaulted = set(re.findall(r"\$\{env:(\w+):-", Path(config).read_text(encoding="utf-8")))
@@ -49,12 +45,10 @@ def otelcol_contrib(flag, config):
 
 
 def kafka_topics_sh(*words):
-    """Take Kafka's own words."""
     assert {"--bootstrap-server", "--create", "--topic", "--partitions"} <= set(words)
 
 
 def curl(*words):
-    """Write what a Collector tells of itself."""
     Path(words[words.index("--output") + 1]).write_text(
         "# TYPE otelcol_exporter_send_failed_spans_total counter\n"
         'otelcol_exporter_send_failed_spans_total{exporter="file"} 0\n',
@@ -63,7 +57,6 @@ def curl(*words):
 
 
 def spark_submit(*words):
-    """Take our script and our own options behind it; ``tests/cluster`` submits for real."""
     script = words.index("spark_jobs/__main__.py")
     assert (ROOT / words[script]).is_file()
     assert Path(words[words.index("--py-files") + 1]).suffix == ".zip"
@@ -71,13 +64,11 @@ def spark_submit(*words):
 
 
 def venv_pack(flag, archive):
-    """Take the archive's name."""
     assert flag == "-o"
     assert archive.endswith(".tar.gz")
 
 
 def parsed(command, *words):
-    """Read the options of one of our commands as it would, and no more."""
     module, _, function = entry_points(group="mqtrace.commands")[command].value.partition(":")
     function = getattr(import_module(module), function)
     app = typer.Typer(add_completion=False)
@@ -87,7 +78,6 @@ def parsed(command, *words):
 
 
 def looked_up(command, *words):
-    """Read the options, and find what each source names: a file, a directory that holds some, a pattern that matches."""
     given = parsed(command, *words)
     for name in ("native", "otlp", "ledger"):
         for source in given.get(name) or ():

@@ -28,20 +28,17 @@ def _in(language):
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
-    """What one run of the application has left."""
     return application_run(tmp_path_factory.mktemp("application"))
 
 
 @pytest.fixture
 def world(left):
-    """The servers that the documents speak of, for one block."""
     with documented_world(left) as made:
         yield made
 
 
 @pytest.fixture
 def home(left, tmp_path):
-    """A directory for one block, with what the application has left."""
     return shutil.copytree(left.home, tmp_path / "home", symlinks=True)
 
 
@@ -52,7 +49,6 @@ def test_every_block_says_its_language():
 
 @pytest.mark.parametrize("block", _in("text"), ids=str)
 def test_a_block_of_text_is_no_command(block):
-    """What can be carried out is not called text."""
     assert not [
         line for line in block.text.splitlines() if line.startswith(("mqtrace ", "make ", "python ", "import "))
     ]
@@ -60,7 +56,6 @@ def test_a_block_of_text_is_no_command(block):
 
 @pytest.mark.parametrize("block", _in("sh"), ids=str)
 def test_commands_do_what_their_page_says(world, home, block):
-    """In the order of their lines, in a shell, and none fails."""
     if "forward" in block.text and "files:" not in block.text:
         shutil.rmtree(home / "landing")  # the block makes it
     world.run(world.placed(block.text), home, on_spark=str(block) in ON_SPARK)
@@ -75,7 +70,7 @@ def test_what_runs_on_spark_is_a_block_that_does(world, home):
 
 
 class _EnoughError(Exception):
-    """Ends a loop that has no end of its own."""
+    pass
 
 
 @pytest.fixture
@@ -109,7 +104,6 @@ def namespace(world):
 
 @pytest.mark.parametrize("block", _in("python"), ids=str)
 def test_python_runs(world, home, namespace, monkeypatch, block):
-    """The functions that it defines are called, too, with what their parameters are named after."""
     monkeypatch.chdir(home)
     handled = []
 
@@ -131,14 +125,12 @@ def test_python_runs(world, home, namespace, monkeypatch, block):
 
 @pytest.mark.parametrize("block", _in("toml"), ids=str)
 def test_a_policy_is_read(tmp_path, block):
-    """Every key of it."""
     (tmp_path / "policy.toml").write_text(block.text, encoding="utf-8")
     assert read_policy(tmp_path / "policy.toml")
 
 
 @pytest.mark.parametrize("block", _in("yaml"), ids=str)
 def test_a_declarative_configuration_starts_an_application(world, home, block):
-    """It writes where the file says."""
     (home / "otel.yaml").write_text(block.text, encoding="utf-8")
     shutil.rmtree(home / "landing")
     world.run("opentelemetry-instrument python app.py", home, OTEL_CONFIG_FILE="otel.yaml")

@@ -35,7 +35,6 @@ print(message.value())
 
 @pytest.fixture(scope="module")
 def kafka():
-    """A broker that the application reaches over TCP, as it would any other."""
     with EmbeddedKafka() as broker:
         broker.create_topic("RMQ_SYS_TRACE_TOPIC", partitions=1)
         yield broker
@@ -89,14 +88,12 @@ def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
 
 
 def test_switched_off_by_one_variable_nothing_is_traced(kafka, tmp_path):
-    """MQTRACE_ENABLED=false: the application runs as if we were not installed."""
     done = _run(kafka, tmp_path, group="silent", OTEL_TRACES_EXPORTER="console", MQTRACE_ENABLED="false")
     assert done.returncode == 0, done.stderr
     assert '"name"' not in done.stdout
 
 
 def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
-    """MQTRACE_EXPORTERS=mqtrace_native_file: landing files under the working directory."""
     done = _run(kafka, tmp_path, group="files", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="mqtrace_native_file")
     assert done.returncode == 0, done.stderr
     parts = list((tmp_path / "mqtrace-landing").rglob("part-*.jsonl"))
@@ -106,7 +103,6 @@ def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
 
 
 def test_an_exporter_that_cannot_be_had_does_not_stop_the_application(kafka, tmp_path):
-    """One warning, and the application runs."""
     done = _run(kafka, tmp_path, group="unlucky", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="no_such_thing")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no_such_thing") == 1

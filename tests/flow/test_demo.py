@@ -50,7 +50,6 @@ def test_it_is_the_one_of_the_quickstart() -> None:
 
 @pytest.mark.spark
 def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    """Exit code 0, the two sides of the table agree, and the report's path is printed."""
     done, out = run
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every seeded fault was found, and nothing else" in done.stdout
@@ -64,7 +63,6 @@ def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.Comp
 
 @pytest.mark.spark
 def test_the_report_lies_where_it_was_said(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    """All files of a reconciliation, a landing in parquet, OTLP lines: everything a reader needs to check it again."""
     _, out = run
     names = {path.name for path in (out / "report").iterdir()}
     assert {"result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"} <= names
@@ -75,7 +73,6 @@ def test_the_report_lies_where_it_was_said(run: tuple[subprocess.CompletedProces
 
 
 def test_a_foreign_directory_is_one_line_and_exit_2(tmp_path: Path) -> None:
-    """Nothing is started, nothing is deleted, and the line says what to do."""
     (tmp_path / "thesis.txt").write_text("mine")
     done = demo("--out", str(tmp_path), "--messages", "100", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -85,7 +82,6 @@ def test_a_foreign_directory_is_one_line_and_exit_2(tmp_path: Path) -> None:
 
 
 def test_too_few_messages_is_one_line_and_exit_2(tmp_path: Path) -> None:
-    """The line names the smallest number that works."""
     done = demo("--messages", "10", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [done.stderr.strip()]

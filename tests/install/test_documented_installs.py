@@ -22,7 +22,6 @@ WALKED = {
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
-    """What one run of the documents' application has left."""
     return application_run(tmp_path_factory.mktemp("application"))
 
 

@@ -21,7 +21,6 @@ _TESTED = (
 
 
 def _oldest():
-    """Return the pins of the declared lower bounds, and of what was released with them."""
     bounds = dict(
         re.findall(r"^(opentelemetry-[a-z-]+)>=(\S+?)(?:;|$)", "\n".join(requires("otel-mqtrace") or ()), re.MULTILINE)
     )

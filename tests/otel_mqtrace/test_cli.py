@@ -34,7 +34,6 @@ def _mqtrace(*arguments, code=_MAIN, **options):
 
 
 def test_a_commands_number_is_the_exit_code():
-    """What the function returns is the exit code; nothing, or anything but a number, is 0; typer.Exit is heard."""
     assert run(["answers"], _points("answers")) == 3
     assert run(["says-nothing"], _points("says-nothing")) == 0
     assert run(["leaves"], _points("leaves")) == 7
@@ -47,14 +46,12 @@ def test_only_the_called_command_is_imported():
 
 
 def test_a_broken_command_says_so_when_it_is_called():
-    """Whatever its options, the call ends in the one line that says why the command is not there."""
     broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
     with pytest.raises(MqTraceError, match=r"^mqtrace broken cannot be loaded \(.*no_such_module.*\); reinstall"):
         run(["broken", "--strange", "x", "--help"], [broken])
 
 
 def test_a_command_that_typer_cannot_make_is_a_broken_command(capsys):
-    """A wrong annotation is one command's defect, not everybody's."""
     points = _points("answers", "cannot-be-parsed")
     assert run(["--help"], points) == 0
     assert "Answer with a number" in capsys.readouterr().out
@@ -63,7 +60,6 @@ def test_a_command_that_typer_cannot_make_is_a_broken_command(capsys):
 
 
 def test_a_missing_dependency_names_the_extra():
-    """A module of an extra that is not there becomes the sentence that installs it."""
     absent = ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")
     said = _command_tree._unavailable("reconcile", absent)
     assert isinstance(said, MissingExtraError)
@@ -71,7 +67,6 @@ def test_a_missing_dependency_names_the_extra():
 
 
 def test_help_lists_the_broken_command_beside_the_others(capsys):
-    """The list of commands survives a broken one and says that it is not available."""
     broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
     assert run(["--help"], [*_points("answers"), broken]) == 0
     shown = capsys.readouterr().out
@@ -87,13 +82,11 @@ def test_help_lists_what_is_no_function_as_not_available(capsys):
 
 
 def test_no_arguments_are_a_question_for_help(capsys):
-    """`mqtrace` alone shows what there is."""
     assert run([], _points("answers")) == 0
     assert "answers" in capsys.readouterr().out
 
 
 def test_a_shell_is_told_the_options_of_a_command(capsys, monkeypatch):
-    """The list of commands does without their options; a shell that completes a word is told them."""
     monkeypatch.setenv("_MQTRACE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "mqtrace answers --")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -103,12 +96,10 @@ def test_a_shell_is_told_the_options_of_a_command(capsys, monkeypatch):
 
 
 def test_a_command_after_two_dashes_is_called():
-    """What ends the options of `mqtrace` itself is no reason to hear nothing."""
     assert run(["--", "answers"], _points("answers", "says-nothing")) == 3
 
 
 def test_help_shows_the_docstring_without_its_sections(capsys):
-    """The text before the sections is the help, the example stands below the options, brackets stay brackets."""
     assert run(["answers", "--help"], _points("answers")) == 0
     shown = capsys.readouterr().out
     assert "mqtrace answers [7]" in shown
@@ -127,7 +118,6 @@ def test_help_shows_the_docstring_without_its_sections(capsys):
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(arguments, said):
-    """It is told in one line that names the help to read."""
     with pytest.raises(UsageError) as caught:
         run(arguments, _points("answers"))
     assert said in str(caught.value)
@@ -135,7 +125,6 @@ def test_a_wrong_command_line_is_a_usage_error(arguments, said):
 
 
 def test_giving_up_is_an_interrupt():
-    """typer.Abort, its word for a user who stops at a question, is the same as Ctrl-C."""
     with pytest.raises(KeyboardInterrupt):
         run(["gives-up"], _points("gives-up"))
 
@@ -150,14 +139,12 @@ def test_giving_up_is_an_interrupt():
     ],
 )
 def test_an_error_is_one_line_and_a_code(how, code, line, capsys):
-    """What a command raises on purpose, by the system or by the user ends without a traceback."""
     assert cli.main(["fails", "--how", how], points=_points("fails")) == code
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
 @pytest.mark.parametrize("how", ["usage", "defect"])
 def test_what_fails_after_an_interrupt_is_the_interrupt(how, capsys):
-    """On a terminal Ctrl-C ends the JVM, too: what a call to it says then is no defect and no wrong usage."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # a command that goes on for a moment
     try:
         assert cli.main(["fails", "--how", how, "--interrupted"], points=_points("fails")) == 130
@@ -167,7 +154,6 @@ def test_what_fails_after_an_interrupt_is_the_interrupt(how, capsys):
 
 
 def test_a_wrong_command_line_is_one_line_and_a_code(capsys):
-    """The same way, from the parser."""
     assert cli.main(["fails", "--nope"], points=_points("fails")) == 2
     assert capsys.readouterr().err == "mqtrace: error: No such option: --nope; see 'mqtrace fails --help'\n"
 
@@ -186,7 +172,6 @@ def test_a_defect_is_one_line_and_never_the_code_of_a_failed_gate(capsys, monkey
 
 
 def test_a_defect_shows_its_traceback_when_asked(capsys, monkeypatch):
-    """What a report of it needs, above the line."""
     monkeypatch.setenv("MQTRACE_DEBUG", "1")
     assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
     said = capsys.readouterr().err
@@ -196,7 +181,6 @@ def test_a_defect_shows_its_traceback_when_asked(capsys, monkeypatch):
 
 @pytest.mark.parametrize("command", ["says-much", "says-little"])
 def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
-    """`mqtrace … | head`: whether the pipe breaks while the command writes or when what is left is flushed."""
     read, write = os.pipe()
     os.close(read)
     script = (
@@ -219,7 +203,6 @@ def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
 
 @pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
 def test_a_command_whose_errors_nobody_hears_ends_as_it_would(tmp_path, typed, code):
-    """Standard error is closed, as by `2>&-`: the exit code tells all the same."""
     file = tmp_path / "records.jsonl"
     if typed is not None:
         file.write_text(typed + "\n")
@@ -229,13 +212,11 @@ def test_a_command_whose_errors_nobody_hears_ends_as_it_would(tmp_path, typed, c
 
 
 def test_the_version_is_the_distributions():
-    """`mqtrace --version` in a process of its own."""
     done = _mqtrace("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"mqtrace {version('otel-mqtrace')}\n", "")
 
 
 def test_without_typer_the_command_names_its_extra(tmp_path):
-    """The base installation has no typer: one sentence, exit code 2."""
     (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
     done = _mqtrace("decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
@@ -271,7 +252,6 @@ def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra
 
 @pytest.mark.parametrize("point", entry_points(group=COMMAND_GROUP), ids=lambda point: point.name)
 def test_every_command_has_help_with_an_example(point, capsys):
-    """Each installed command can be imported and shows how it is used."""
     assert run([point.name, "--help"], [point]) == 0
     shown = capsys.readouterr().out
     assert "Example:" in shown
@@ -297,7 +277,6 @@ sys.argv[1:] = ["--version"]
 
 @pytest.mark.parametrize("when", [_DURING_IMPORT, _AT_THE_END], ids=["imports", "end"])
 def test_an_interrupt_outside_the_command_is_one_line_too(when):
-    """While modules are imported, and while the interpreter ends."""
     program = f"{when}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "mqtrace: interrupted\n")

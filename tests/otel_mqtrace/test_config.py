@@ -51,7 +51,6 @@ def test_code_wins_over_the_environment():
     ],
 )
 def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):
-    """And the default is used."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -62,7 +61,6 @@ def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Settings)])
 def test_no_warning_gives_none_as_what_is_used(caplog, monkeypatch, name):
-    """Whatever a part does when nothing is said, the line says it in words."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     Settings.from_env({name: object()}, environ={})
     assert name in caplog.text
@@ -78,7 +76,6 @@ def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog, monkeypatch):
 
 
 def test_a_caller_may_know_the_values_that_a_setting_can_have(caplog, monkeypatch):
-    """What is not among them is a wrong value like any other, and what was right before it stays."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     known = {"dialect": ("5.5.0", "4.9.3")}
     assert Settings.from_env({"dialect": "9"}, environ={"MQTRACE_DIALECT": "4.9.3"}, choices=known).dialect == "4.9.3"
@@ -91,7 +88,6 @@ def test_a_caller_may_know_the_values_that_a_setting_can_have(caplog, monkeypatc
 
 @given(st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), st.text() | st.integers() | st.none()))
 def test_no_value_whatsoever_raises(overrides):
-    """Whatever is given, settings come out."""
     assert isinstance(Settings.from_env(overrides, environ={}), Settings)
 
 
@@ -104,12 +100,10 @@ def test_none_as_the_only_exporter_means_no_exporter():
     ("topic", "excluded"), [("RMQ_SYS_TRACE_TOPIC", True), ("audit.x", True), ("orders", False), ("AUDIT.x", False)]
 )
 def test_the_trace_topic_and_patterns_are_excluded(topic, excluded):
-    """Shell patterns, case counts."""
     assert Settings(topic_exclude=("audit.*",)).excludes(topic) is excluded
 
 
 def test_only_connection_settings_of_the_first_client_are_remembered():
-    """Addresses, security, SASL, TLS; the second client changes nothing."""
     forget_application_kafka_config()
     remember_application_kafka_config({"group.id": "no servers here"})
     assert application_kafka_config() is None
@@ -132,7 +126,6 @@ def test_only_connection_settings_of_the_first_client_are_remembered():
     ],
 )
 def test_no_password_is_ever_printed(caplog, monkeypatch, overrides):
-    """Neither a right connection setting, nor a wrong one, nor an option nobody knows, nor the settings themselves."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     with caplog.at_level(logging.DEBUG):
         settings = Settings.from_env(overrides, environ={})
@@ -141,7 +134,6 @@ def test_no_password_is_ever_printed(caplog, monkeypatch, overrides):
 
 
 def test_client_properties_are_taken_as_a_mapping_too(caplog):
-    """As the exporter takes them; the settings keep a copy of their own."""
     given = {"sasl.password": "hunter2"}
     settings = Settings.from_env({"kafka_config": given}, environ={})
     given.clear()
@@ -150,7 +142,6 @@ def test_client_properties_are_taken_as_a_mapping_too(caplog):
 
 
 def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
-    """Enough to find it."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
     wrong, unknown = (record.getMessage() for record in caplog.records)
@@ -164,20 +155,17 @@ def test_the_dialects_are_those_the_codec_writes():
 
 
 def test_declarative_configuration_can_ask_for_the_type_of_every_setting():
-    """It resolves the annotations of the dataclass."""
     assert set(get_type_hints(Settings)) == {each.name for each in fields(Settings)}
 
 
 @pytest.mark.parametrize("value", ["a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2")])
 def test_brokers_may_be_a_list_as_other_clients_take_it(value):
-    """What reaches the exporter is one text."""
     assert Settings.from_env({"bootstrap_servers": value}, environ={}).bootstrap_servers == "a:1,b:2"
 
 
 @pytest.mark.parametrize("value", [b"audit", ["a", None], [5], {"a": 1, 5: 2}])
 @pytest.mark.parametrize("name", ["topic_exclude", "capture_headers", "exporters"])
 def test_names_are_texts_and_nothing_else_becomes_one(caplog, monkeypatch, name, value):
-    """Bytes are a list of numbers; None is no name."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     assert getattr(Settings.from_env({name: value}, environ={}), name) == getattr(Settings(), name)
     assert f"{name} = {value!r}: a list of names was expected" in caplog.text
@@ -185,7 +173,6 @@ def test_names_are_texts_and_nothing_else_becomes_one(caplog, monkeypatch, name,
 
 @pytest.mark.parametrize("value", [5, b"a=1", [5], ["a=2"], {"a": "much"}])
 def test_shares_that_are_none_are_told_as_what_was_expected(caplog, monkeypatch, value):
-    """Not as a list of names."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     assert Settings.from_env({"topic_sampling": value}, environ={}).topic_sampling == {}
     assert "pattern=share pairs were expected" in caplog.text

@@ -33,7 +33,6 @@ class LateProvider(trace.ProxyTracerProvider):
 
 @pytest.fixture
 def clean():
-    """Switch off whatever a test has switched on."""
     yield
     if MqTraceInstrumentor().is_instrumented_by_opentelemetry:
         MqTraceInstrumentor().uninstrument()
@@ -46,7 +45,6 @@ def _send(kafka, topic):
 
 
 def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic):
-    """Spans go through our queue to the exporter object, and uninstrument takes the processor off again."""
     provider, exporter = TracerProvider(), RecordingExporter()
     instrumentor = MqTraceInstrumentor()
     instrumentor.instrument(tracer_provider=provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
@@ -84,7 +82,6 @@ def test_a_processor_of_the_application_stays_and_ours_comes_beside_it(clean, ka
 
 
 def test_an_exporter_the_application_has_is_not_added_twice_and_that_is_said_once(clean, caplog, tmp_path, monkeypatch):
-    """By its name, whoever asked for it, and however often."""
     monkeypatch.setenv("MQTRACE_LANDING_DIR", str(tmp_path))
     provider = TracerProvider()
     provider.add_span_processor(MqTraceSpanProcessor(NativeFileSpanExporter()))
@@ -99,7 +96,6 @@ def test_an_exporter_the_application_has_is_not_added_twice_and_that_is_said_onc
 
 
 def test_an_option_that_was_refused_does_not_reach_the_exporter(clean, caplog, monkeypatch):
-    """What is said to be used instead is used: here, the setting of the environment."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     monkeypatch.setenv("MQTRACE_SPOOL_DIR", "")
     provider = TracerProvider()
@@ -123,7 +119,6 @@ def test_an_option_that_was_refused_does_not_reach_the_exporter(clean, caplog, m
     ],
 )
 def test_an_object_that_cannot_do_what_it_is_for_is_one_sentence(clean, caplog, monkeypatch, option):
-    """No traceback of ours, no failure of ours; instrumented all the same."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     before = MqTraceInstrumentor().unrecorded
     given = {"tracer_provider": TracerProvider(), "exporters": (), **option}
@@ -144,7 +139,6 @@ def test_an_object_that_cannot_do_what_it_is_for_is_one_sentence(clean, caplog, 
     ],
 )
 def test_a_client_that_cannot_be_imported_says_why(tmp_path, broken, said):
-    """Absent is one thing, broken is another."""
     hidden = f"sys.path.insert(0, {str(tmp_path)!r})" if broken else "sys.meta_path.insert(0, Hidden())"
     if broken:
         (tmp_path / "confluent_kafka").mkdir()
@@ -166,7 +160,6 @@ MqTraceInstrumentor().instrument()
 
 
 def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, topic, monkeypatch):
-    """instrument() first, set_tracer_provider() later."""
     exporter = RecordingExporter()
     MqTraceInstrumentor().instrument(exporters=[exporter])
     assert MqTraceInstrumentor().processor is None
@@ -177,7 +170,6 @@ def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, top
 
 
 def test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning(clean, caplog, tmp_path):
-    """The rest goes on."""
     provider = TracerProvider()
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument(
@@ -188,7 +180,6 @@ def test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning(clean, caplog
 
 
 def test_switched_off_by_the_environment_nothing_happens(clean, monkeypatch):
-    """MQTRACE_ENABLED=false."""
     monkeypatch.setenv("MQTRACE_ENABLED", "false")
     before = confluent_kafka.Producer
     MqTraceInstrumentor().instrument()
@@ -196,7 +187,6 @@ def test_switched_off_by_the_environment_nothing_happens(clean, monkeypatch):
 
 
 def test_the_applications_own_connection_is_learned_without_anything_else(instrument, kafka, topic, spans):
-    """What the native exporter needs to reach the same brokers, and no callback, no group."""
     instrument()
     confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "ssl.ca.location": "probe"})
     assert application_kafka_config() == {"bootstrap.servers": kafka.bootstrap_servers, "ssl.ca.location": "probe"}
@@ -205,7 +195,6 @@ def test_the_applications_own_connection_is_learned_without_anything_else(instru
 
 
 def test_no_password_gets_into_a_span(instrument, kafka, topic, spans):
-    """The client's configuration is read, not kept."""
     instrument()
     _send(kafka, topic)
     span = spans.take()
@@ -213,7 +202,6 @@ def test_no_password_gets_into_a_span(instrument, kafka, topic, spans):
 
 
 def test_wrong_options_never_raise(clean, caplog):
-    """A wrong value is a warning and the default."""
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument(
             tracer_provider=TracerProvider(), exporters=(), process_context="sideways", queue_size=-1, nonsense=1
@@ -223,13 +211,11 @@ def test_wrong_options_never_raise(clean, caplog):
 
 
 def test_the_configuration_is_a_dataclass_of_every_setting():
-    """Declarative configuration validates options by it."""
     assert MqTraceInstrumentor.configuration is Settings
     assert MqTraceInstrumentor().instrumentation_dependencies() == ("confluent-kafka >= 2.6",)
 
 
 def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic, monkeypatch):
-    """Nobody passes a provider on the zero-code path: what became of our spans is told all the same."""
     reader = InMemoryMetricReader()
     monkeypatch.setattr(metrics_of_the_api, "_METER_PROVIDER", MeterProvider([reader]))
     MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=[RecordingExporter()])
@@ -254,7 +240,6 @@ def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, mo
 
 
 def test_an_sdk_that_was_switched_off_is_nothing_to_warn_of(clean, kafka, topic, monkeypatch, caplog):
-    """OTEL_SDK_DISABLED=true says so already."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument()
@@ -312,7 +297,6 @@ def test_the_environment_alone_is_enough(run_instrumented, topic, tmp_path):
 
 
 def test_disabled_by_its_name_nothing_is_traced(run_instrumented, topic, tmp_path):
-    """OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, as for any other instrumentation."""
     files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
     off = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka,mqtrace_confluent_kafka"}
     _, records = run_instrumented(topic, **NOTHING_ELSE, **files, **off)

@@ -49,7 +49,6 @@ def _fixed(clock):
 
 
 def test_an_id_is_laid_out_as_rocketmqs():
-    """Address, process id, origin, milliseconds of the month, counter: every part at its place, upper-case."""
     ids = _fixed(_Clock(2026, 11, 1, 0, 0, 1))
     assert ids.new() == "AC1415116D1418B4AAC2000003E80000"
     assert ids.new() == "AC1415116D1418B4AAC2000003E80001"
@@ -86,7 +85,6 @@ def test_an_ipv6_id_is_made_and_read_again():
     ],
 )
 def test_an_id_says_when_it_was_made(made, seen):
-    """Its part of a month is the last one before it was seen."""
     clock = _Clock(*made)
     read = read_unique_id(UniqueIds(clock=clock).new())
     made_ms = clock.now_ms
@@ -104,7 +102,6 @@ def test_the_writers_month_begins_at_its_own_midnight():
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_ids_of_real_clients_say_their_host_and_time(name):
-    """Every send of every recorded client: made shortly before its record's time, by one address, counted up."""
     addresses, late_ms = set(), []
     for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
         read = read_unique_id(trace_ctx.beans[0].msg_id.split(",")[0])
@@ -130,7 +127,6 @@ def test_an_offset_id_is_a_broker_and_a_place():
 
 
 def test_an_offset_id_of_ipv6_has_56_digits():
-    """Sixteen bytes of address before port and offset."""
     made = new_offset_id("2001:db8::1", 10911, 1 << 40)
     assert made == "20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000"
     assert read_offset_id(made) == OffsetId("2001:db8::1", 10911, 1 << 40)
@@ -138,13 +134,11 @@ def test_an_offset_id_of_ipv6_has_56_digits():
 
 @given(st.ip_addresses(), st.integers(0, 0xFFFF), st.integers(0, (1 << 63) - 1))
 def test_an_offset_id_is_read_as_it_was_made(address, port, offset):
-    """Any broker, any place."""
     assert read_offset_id(new_offset_id(str(address), port, offset)) == OffsetId(str(address), port, offset)
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_offset_ids_of_real_brokers_name_the_records_own_store_host(name):
-    """Host and port are those of the broker that the record names."""
     compared = 0
     for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
         bean = trace_ctx.beans[0]
@@ -157,21 +151,18 @@ def test_offset_ids_of_real_brokers_name_the_records_own_store_host(name):
 
 
 def test_what_does_not_fit_an_offset_id_is_refused():
-    """A port or offset beyond its bits, or a name that is no address."""
     for wrong in (("10.0.0.1", -1, 0), ("10.0.0.1", 1 << 16, 0), ("10.0.0.1", 1, 1 << 63), ("broker", 1, 0)):
         with pytest.raises(ValueError, match=r"offset id|IPv4"):
             new_offset_id(*wrong)
 
 
 def test_most_unique_ids_are_no_offset_ids():
-    """Read as a port, the process and the first digits of the origin are none."""
     assert read_offset_id("AC1415116D1418B4AAC217FE1B4E0000") is None
     assert read_offset_id("0A9A002600002A9FFFFFFFFFFFFFFFFF") is None
 
 
 @given(st.text(max_size=60))
 def test_reading_an_offset_id_never_raises(text):
-    """Any text is one or is not."""
     assert read_offset_id(text) is None or len(text) in {32, 56}
 
 
@@ -179,18 +170,15 @@ def test_reading_an_offset_id_never_raises(text):
     "text", ["", "x", "AC1415116D1418B4AAC217FE1B4E000", "G" * 32, "0" * 33, " " + "0" * 31, "\u0660" * 32]
 )
 def test_what_is_no_id_reads_as_none(text):
-    """A wrong length or a character that is no hex digit is not an id, and not an error."""
     assert read_unique_id(text) is None
 
 
 @given(st.text(max_size=60))
 def test_reading_never_raises(text):
-    """Any text is an id or is not."""
     assert read_unique_id(text) is None or len(text) in {32, 56}
 
 
 def test_the_month_begins_anew():
-    """The time part restarts with each month, December included, and a clock that steps back is followed."""
     clock = _Clock(2026, 12, 31, 23, 59, 59)
     ids = _fixed(clock)
     assert read_unique_id(ids.new()).ms_in_month == 31 * DAY_MS - 1000
@@ -209,7 +197,6 @@ def test_the_counter_wraps_at_16_bits():
 
 
 def test_threads_never_share_an_id():
-    """Eight threads at once make as many ids as they ask for."""
     with ThreadPoolExecutor(8) as pool:
         made = [one for part in pool.map(lambda _: [new_unique_id() for _ in range(4000)], range(8)) for one in part]
     assert len(set(made)) == 32_000
@@ -227,7 +214,6 @@ def test_two_sources_of_one_process_differ():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_does_not_repeat_its_parent():
-    """Parent and child go on from the same counter but not with the same prefix."""
     ids = UniqueIds(clock=_Clock(2026, 11, 21))
     ids.new()
     read_end, write_end = os.pipe()

@@ -16,7 +16,6 @@ NAMES = ("kafka", "rocketmq", "collector")
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    """Nothing fetched or built before counts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -49,13 +48,11 @@ def test_every_peer_is_wanted_unless_named_otherwise():
 
 
 def test_a_peer_that_does_not_exist_is_not_skipped_silently():
-    """A misspelt name is told with those there are."""
     with pytest.raises(ValueError, match="kafka, rocketmq, collector, and not colector"):
         wanted(NAMES, {"SKIP_PEERS": "colector"})
 
 
 def test_without_go_and_maven_the_reason_is_that_they_are_missing(tmp_path, monkeypatch):
-    """The skipped tests will say which program to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PeerUnavailableError, match=r"no Go .* to build jaeger with"):
         built(PROGRAMS["jaeger"])
@@ -67,7 +64,6 @@ def test_without_go_and_maven_the_reason_is_that_they_are_missing(tmp_path, monk
 
 @pytest.mark.peers
 def test_modules_that_cannot_be_fetched_are_a_reason_to_skip(program, monkeypatch):
-    """A machine without a way to the modules cannot build, and that is not the recipe's fault."""
     monkeypatch.setenv("GOFLAGS", "-modcacherw")
     monkeypatch.setenv("GOPROXY", "off")
     text = 'import _ "mqtrace.invalid/other"\n\nfunc main() {}'
@@ -77,14 +73,12 @@ def test_modules_that_cannot_be_fetched_are_a_reason_to_skip(program, monkeypatc
 
 @pytest.mark.peers
 def test_a_program_that_does_not_compile_is_a_failure(program):
-    """The reason is the compiler's own line."""
     with pytest.raises(PeerBrokenError, match=r"could not build tiny: .*undefined: nothing"):
         built(program("func main() { nothing() }"))
 
 
 @pytest.mark.peers
 def test_a_program_is_built_once_and_again_when_its_sources_change(program):
-    """The cached file is handed out as it is; another text is another program."""
     tiny = program("func main() {}")
     first = built(tiny)
     made_ns = first.stat().st_mtime_ns
@@ -102,7 +96,6 @@ def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path):
 
 
 def test_the_versions_are_the_ones_that_the_modules_ask_for():
-    """What a run reports of a peer is what was built."""
     assert {name: program.version for name, program in PROGRAMS.items()} == {
         "collector": "0.155.0",
         "jaeger": "1.76.0",

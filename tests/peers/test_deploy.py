@@ -92,7 +92,6 @@ def _make_topic(kafka):
 
 
 def test_topic_is_made_and_the_health_check_answers(kafka):
-    """The words behind `kafka-topics.sh` of both services, for the real tool and the real broker."""
     places = {"localhost:9092": kafka.bootstrap_servers}
     kind, script, *check = SERVICES["kafka"]["healthcheck"]["test"]
     assert (kind, [script]) == ("CMD", SERVICES["trace-topic"]["entrypoint"])
@@ -106,7 +105,6 @@ def test_topic_is_made_and_the_health_check_answers(kafka):
 def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(
     image, collector, bodies, kafka, jaeger, tmp_path
 ):
-    """Installed, started and stopped as in the container: traces in Jaeger, landing and span files full, metrics out."""
     places = {
         "kafka:9092": kafka.bootstrap_servers,
         "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),

@@ -21,13 +21,11 @@ PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 
 async def _in_pool(consumer, ask):
-    """Return what ``ask`` says in every thread of the consumer's pool."""
     loop = asyncio.get_running_loop()
     return [await loop.run_in_executor(consumer.executor, ask) for _ in range(4)]
 
 
 def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument, kafka, spans, fill, topic):
-    """The span is current where the message arrived, with its baggage, and nowhere in the pool."""
     fill(topic, {"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
     instrument()
 
@@ -50,7 +48,6 @@ def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument
 
 
 def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
-    """consume(), as for a consumer that blocks."""
     fill(topic, *({"value": b"x", "headers": [PARENT]} for _ in range(3)))
     instrument()
 
@@ -66,7 +63,6 @@ def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, f
 
 
 def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
-    """process() in the coroutine, in another task, and nothing a second time."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -89,7 +85,6 @@ def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
 
 
 def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
-    """async for over a generator of one's own: the body runs inside the message's span."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -109,11 +104,8 @@ def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka,
 
 
 class TestHowItEnds:
-    """Every end has its code."""
-
     @pytest.mark.parametrize("with_block", [True, False])
     def test_an_exception_that_closes_the_consumer_says_so(self, instrument, kafka, spans, fill, topic, with_block):
-        """async with, or finally: await close()."""
         fill(topic, {"value": b"x"})
         instrument()
 
@@ -136,7 +128,6 @@ class TestHowItEnds:
         assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
 
     def test_closing_under_the_hands_of_another_task_is_not_its_end(self, instrument, kafka, spans, fill, topic):
-        """The task that still handles a message says how it went when it ends: here it is cancelled."""
         fill(topic, {"value": b"x"})
         instrument()
 
@@ -158,7 +149,6 @@ class TestHowItEnds:
         assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.EXCEPTION]
 
     def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
-        """AsyncDeserializingConsumer.poll awaits its parent's: one span, and the exception is on it."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
@@ -184,7 +174,6 @@ class TestHowItEnds:
         assert spans.take().context.span_id == current
 
     def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
-        """RETURNNULL, and the consumer goes on untraced."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
@@ -202,7 +191,6 @@ class TestHowItEnds:
 
 
 def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
-    """Its class is plain Python; of its configuration nothing is known."""
     fill(topic, {"value": b"x"})
 
     async def run():
@@ -216,7 +204,6 @@ def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, to
 
 
 def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
-    """on_assign runs on the loop while the poll is awaited: neither span is current there."""
     fill(topic, {"value": b"x"})
     instrument(receive_spans=True)
     seen = []
@@ -237,7 +224,6 @@ def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, 
 
 
 def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill, topic):
-    """One commit span, its parent the message's span, its link the message's creation context."""
     fill(topic, {"value": b"x", "headers": [PARENT]})
     instrument(settle_spans=True)
 
@@ -255,7 +241,6 @@ def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill
 
 
 def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, spans, fill, topic):
-    """Neither our state nor the task's callback keeps it; RETURNNULL where nobody said."""
     fill(topic, {"value": b"x"})
     instrument()
 

@@ -12,7 +12,6 @@ from tests.support.consuming import aio_consumer, aio_poll, code_of, current_spa
 
 
 def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, spans, fill, topic):
-    """A task's poll ends what that task was handed, not what the others are still handling."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -47,7 +46,6 @@ def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, 
 
 
 def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
-    """Returned, raised, cancelled: without a close and without another poll."""
     fill(topic, *({"value": b"x"} for _ in range(3)))
     instrument()
 
@@ -108,7 +106,6 @@ def test_an_exception_nobody_asks_for_is_still_complained_of(instrument, kafka, 
 
 
 def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka, spans, fill, topic):
-    """create_task(consumer.poll()): its end is not the end of the message, which whoever awaited it has."""
     fill(topic, {"value": b"x"})
     instrument()
 
@@ -128,7 +125,6 @@ def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka
 
 
 def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):
-    """What was handled before is over; what the pool thread still gets nobody receives."""
     fill(topic, {"value": b"x"})
     instrument()
 

@@ -22,8 +22,6 @@ POLICIES = ["correlate", "send_each"]
 
 
 class _Tenant(AIOProducer):
-    """An application's own class, made before tracing was switched on."""
-
     async def produce(self, topic, value=None, key=None, *args, **kwargs):
         return await super().produce(f"{topic}", value, key, *args, **kwargs)
 
@@ -71,8 +69,6 @@ def _current():
 
 @pytest.mark.parametrize("make_producer", [AIOProducer, _Tenant])
 def test_the_span_is_a_child_of_what_the_coroutine_was_in(running, spans, tracer, topic, make_producer):
-    """It begins where produce is awaited, ends when the broker has answered, and goes by the message's place."""
-
     async def story(producer):
         with tracer.start_as_current_span("checkout") as checkout:
             sent = await producer.produce(topic, b"1", "k")
@@ -91,8 +87,6 @@ def test_the_span_is_a_child_of_what_the_coroutine_was_in(running, spans, tracer
 
 
 def test_messages_sent_alone_carry_their_spans_in_order(running, spans, topic, stored):
-    """Send each: the buffer is kept, the order too, and the future is the same one."""
-
     async def story(producer):
         futures = [await producer.produce(topic, body) for body in (b"1", b"2", None)]
         await producer.flush()
@@ -109,8 +103,6 @@ def test_messages_sent_alone_carry_their_spans_in_order(running, spans, topic, s
 
 
 def test_what_is_left_alone_leaves_no_span(running, spans, topic):
-    """Leave: neither here nor in the plain producer inside."""
-
     async def story(producer):
         await producer.produce(topic, b"1")
         await producer.flush()
@@ -121,8 +113,6 @@ def test_what_is_left_alone_leaves_no_span(running, spans, topic):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_full_buffer_is_sent_inside_the_call(running, spans, topic, policy):
-    """The message that fills the buffer has its span before it reaches the plain producer."""
-
     async def story(producer):
         futures = [await producer.produce(topic, b"x") for _ in range(2)]
         await producer.flush()
@@ -134,8 +124,6 @@ def test_a_full_buffer_is_sent_inside_the_call(running, spans, topic, policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nothing_is_left_in_the_pools_threads(running, spans, tracer, topic, policy):
-    """The one thread that sent, polled and called back has nothing current afterwards."""
-
     async def story(producer):
         with tracer.start_as_current_span("checkout"):
             await producer.produce(topic, b"x")
@@ -148,11 +136,7 @@ def test_nothing_is_left_in_the_pools_threads(running, spans, tracer, topic, pol
 
 @pytest.mark.parametrize("policy", POLICIES)
 class TestHowItEnds:
-    """One span per message, whatever becomes of the message, and the application sees what it always saw."""
-
     def test_a_cancelled_future_does_not_end_the_send(self, running, spans, topic, policy):
-        """The message is on its way all the same, and the broker's answer counts."""
-
         async def story(producer):
             (await producer.produce(topic, b"x")).cancel()
             spans.assert_empty()
@@ -162,8 +146,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
     def test_a_message_the_client_refuses_fails_its_future_and_its_span(self, running, spans, topic, policy):
-        """Too large: the others of the batch go."""
-
         async def story(producer):
             futures = [await producer.produce(topic, body) for body in (b"1", b"x" * 2_000_000)]
             await producer.flush()
@@ -180,7 +162,6 @@ class TestHowItEnds:
         assert delivered.attributes["messaging.kafka.offset"] == 0
 
     def test_a_message_the_broker_refuses_fails_its_future_and_its_span(self, running, kafka, spans, topic, policy):
-        """The delivery report has the error."""
         kafka.push_request_errors(kafka.PRODUCE, 10)
 
         async def story(producer):
@@ -204,8 +185,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
 
     def test_closing_sends_what_is_buffered(self, running, spans, topic, policy):
-        """close() flushes first."""
-
         async def story(producer):
             await producer.produce(topic, b"x")
 
@@ -227,8 +206,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
     def test_a_call_cancelled_while_a_full_buffer_is_sent_has_one_span(self, running, spans, topic, policy):
-        """The pool has the message by then, or drops it; the span says which of the two it was."""
-
         async def story(producer):
             held = threading.Event()
             busy = producer.executor.submit(held.wait, 10)
@@ -247,8 +224,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
     def test_headers_are_refused_as_ever(self, running, spans, topic, policy):
-        """A call that the client refuses is a failed send; what works does not depend on whether it is traced."""
-
         async def story(producer):
             with pytest.raises(NotImplementedError, match="Headers are not supported"):
                 await producer.produce(topic, b"x", headers={"a": b"1"})
@@ -257,8 +232,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["error.type"] == "NotImplementedError"
 
     def test_a_batch_the_client_refuses_fails_and_is_tried_again(self, running, spans, topic, policy):
-        """A timestamp cannot be sent; the message goes back to the buffer, and its next attempt is a second span."""
-
         async def story(producer):
             sent = await producer.produce(topic, b"x", timestamp=5)
             for _ in range(2):
@@ -272,8 +245,6 @@ class TestHowItEnds:
         assert [send.attributes["error.type"] for send in attempts] == ["NotImplementedError"] * 2
 
     def test_uninstrument_leaves_the_answer_to_come(self, running, spans, topic, policy):
-        """What was buffered while traced ends when it is delivered, after tracing was switched off."""
-
         async def story(producer):
             await producer.produce(topic, b"x")
             MqTraceInstrumentor().uninstrument()
@@ -283,8 +254,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
     def test_a_transaction_ends_for_each_of_its_messages(self, running, spans, topic, policy):
-        """Sent from the buffer by the commit itself."""
-
         async def story(producer):
             await producer.init_transactions(10)
             await producer.begin_transaction()
@@ -298,8 +267,6 @@ class TestHowItEnds:
         assert end.attributes["messaging.message.id"] == send.attributes["messaging.message.id"]
 
     def test_suppressed_sends_stay_untraced_in_the_pool(self, running, spans, topic, policy):
-        """The pool's thread does not know of the suppression; the plain producer inside does not trace for itself."""
-
         async def story(producer):
             with suppress_instrumentation():
                 await producer.produce(topic, b"x")
@@ -320,8 +287,6 @@ class TestHowItEnds:
 
 
 def test_a_serializing_producer_is_traced_once_with_the_bytes_it_sent(running, spans, topic):
-    """Its own produce serialises and calls the other."""
-
     async def story(producer):
         sent = await producer.produce(topic, value=12345)
         await producer.flush()
@@ -333,8 +298,6 @@ def test_a_serializing_producer_is_traced_once_with_the_bytes_it_sent(running, s
 
 
 class TestOlderThanThePatch:
-    """A producer made before instrument() has a plain one inside that is not ours: the future tells how it went."""
-
     def _run(self, kafka, instrument, story):
         async def main():
             producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers}, buffer_timeout=0)
@@ -347,8 +310,6 @@ class TestOlderThanThePatch:
         return asyncio.run(main())
 
     def test_its_sends_end_with_their_futures(self, instrument, kafka, spans, topic):
-        """Delivered, refused, cancelled: each by its name, and the application's futures are left alone."""
-
         async def story(producer):
             futures = [await producer.produce(topic, body) for body in (b"1", b"x" * 2_000_000, b"22")]
             futures[2].cancel()

@@ -56,7 +56,6 @@ def stored(kafka):
 
 
 def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, spans, topic, tracer, stored):
-    """Correlate: a span per message, ended by its report, its id the one the consumer sees; no header is written."""
     producer = producer_of("correlate")
     with tracer.start_as_current_span("checkout") as checkout:
         assert producer.produce_batch(topic, [{"value": b"1", "key": "k"}, {"value": "é"}, {"value": None}]) == 3
@@ -93,7 +92,6 @@ def test_each_message_sent_alone_carries_its_span_and_its_own_headers(producer_o
 
 
 def test_a_batch_left_alone_leaves_no_span(producer_of, spans, topic, stored):
-    """Leave: the client's own method gets the caller's own arguments."""
     producer = producer_of("leave")
     assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
     producer.flush(10)
@@ -102,8 +100,6 @@ def test_a_batch_left_alone_leaves_no_span(producer_of, spans, topic, stored):
 
 
 class TestAsTheClient:
-    """Tracing changes nothing that a caller of produce_batch can see."""
-
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize(
         "given",
@@ -117,8 +113,6 @@ class TestAsTheClient:
         ],
     )
     def test_the_same_callbacks_fire(self, producer_of, spans, topic, policy, given):
-        """A message's own callback, the batch's, the configuration's: the first there is, as in the C code."""
-
         def run(policy):
             calls = []
 
@@ -161,8 +155,6 @@ class TestAsTheClient:
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_a_full_queue_refuses_the_rest_of_the_batch(self, producer_of, spans, topic, policy):
-        """What fits is queued; each message after that has its error, and its span."""
-
         def run(policy):
             messages = [{"value": b"1"} for _ in range(4)]
             producer = producer_of(policy, queue_buffering_max_messages=2, linger_ms=60_000)
@@ -195,7 +187,6 @@ class TestAsTheClient:
         ],
     )
     def test_a_wrong_call_raises_the_same_error(self, producer_of, spans, topic, policy, messages, kwargs):
-        """Nothing is sent, nothing is changed, and the words are the client's."""
         with pytest.raises((TypeError, ValueError, NotImplementedError)) as untraced:
             producer_of(None).produce_batch(topic, messages, **kwargs)
         producer = producer_of(policy)
@@ -206,7 +197,6 @@ class TestAsTheClient:
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_the_callers_list_and_dicts_are_not_changed(self, producer_of, spans, topic, policy):
-        """The same list sent again after an error: the old error stays, and is not taken for a new one."""
         messages = [{"value": b"1", "callback": lambda *_: None, "_error": "old"}]
         before = [dict(message) for message in messages]
         producer = producer_of(policy)
@@ -225,7 +215,6 @@ class TestAsTheClient:
         assert [send.attributes["messaging.destination.partition.id"] for send in sends] == ["2", "2"]
 
     def test_a_closed_producer_refuses_a_batch(self, producer_of, spans, topic):
-        """The client's own error, on every span of the batch."""
         producer = producer_of("send_each")
         producer.close()
         with pytest.raises(RuntimeError, match="closed"):
@@ -235,7 +224,6 @@ class TestAsTheClient:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_callback_of_a_batch_runs_in_the_context_it_was_sent_from(producer_of, tracer, spans, topic, policy):
-    """As with produce."""
     producer, seen = producer_of(policy), []
     with tracer.start_as_current_span("checkout") as checkout:
         producer.produce_batch(topic, [{"value": b"x", "callback": lambda *_: seen.append(trace.get_current_span())}])
@@ -247,7 +235,6 @@ def test_a_callback_of_a_batch_runs_in_the_context_it_was_sent_from(producer_of,
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_batch_of_a_serializing_producer_is_traced(producer_of, spans, topic, policy):
-    """It inherits the method; nothing serialises there, with us or without."""
     producer = producer_of(policy, make_producer=SerializingProducer)
     assert producer.produce_batch(topic, [{"value": b"x"}]) == 1
     producer.flush(10)
@@ -276,7 +263,6 @@ def test_what_is_not_traced_goes_as_it_is(producer_of, spans, topic, policy, sto
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_batch_inside_a_transaction_ends_with_it(producer_of, spans, topic, policy):
-    """Half messages at the send, one end for each."""
     producer = producer_of(policy, transactional_id=f"batch-{topic}")
     producer.init_transactions(10)
     producer.begin_transaction()
@@ -290,7 +276,6 @@ def test_a_batch_inside_a_transaction_ends_with_it(producer_of, spans, topic, po
 
 
 def test_a_batch_in_flight_when_tracing_ends_is_ended_by_its_report(producer_of, instrument, spans, topic):
-    """uninstrument() takes the wrappers away, not the spans that are open."""
     from otel_mqtrace.instrumentor import MqTraceInstrumentor  # noqa: PLC0415 - the module under the fixture
 
     producer = producer_of("correlate")
@@ -302,7 +287,6 @@ def test_a_batch_in_flight_when_tracing_ends_is_ended_by_its_report(producer_of,
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, policy, monkeypatch):
-    """Whatever fails before the first message is sent: the batch goes as if nobody traced it."""
     monkeypatch.setattr(guard, "_failures", {})
     producer = producer_of(policy)
 

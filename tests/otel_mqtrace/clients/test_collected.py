@@ -27,13 +27,11 @@ class PlainLock(SpanProcessor):
 
     @contextmanager
     def held(self):
-        """In the middle of something: the collector may run now."""
         with self._lock:
             yield
             gc.collect()
 
     def on_end(self, span):
-        """Note a span that ends while the thread that ends it holds the lock."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -42,14 +40,12 @@ class PlainLock(SpanProcessor):
 
 @pytest.fixture
 def lock(instrument):
-    """Tracing switched on, with such a processor on the provider."""
     processor = PlainLock()
     instrument().add_span_processor(processor)
     return processor
 
 
 def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
-    """A producer in a cycle, a message on its way that nobody will answer."""
     producer = confluent_kafka.Producer(NOBODY)
     producer.produce(topic, b"x")
     producer.itself = producer
@@ -77,8 +73,6 @@ def test_a_callback_that_the_client_lets_go_of_waits_for_no_lock(lock, spans, ka
 
 
 def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
-    """An asyncio producer that goes with a message it has not sent."""
-
     async def forget():
         producer = AIOProducer(NOBODY, buffer_timeout=0)
         await producer.produce(topic, b"x")
@@ -93,7 +87,6 @@ def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
 
 
 def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, topic):
-    """Nobody has to ask for it."""
     producer = confluent_kafka.Producer(NOBODY)
     producer.produce(topic, b"x")
     del producer

@@ -26,7 +26,6 @@ def _message(n):
 
 @pytest.fixture
 def handled(instrument, spans, fill, consumer_of, topic):
-    """A consumer with settle spans that was handed two messages, one by one, and the span that is current now."""
     fill(topic, _message(0), _message(1))
     instrument(settle_spans=True)
     consumer = consumer_of(topic, enable_auto_offset_store=False)
@@ -41,8 +40,6 @@ def _linked(span):
 
 
 class TestCommit:
-    """commit(), in each of its forms."""
-
     @pytest.mark.parametrize(
         ("commit", "offset", "linked"),
         [
@@ -54,7 +51,6 @@ class TestCommit:
         ],
     )
     def test_it_settles_the_message_before_its_offset(self, handled, spans, topic, commit, offset, linked):
-        """By message or by offsets, answered or not: CLIENT, settle, the offset to go on from, a link to its message."""
         consumer, messages, current = handled
         commit(consumer, messages, topic)
         span = spans.take(f"commit {topic}")
@@ -66,7 +62,6 @@ class TestCommit:
         assert _linked(span) == [PARENT_SPANS[linked]]
 
     def test_without_arguments_it_settles_what_was_stored(self, handled, spans, topic):
-        """store_offsets has its span too, and the answer of the commit says what it was about."""
         consumer, messages, current = handled
         consumer.store_offsets(messages[0])
         stored = spans.take(f"store {topic}")
@@ -77,7 +72,6 @@ class TestCommit:
         assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
 
     def test_without_arguments_and_answer_it_speaks_of_all_that_was_handed_over(self, handled, spans, topic):
-        """Nobody says what was stored: the application's position."""
         consumer, *_ = handled
         consumer.store_offsets(offsets=[TopicPartition(topic, 0, 2)])
         spans.take(f"store {topic}")
@@ -85,13 +79,11 @@ class TestCommit:
         assert spans.take(f"commit {topic}").attributes["messaging.kafka.offset"] == 2
 
     def test_an_offset_of_a_message_nobody_handed_over_has_no_link(self, handled, spans, topic):
-        """Known is what this consumer handed over."""
         consumer, *_ = handled
         consumer.commit(offsets=[TopicPartition(topic, 0, 40)], asynchronous=False)
         assert _linked(spans.take(f"commit {topic}")) == []
 
     def test_one_that_raises_says_why_and_raises(self, handled, spans, topic):
-        """The broker knows no such partition: its own error name, the exception, and the places it was about."""
         consumer, *_ = handled
         with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
             consumer.commit(offsets=[TopicPartition(topic, 77, 1)], asynchronous=False)
@@ -115,12 +107,10 @@ class HalfRefused(confluent_kafka.Consumer):
     """A consumer whose broker refuses one of two partitions."""
 
     def commit(self, *args, **kwargs):
-        """Answer as librdkafka does then: no exception, an error on the partition."""
         return [Answered("orders", 0, 5), Answered("orders", 1, 9, KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE))]
 
 
 def test_a_partition_that_failed_says_so_on_the_span(instrument, spans):
-    """The commit returned, so there is no exception: the first partition's error is the span's."""
     instrument(settle_spans=True)
     with HalfRefused({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
         assert len(consumer.commit(asynchronous=False)) == 2
@@ -130,7 +120,6 @@ def test_a_partition_that_failed_says_so_on_the_span(instrument, spans):
 
 
 def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consumer_of, topic):
-    """The commit after consume()."""
     fill(topic, _message(0), _message(1))
     instrument(settle_spans=True)
     consume(consumer := consumer_of(topic), 2)
@@ -141,10 +130,7 @@ def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consume
 
 
 class TestSilence:
-    """When nothing is recorded."""
-
     def test_nobody_asked(self, instrument, spans, fill, consumer_of, topic):
-        """The default: no span, and nothing is remembered for one."""
         fill(topic, _message(0))
         instrument()
         consumer = consumer_of(topic)
@@ -153,7 +139,6 @@ class TestSilence:
         spans.take(f"process {topic}")
 
     def test_what_the_client_commits_by_itself(self, instrument, spans, fill, consumer_of, topic):
-        """enable.auto.commit and the last commit of close(): no call, no span."""
         fill(topic, _message(0))
         instrument(settle_spans=True)
         poll(consumer := consumer_of(topic, enable_auto_commit=True))
@@ -167,7 +152,6 @@ class TestSilence:
             consumer.commit(messages[0], asynchronous=False)
 
     def test_a_topic_is_excluded(self, instrument, spans, fill, consumer_of, topic):
-        """Neither its messages nor their commits."""
         fill(topic, _message(0))
         instrument(settle_spans=True, topic_exclude=topic)
         consumer = consumer_of(topic)
@@ -175,7 +159,6 @@ class TestSilence:
 
 
 def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, spans, fill, topic):
-    """The callback runs inside poll, when the last message is over."""
     fill(topic, _message(0))
     instrument(settle_spans=True)
     seen = []
@@ -196,7 +179,6 @@ def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, sp
 
 
 def test_no_more_is_remembered_than_ten_thousand_messages():
-    """A consumer that runs for years commits what it was handed lately."""
     positions = Positions(ClientInfo())
     header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
     positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
@@ -206,7 +188,6 @@ def test_no_more_is_remembered_than_ten_thousand_messages():
 
 
 def test_a_commit_speaks_of_what_is_assigned_and_not_settled_yet(instrument, kafka, spans, fill, topic):
-    """A partition that was taken away is another's to settle, and what is committed is not committed again."""
     wide = f"{topic}-wide"
     kafka.create_topic(wide, partitions=2)
     fill(wide, {"value": b"0", "partition": 0}, {"value": b"1", "partition": 1})
@@ -231,7 +212,6 @@ class Bare(confluent_kafka.Consumer):
     """A consumer whose calls raise what C code can raise although it is no exception to Python."""
 
     def commit(self, *args, **kwargs):
-        """Raise a KafkaError itself."""
         error = KafkaError(KafkaError._STATE)
         ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(error))
 

@@ -27,7 +27,6 @@ SHAPES = {
 
 @pytest.fixture
 def stranger():
-    """Make a class as a neighbour makes its own: derived from the client's, in its own module; gone after the test."""
     made = []
 
     def make(module, base=None):
@@ -41,7 +40,6 @@ def stranger():
 
 @pytest.fixture
 def incumbent():
-    """OpenTelemetry's own instrumentor, switched off at the end."""
     instrumentor = ConfluentKafkaInstrumentor()
     yield lambda: instrumentor.instrument(tracer_provider=TracerProvider())
     if instrumentor.is_instrumented_by_opentelemetry:
@@ -50,13 +48,11 @@ def incumbent():
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_a_neighbour_is_known_by_its_classes(stranger, name):
-    """Every one in the table, with the switch that keeps it off this client."""
     (known,) = [each for each in INSTRUMENTATIONS["confluent-kafka"] if each.name == name]
     assert identify_class("confluent-kafka", stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
 
 
 def test_the_clients_own_classes_are_nobodys(stranger):
-    """Nor are the application's."""
     assert identify_class("confluent-kafka", ours.ORIGINAL_PRODUCER) is None
     assert identify_class("confluent-kafka", stranger("ddtracer.of.our.own")) is None
 
@@ -83,7 +79,6 @@ def test_who_replaced_the_class_in_the_c_module_is_seen(stranger, monkeypatch):
 
 
 def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, monkeypatch, caplog, kafka):
-    """Its class stands on ours: every message twice. One warning, however many clients."""
     instrument()
     monkeypatch.setattr(confluent_kafka, "Producer", stranger(SHAPES["Datadog's ddtrace"]))
     with caplog.at_level(logging.WARNING):
@@ -109,7 +104,6 @@ def test_the_incumbent_after_us_is_told_and_no_message_is_traced_twice(
 
 
 def test_without_a_neighbour_nobody_is_named(instrument, kafka, caplog):
-    """Not at the start and not with the first client."""
     with caplog.at_level(logging.WARNING):
         instrument()
         confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -26,7 +26,6 @@ PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B71692033
 
 
 def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, consumer_of, topic):
-    """The span is current from the poll that returned the message to the next one, and carries the whole record."""
     fill(
         topic,
         {
@@ -58,7 +57,6 @@ def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, co
 
 
 def test_everything_the_first_half_needs_is_there_when_the_span_starts(instrument, spans, fill, consumer_of, topic):
-    """SubBefore leaves at the start: ids, keys, retries, group, region and request id are on the started span."""
     fill(topic, {"value": b"x", "headers": [("UNIQ_KEY", "ID1"), ("KEYS", "a"), ("RECONSUME_TIME", "1")]})
     instrument()
     consumer = consumer_of(topic)
@@ -82,7 +80,6 @@ def test_a_message_without_a_unique_id_goes_by_its_physical_one(instrument, span
 
 
 def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
-    """bool(message) is False for it; it was consumed all the same."""
     fill(topic, {"value": None, "key": b"k"})
     instrument()
     poll(consumer := consumer_of(topic))
@@ -91,7 +88,6 @@ def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
 
 
 def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, consumer_of, topic):
-    """_PARTITION_EOF comes as a Message with an error; neither it nor None makes a span."""
     instrument(receive_spans=True)
     consumer = consumer_of(topic, enable_partition_eof=True)
     assert poll(consumer).error() is not None
@@ -100,8 +96,6 @@ def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, c
 
 
 class TestContext:
-    """How a process span relates to the sender's trace and to what is current here."""
-
     @pytest.mark.parametrize(
         ("mode", "ambient", "parent", "links"),
         [
@@ -118,7 +112,6 @@ class TestContext:
     def test_parent_and_links_follow_the_option(
         self, instrument, tracer, spans, fill, consumer_of, topic, mode, ambient, parent, links
     ):
-        """auto: always a link, and the sender as parent when nothing is current."""
         fill(topic, {"value": b"x", "headers": [PARENT]})
         instrument(process_context=mode)
         consumer = consumer_of(topic)
@@ -135,7 +128,6 @@ class TestContext:
         assert {link.context.span_id for link in span.links} == wanted
 
     def test_baggage_is_restored(self, instrument, spans, fill, consumer_of, topic):
-        """What the sender put into baggage is there while the message is handled, and not after."""
         fill(topic, {"value": b"x", "headers": [("baggage", "tenant=t1")]})
         instrument()
         poll(consumer := consumer_of(topic))
@@ -145,7 +137,6 @@ class TestContext:
         spans.take()
 
     def test_the_last_of_several_trace_headers_counts(self, instrument, spans, fill, consumer_of, topic):
-        """A broken sender wrote two: the later one is the later sender."""
         stale = (PARENT[0], PARENT[1].replace("b7ad6b7169203331", "00f067aa0ba902b7"))
         fill(topic, {"value": b"x", "headers": [stale, PARENT]})
         instrument()
@@ -154,7 +145,6 @@ class TestContext:
         assert spans.take().parent.span_id == PARENT_SPAN
 
     def test_two_consumers_polled_in_turn_do_not_nest(self, instrument, spans, fill, consumer_of, topic, kafka):
-        """The automatic span of one consumer is no ambient span for the other, and nothing is left current."""
         other = f"{topic}-other"
         kafka.create_topic(other, partitions=1)
         for name in (topic, other):
@@ -173,10 +163,7 @@ def _linked_fill(fill, topic, count):
 
 
 class TestBatches:
-    """consume() hands over several messages at once."""
-
     def test_a_batch_is_one_span_with_a_link_per_message(self, instrument, spans, fill, consumer_of, topic):
-        """What differs stands on the links; nothing has a single parent."""
         _linked_fill(fill, topic, 3)
         instrument()
         consume(consumer := consumer_of(topic), 3)
@@ -189,7 +176,6 @@ class TestBatches:
         assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
 
     def test_a_batch_of_one_says_one(self, instrument, spans, fill, consumer_of, topic):
-        """A batch API counts even when it returned one message."""
         _linked_fill(fill, topic, 1)
         instrument()
         consume(consumer := consumer_of(topic), 1)
@@ -211,10 +197,7 @@ class TestBatches:
 
 
 class TestReceiveSpans:
-    """poll spans, by option only."""
-
     def test_a_poll_that_returned_something_is_a_client_span(self, instrument, spans, fill, consumer_of, topic):
-        """poll T, CLIENT, receive, and no trace record."""
         fill(topic, {"value": b"x", "headers": [PARENT]})
         instrument(receive_spans=True)
         poll(consumer := consumer_of(topic))
@@ -228,10 +211,7 @@ class TestReceiveSpans:
 
 
 class TestHowItEnds:
-    """Every end has its code."""
-
     def test_an_exception_that_closes_the_consumer_says_so(self, instrument, spans, fill, consumer_of, topic):
-        """finally: consumer.close() with an exception on its way out."""
         fill(topic, {"value": b"x"})
         instrument()
         consumer = consumer_of(topic)
@@ -266,7 +246,6 @@ class TestHowItEnds:
         assert spans.take().attributes["error.type"] == "RuntimeError"
 
     def test_a_consumer_that_is_collected_ends_its_span(self, instrument, kafka, spans, fill, topic):
-        """Nobody said how it went: RETURNNULL, and nothing stays current."""
         fill(topic, {"value": b"x"})
         instrument()
         consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
@@ -280,7 +259,6 @@ class TestHowItEnds:
     def test_closing_from_another_thread_leaves_nothing_behind(
         self, instrument, spans, fill, consumer_of, topic, caplog
     ):
-        """The span ends there; here it stops being current at the next call, without a complaint in the log."""
         fill(topic, {"value": b"x"})
         instrument()
         consumer = consumer_of(topic)
@@ -295,7 +273,6 @@ class TestHowItEnds:
         assert [message for message in caplog.messages if "detach" in message] == []
 
     def test_a_message_its_deserialiser_refuses_is_recorded(self, instrument, spans, fill, consumer_of, topic):
-        """It was consumed, and its processing failed before it began."""
         fill(topic, {"value": b"x"})
         instrument()
 
@@ -324,7 +301,6 @@ def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, 
 
 
 def test_an_asyncio_consumer_leaks_nothing_into_its_pool(instrument, kafka, spans, fill, topic):
-    """Its poll runs in a pool thread: no span stays current there, and a block in the coroutine takes it over."""
     fill(topic, {"value": b"1"})
     instrument()
 
@@ -361,8 +337,6 @@ def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, f
 
 
 def test_an_interruption_is_no_failed_poll(instrument, spans):
-    """Ctrl-C while waiting: nothing of Kafka's went wrong."""
-
     class Interrupted(confluent_kafka.Consumer):
         def poll(self, timeout=-1):
             raise KeyboardInterrupt

@@ -24,7 +24,6 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level
 
 
 def _in_thread(act):
-    """Run ``act`` in a thread of its own and return what it said."""
     said = []
     thread = threading.Thread(target=lambda: said.append(act()))
     thread.start()
@@ -33,10 +32,7 @@ def _in_thread(act):
 
 
 class TestLoops:
-    """Ways to go round and ways out."""
-
     def test_a_loop_left_by_break_ends_with_its_consumer(self, instrument, kafka, spans, fill, topic):
-        """The consumer of a function that returns is gone: what it left current is, too."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
@@ -55,7 +51,6 @@ class TestLoops:
     def test_a_generator_of_messages_keeps_the_span_in_the_loop_over_it(
         self, instrument, spans, fill, consumer_of, topic
     ):
-        """A generator runs in its caller's context."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
@@ -69,7 +64,6 @@ class TestLoops:
         assert [span.context.span_id for span in spans.take_all()] == seen
 
     def test_two_consumers_in_turn_leave_nothing_current(self, instrument, spans, fill, consumer_of, topic, kafka):
-        """Each poll ends its own consumer's message, in whatever order, and what is current is the last one's."""
         other = f"{topic}-other"
         kafka.create_topic(other, partitions=1)
         fill(topic, {"value": b"1"}, {"value": b"2"})
@@ -86,7 +80,6 @@ class TestLoops:
         assert {span.context.span_id for span in spans.take_all()} == set(current)
 
     def test_a_message_read_again_is_a_second_attempt(self, instrument, spans, fill, consumer_of, topic):
-        """seek, and pause with resume: the same offset, another span, another request id."""
         fill(topic, {"value": b"1"})
         instrument()
         consumer = consumer_of(topic)
@@ -120,8 +113,6 @@ def test_a_message_says_which_cluster_it_came_from(instrument, spans, fill, cons
 
 
 class TestThreads:
-    """A consumer may be polled here and its messages handled there."""
-
     def test_a_block_in_another_thread_takes_the_span_over(self, instrument, spans, fill, consumer_of, topic):
         """Current there, no longer here, and never doubled."""
         fill(topic, {"value": b"1"})
@@ -138,7 +129,6 @@ class TestThreads:
         assert (spans.take().context.span_id, current_span_id()) == (automatic, 0)
 
     def test_a_message_polled_in_a_thread_is_not_current_in_another(self, instrument, spans, fill, consumer_of, topic):
-        """The next poll, from here, ends it."""
         fill(topic, {"value": b"1"})
         instrument()
         consumer = consumer_of(topic)
@@ -148,7 +138,6 @@ class TestThreads:
         assert code_of(spans.take()) is ContextCode.SUCCESS
 
     def test_two_threads_in_a_poll_at_once_lose_no_span(self, instrument, spans):
-        """Each gets a message; the first one's span ends when the second is handed over."""
         instrument()
         with Meeting(NOWHERE) as consumer:
             threads = [threading.Thread(target=consumer.poll) for _ in range(2)]
@@ -175,7 +164,6 @@ class TestThreads:
 
     @pytest.mark.parametrize("elsewhere", [True, False])
     def test_switching_off_ends_what_is_being_handled(self, instrument, spans, fill, consumer_of, topic, elsewhere):
-        """From any thread: RETURNNULL, nothing stays current here, and the consumer goes on untraced."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
         poll(consumer := consumer_of(topic))
@@ -187,10 +175,7 @@ class TestThreads:
 
 
 class TestWhatIsNoMessage:
-    """Errors, ends of partitions, nothing."""
-
     def test_a_batch_may_hold_ends_of_partitions(self, instrument, spans, fill, consumer_of, topic):
-        """Two messages and the end: a span for two, and the caller gets all three."""
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument(receive_spans=True)
         consumer = consumer_of(topic, enable_partition_eof=True)
@@ -211,7 +196,6 @@ class TestWhatIsNoMessage:
         assert several.attributes["messaging.batch.message_count"] == 0
 
     def test_a_poll_that_fails_is_recorded_as_a_failed_receive(self, instrument, spans):
-        """receive_spans: polling a closed consumer raises as ever."""
         instrument(receive_spans=True)
         consumer = confluent_kafka.Consumer(NOWHERE)
         consumer.close()
@@ -223,7 +207,6 @@ class TestWhatIsNoMessage:
     def test_the_end_of_a_partition_is_no_message_that_a_deserialiser_refused(
         self, instrument, spans, consumer_of, topic
     ):
-        """DeserializingConsumer raises for it, and its consume() is not implemented: neither leaves a span."""
         instrument(receive_spans=True)
         consumer = consumer_of(topic, make_consumer=DeserializingConsumer, enable_partition_eof=True)
         with pytest.raises(ConsumeError):
@@ -235,10 +218,7 @@ class TestWhatIsNoMessage:
 
 
 class TestCallbacks:
-    """librdkafka runs the application's callbacks inside poll."""
-
     def test_a_rebalance_callback_is_in_no_message(self, instrument, kafka, spans, fill, topic):
-        """Neither the last message nor the poll is current there."""
         fill(topic, {"value": b"1"})
         instrument(receive_spans=True)
         seen = []
@@ -268,13 +248,11 @@ class Composed(confluent_kafka.Consumer):
     offset = 0
 
     def poll(self, timeout=-1):
-        """Return the next message after a second."""
         self.clock.advance(ms=1000)
         self.offset += 1
         return _ready(self.offset - 1)
 
     def consume(self, num_messages=1, timeout=-1):
-        """Return that many polls."""
         return [self.poll(timeout) for _ in range(num_messages)]
 
 
@@ -282,7 +260,6 @@ class Endless(Composed):
     """The same, whose consume() never ends."""
 
     def consume(self, num_messages=1, timeout=-1):
-        """Yield polls for ever."""
         while True:
             yield self.poll(timeout)
 
@@ -293,7 +270,6 @@ class Failing(confluent_kafka.Consumer):
     polls = 0
 
     def poll(self, timeout=-1):
-        """Return the message, or raise."""
         self.polls += 1
         if self.polls > 1:
             raise KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FATAL))
@@ -308,22 +284,17 @@ class Meeting(confluent_kafka.Consumer):
         self._both_inside = threading.Barrier(2, timeout=20)
 
     def poll(self, timeout=-1):
-        """Return a message to each."""
         return _ready(self._both_inside.wait())
 
 
 class TestSubclasses:
-    """Classes of the application's own, made before tracing is switched on."""
-
     def test_a_consume_made_of_polls_is_one_batch(self, instrument, spans):
-        """What the outer call returned was handed over, once."""
         instrument()
         with Composed(NOWHERE) as consumer:
             assert len(consumer.consume(3)) == 3
         assert spans.take("process orders").attributes["messaging.batch.message_count"] == 3
 
     def test_a_consume_that_yields_is_left_alone(self, instrument, spans):
-        """It has no end: nobody but the application goes through it, and each poll is a message."""
         instrument()
         with Composed(NOWHERE), Endless(NOWHERE) as consumer:
             stream = consumer.consume()
@@ -332,7 +303,6 @@ class TestSubclasses:
         assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1]
 
     def test_a_receive_span_lasts_as_long_as_the_poll(self, instrument, spans):
-        """From the call to its return, by the one clock."""
         clock = Composed.clock
         instrument(receive_spans=True, clock=clock)
         began = clock.wall_ns()
@@ -343,7 +313,6 @@ class TestSubclasses:
         spans.take("process orders")
 
     def test_a_value_set_by_the_handler_does_not_hide_the_message(self, instrument, spans):
-        """set_value, set_key, set_headers: it is known by its place."""
         instrument()
         with Composed(NOWHERE) as consumer:
             message = consumer.poll()
@@ -357,7 +326,6 @@ class TestSubclasses:
 
 
 def test_a_kafka_exception_out_of_a_poll_is_the_application_s(instrument, spans):
-    """It goes on untouched, and the message before it was handled."""
     instrument()
     with Failing(NOWHERE) as consumer:
         consumer.poll()
@@ -372,7 +340,6 @@ class Watched(confluent_kafka.Consumer):
     seen = ()
 
     def consume(self, num_messages=1, timeout=-1):
-        """Return two messages."""
         before = known_state(self).polling
         _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
         self.seen = before, known_state(self).polling

@@ -22,7 +22,6 @@ def _linked_fill(fill, topic, count):
 
 
 def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer_of, topic):
-    """One span per message, current inside, over at the end of the block."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
     consumer = consumer_of(topic)
@@ -46,7 +45,6 @@ def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer
     ],
 )
 def test_the_handle_says_the_outcome(instrument, spans, fill, consumer_of, topic, say, code, success):
-    """Silent means SUCCESS."""
     fill(topic, {"value": b"1"})
     instrument()
     with process(poll(consumer_of(topic))) as handling:
@@ -56,7 +54,6 @@ def test_the_handle_says_the_outcome(instrument, spans, fill, consumer_of, topic
 
 
 def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_of, topic):
-    """EXCEPTION, ERROR, an exception event, and the same exception outside."""
     fill(topic, {"value": b"1"})
     instrument()
     message = poll(consumer_of(topic))
@@ -70,7 +67,6 @@ def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_
 
 
 def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, topic):
-    """A returned ContextCode is the outcome; self before the message does not disturb."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -92,7 +88,6 @@ def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, t
 
 
 def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, consumer_of, topic):
-    """The first batch's span was open before anybody knew; from then on the blocks have the say."""
     _linked_fill(fill, topic, 4)
     instrument()
     consumer = consumer_of(topic)
@@ -105,7 +100,6 @@ def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrume
 
 
 def test_the_worst_message_of_a_shared_batch_names_it(instrument, spans, fill, consumer_of, topic):
-    """One failure is a failure of the listener call."""
     _linked_fill(fill, topic, 2)
     instrument()
     for index, message in enumerate(consume(consumer_of(topic), 2)):
@@ -115,7 +109,6 @@ def test_the_worst_message_of_a_shared_batch_names_it(instrument, spans, fill, c
 
 
 def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_of, topic):
-    """break: nobody said how the message at hand went."""
     _linked_fill(fill, topic, 2)
     instrument(process_spans="explicit")
     for _ in process.each(consume(consumer_of(topic), 2)):
@@ -126,7 +119,6 @@ def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_
 
 
 def test_a_second_attempt_at_the_same_message_is_a_second_span(instrument, spans, fill, consumer_of, topic):
-    """Retried in the same process: two listener calls, two request ids."""
     fill(topic, {"value": b"1"})
     instrument()
     message = poll(consumer_of(topic))
@@ -137,7 +129,6 @@ def test_a_second_attempt_at_the_same_message_is_a_second_span(instrument, spans
 
 
 def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, spans, fill, consumer_of, topic):
-    """The next poll ended the first message's span; later messages are left to the worker."""
     fill(topic, {"value": b"1"}, {"value": b"2"}, {"value": b"3"})
     instrument()
     consumer = consumer_of(topic)
@@ -168,7 +159,6 @@ def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer
 
 
 def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, topic):
-    """The same code runs untraced."""
     fill(topic, {"value": b"1"})
     with process(poll(consumer_of(topic))) as handling:
         handling.failed()
@@ -177,13 +167,11 @@ def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, 
 
 @pytest.fixture
 def unhandled():
-    """How many messages of the test were left to a block that never came."""
     before = missing_counts()
     return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
 def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, fill, consumer_of, topic, unhandled):
-    """consume(5), a block around one of them, then plain polls: each message has its span."""
     _linked_fill(fill, topic, 10)
     instrument()
     consumer = consumer_of(topic)
@@ -200,7 +188,6 @@ def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, f
 def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(
     instrument, spans, fill, consumer_of, topic, unhandled
 ):
-    """A whole batch in blocks says that blocks will come; when none comes the next poll is automatic again."""
     _linked_fill(fill, topic, 5)
     instrument()
     consumer = consumer_of(topic)

@@ -41,25 +41,21 @@ class Cluster:
 
 @pytest.fixture
 def clock():
-    """The time of the test."""
     return ManualClock()
 
 
 @pytest.fixture
 def cluster():
-    """Orders in two partitions on two brokers."""
     return Cluster(orders={0: "b1:1", 1: "b2:2"})
 
 
 @pytest.fixture
 def leaders(cluster, clock):
-    """Leaders that are looked up only when the test says so."""
     return Leaders({}, look_up=cluster.look_up, clock=clock, background=False, max_topics=3)
 
 
 @pytest.fixture(scope="module")
 def three_brokers():
-    """Three brokers, and a topic of twelve partitions over them."""
     with EmbeddedKafka(brokers=3) as kafka:
         kafka.create_topic("spread", partitions=12)
         yield kafka
@@ -67,7 +63,6 @@ def three_brokers():
 
 @pytest.fixture(scope="module")
 def truth(three_brokers):
-    """Partition → leader, as the cluster itself says."""
     found = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics("spread", timeout=10)
     brokers = {each.id: f"{each.host}:{each.port}" for each in found.brokers.values()}
     hosts = {each.id: brokers[each.leader] for each in found.topics["spread"].partitions.values()}
@@ -76,7 +71,6 @@ def truth(three_brokers):
 
 
 def test_the_cluster_says_its_name_with_the_first_answer(leaders, cluster):
-    """Nobody asks for it alone, and an answer without a name does not take it away."""
     assert leaders.cluster_id is None
     leaders.of("orders", 1)
     leaders.refresh()
@@ -88,7 +82,6 @@ def test_the_cluster_says_its_name_with_the_first_answer(leaders, cluster):
 
 
 def test_the_name_is_the_one_the_cluster_has(three_brokers):
-    """As the client itself is told."""
     leaders = leaders_of({"bootstrap.servers": three_brokers.bootstrap_servers})
     leaders.want("spread")
     leaders.settle(10)
@@ -98,7 +91,6 @@ def test_the_name_is_the_one_the_cluster_has(three_brokers):
 
 
 def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
-    """The caller gets nothing at once; the answer is there after the look-up."""
     assert leaders.of("orders", 1) is None
     leaders.refresh()
     assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
@@ -107,7 +99,6 @@ def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
 
 @pytest.mark.parametrize("place", [("orders", None), ("orders", -1), (None, 0)])
 def test_a_message_without_a_partition_has_no_leader_to_ask_for(leaders, cluster, place):
-    """A failed send need not have a partition."""
     assert leaders.of(*place) is None
     leaders.refresh()
     assert cluster.asked == []
@@ -146,7 +137,6 @@ def test_a_cluster_that_is_away_is_asked_once_in_a_minute_and_forgets_nothing(le
 
 @pytest.mark.parametrize("name", ["or\0ders", "\ud800"], ids=["NUL inside", "half a surrogate pair"])
 def test_a_name_that_no_topic_can_have_is_quiet_and_costs_its_neighbours_nothing(three_brokers, truth, caplog, name):
-    """The client's own error is the application's to see; there is nothing to look up and nothing of ours to tell."""
     before = failures()
     leaders = Leaders({"bootstrap.servers": three_brokers.bootstrap_servers}, background=False)
     leaders.want(name)
@@ -158,7 +148,6 @@ def test_a_name_that_no_topic_can_have_is_quiet_and_costs_its_neighbours_nothing
 
 
 def test_memory_is_bounded(leaders, cluster):
-    """Neither what is remembered nor what waits grows without end."""
     cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
     for number in range(10):
         leaders.want(f"t{number}")
@@ -170,7 +159,6 @@ def test_memory_is_bounded(leaders, cluster):
 
 
 def test_clients_of_one_cluster_share_its_leaders():
-    """One look-up for all; whose connection cannot be repeated has none."""
     conf = {"bootstrap.servers": "one:1"}
     assert leaders_of(conf) is leaders_of(dict(conf))
     assert leaders_of({}) is None
@@ -230,7 +218,6 @@ def test_a_process_span_names_the_leader_from_its_first_message_on(reader, spans
 
 
 def test_the_links_of_a_batch_name_each_messages_leader(reader, spans, truth):
-    """What differs stands on the links; a batch of one leader says it on the span."""
     seen = 0
     while seen < len(truth):
         seen += len(reader.consume(len(truth), 1))
@@ -241,7 +228,6 @@ def test_the_links_of_a_batch_name_each_messages_leader(reader, spans, truth):
 
 
 def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_server(instrument, spans):
-    """Nobody is there to be asked; the span ends with the client's own error, and nothing of ours fails."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": NOBODY, "message.timeout.ms": 100, "log_level": 0})
     producer.produce("orders", b"x")
@@ -252,7 +238,6 @@ def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_ser
 
 
 def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
-    """The look-up has its own client, and goes on when the producer is gone."""
     answer, asking = threading.Event(), threading.Event()
 
     def slow(connection, topics):
@@ -274,7 +259,6 @@ def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
-    """The thread that was asking does not live in the child; what it left half done is no obstacle."""
     answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
 
     def look_up(connection, topics):
@@ -309,7 +293,6 @@ def test_one_fork_hook_is_enough_for_ever(monkeypatch):
 
 
 def test_an_application_that_ends_during_a_look_up_ends_at_once():
-    """A daemon thread asking a cluster that is not there holds up nobody."""
     code = (
         "import confluent_kafka\n"
         "from otel_mqtrace import MqTraceInstrumentor\n"

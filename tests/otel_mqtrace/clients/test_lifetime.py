@@ -16,7 +16,6 @@ TOO_LARGE = b"x" * 2_000_000
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    """Reference counts alone decide."""
     gc.disable()
     yield
     gc.enable()
@@ -43,7 +42,6 @@ def _left_behind(producer, topic):
 
 @pytest.mark.parametrize("use", [lambda *_: None, _sent, _answered, _refused, _left_behind])
 def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, use):
-    """Unused, answered, refused, or with a message still on its way."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     use(producer, topic)
@@ -55,7 +53,6 @@ def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, t
 
 
 def test_a_serializing_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic):
-    """A class of the client's own, traced in place."""
     instrument()
     producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, value=b"x")
@@ -68,7 +65,6 @@ def test_a_serializing_producer_is_freed_with_its_last_reference(instrument, kaf
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
 def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, end):
-    """What is remembered of a transaction does not lead back to its producer."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(10)

@@ -36,7 +36,6 @@ class Shop(cimpl.Producer):
     """An application's class, made before anybody instruments."""
 
     def produce(self, *args, **kwargs):
-        """Pass everything on."""
         return super().produce(*args, **kwargs)
 
 
@@ -44,7 +43,6 @@ class UnspeakableError(Exception):
     """An exception that cannot be printed."""
 
     def __str__(self):
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -52,7 +50,6 @@ class Closed(cimpl.Producer):
     """An application's class that refuses to send, and cannot say why."""
 
     def produce(self, *args, **kwargs):
-        """Refuse."""
         raise UnspeakableError
 
 
@@ -60,7 +57,6 @@ class Opaque(cimpl.Producer):
     """An application's class whose produce does not show where a header could go."""
 
     def produce(self, order):
-        """Send an order."""
         return super().produce("orders", order)
 
 
@@ -83,7 +79,6 @@ def _fingerprint():
 
 
 def test_names_taken_before_are_traced(application, instrument, kafka, spans, topic):
-    """from confluent_kafka import Producer, then instrument()."""
     instrument()
     producer = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"x")
@@ -92,7 +87,6 @@ def test_names_taken_before_are_traced(application, instrument, kafka, spans, to
 
 
 def test_uninstrument_restores_everything(application, instrument):
-    """Every name and every method is the very object it was."""
     before = _fingerprint()
     instrument()
     assert _fingerprint() != before
@@ -101,7 +95,6 @@ def test_uninstrument_restores_everything(application, instrument):
 
 
 def test_instrumenting_again_makes_no_double_spans(application, instrument, kafka, spans, topic, fill, consumer_of):
-    """instrument, uninstrument, instrument: one span per message, on both sides, from old and new objects."""
     instrument()
     old = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     MqTraceInstrumentor().uninstrument()
@@ -119,7 +112,6 @@ def test_instrumenting_again_makes_no_double_spans(application, instrument, kafk
 
 
 def test_a_client_that_outlives_uninstrument_goes_on_untraced(instrument, kafka, spans, topic):
-    """The patched object stays usable and silent."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     MqTraceInstrumentor().uninstrument()
@@ -128,7 +120,6 @@ def test_a_client_that_outlives_uninstrument_goes_on_untraced(instrument, kafka,
 
 
 def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
-    """SerializingProducer takes the key before the value; the size is that of the serialised body."""
     instrument()
     producer = SerializingProducer(
         {"bootstrap.servers": kafka.bootstrap_servers, "value.serializer": StringSerializer("utf_16")}
@@ -144,7 +135,6 @@ def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
 
 
 def test_a_subclass_made_before_is_traced_in_place(instrument, kafka, spans, topic):
-    """One that passes its arguments on is; one whose produce shows no headers is named for the doctor."""
     instrument()
     shop = Shop({"bootstrap.servers": kafka.bootstrap_servers})
     shop.produce(topic, b"x")
@@ -158,7 +148,6 @@ def test_a_subclass_made_before_is_traced_in_place(instrument, kafka, spans, top
 
 
 def test_a_send_that_fails_without_words_is_recorded_and_raised_unchanged(instrument, kafka, spans, topic):
-    """Its span ends with the type of what was raised."""
     instrument()
     with pytest.raises(UnspeakableError):
         Closed({"bootstrap.servers": kafka.bootstrap_servers}).produce(topic, b"x")
@@ -168,7 +157,6 @@ def test_a_send_that_fails_without_words_is_recorded_and_raised_unchanged(instru
 
 
 def test_a_subclass_made_afterwards_is_traced_whatever_its_produce_looks_like(instrument, kafka, spans, topic):
-    """Its super() is already ours; abstract bases can still be mixed in."""
     instrument()
 
     class Orders(confluent_kafka.Producer, abc.ABC):
@@ -182,7 +170,6 @@ def test_a_subclass_made_afterwards_is_traced_whatever_its_produce_looks_like(in
 
 
 def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
-    """isinstance and issubclass answer as before the name was rebound."""
     early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
     instrument()
     assert isinstance(early, confluent_kafka.Producer)
@@ -197,7 +184,6 @@ def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
 
 
 def test_every_other_method_works_as_ever(instrument, kafka, topic):
-    """The traced classes are real clients: metadata, assignment, positions, watermarks, cluster id, length."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     assert topic in producer.list_topics(timeout=10).topics
@@ -213,8 +199,6 @@ def test_every_other_method_works_as_ever(instrument, kafka, topic):
 
 
 class TestAnotherInstrumentation:
-    """When somebody else already wraps the client."""
-
     @pytest.fixture
     def incumbent(self):
         ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
@@ -223,7 +207,6 @@ class TestAnotherInstrumentation:
 
     @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
     def test_ours_steps_back_with_a_warning(self, incumbent, instrument, kafka, spans, topic, caplog):
-        """No double spans, no two trace headers."""
         before = confluent_kafka.Producer
         with caplog.at_level(logging.WARNING):
             instrument()
@@ -231,7 +214,6 @@ class TestAnotherInstrumentation:
         assert "MQTRACE_ON_CONFLICT=wrap" in caplog.text
 
     def test_ours_traces_as_well_when_told_to(self, incumbent, instrument, kafka, spans, topic, consumer_of):
-        """Both trace, and the message still has exactly one trace header: theirs."""
         instrument(on_conflict="wrap")
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce(topic, b"x")
@@ -258,7 +240,6 @@ class Slim:
 
 
 def test_a_client_without_attributes_works_as_ever(instrument, kafka, spans, topic):
-    """There is no place for our state, so it is not traced; nothing of that reaches the application."""
     instrument()
     producer = Slim.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"x")
@@ -273,33 +254,25 @@ def test_a_client_without_attributes_works_as_ever(instrument, kafka, spans, top
 
 
 def test_a_client_without_attributes_is_named_for_the_doctor(instrument):
-    """Under its own name, once."""
     instrument()
     named = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
     assert [name.rpartition("Slim.")[2] for name in named] == ["Producer", "Consumer"]
 
 
 class _Interrupted(type):
-    """The user's Ctrl-C, in the middle of patching."""
-
     def __getattribute__(cls, name):
-        """Interrupt when the first of the methods is looked at."""
         if name == "poll":
             raise KeyboardInterrupt
         return super().__getattribute__(name)
 
 
 class _Frozen(type):
-    """Lets nobody change its classes."""
-
     def __setattr__(cls, name, value):
-        """Refuse."""
         raise RuntimeError("frozen")
 
 
 @pytest.fixture
 def short_lived():
-    """Make a subclass of the client that is gone from its ``__subclasses__`` after the test."""
     made = []
 
     def make(metaclass, base):
@@ -324,7 +297,6 @@ def test_a_class_that_cannot_be_changed_is_named_and_the_rest_is_traced(short_li
 
 
 def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
-    """Either all of it or none: no tracing that nobody could switch off again."""
     before = _fingerprint()
     short_lived(_Interrupted, cimpl.Consumer)
     with pytest.raises(KeyboardInterrupt):
@@ -335,7 +307,6 @@ def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
 
 
 def test_ten_times_on_and_off_leaves_no_trace(application, instrument):
-    """Not a name, a method, a source or a state that was not there before."""
     before, known_sources = _fingerprint(), list(sources)
     for _ in range(10):
         instrument()
@@ -355,7 +326,6 @@ def test_a_client_without_configuration_is_refused_as_ever(instrument):
 
 
 def test_classes_and_clients_made_of_the_original_are_told(instrument, kafka):
-    """By a name that we did not rebind: nothing of theirs is traced, and the doctor says so."""
     early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
     original = type(early)
     instrument()
@@ -373,7 +343,6 @@ def test_classes_and_clients_made_of_the_original_are_told(instrument, kafka):
 
 
 def _result(ask, *arguments):
-    """Return the text of a result, or the name of what was raised."""
     try:
         return str(ask(*arguments))
     except (TypeError, ValueError, pickle.PicklingError) as error:
@@ -384,7 +353,6 @@ def _result(ask, *arguments):
     "name", ["Producer", "Consumer", "ShareConsumer", "SerializingProducer", "DeserializingConsumer"]
 )
 def test_a_class_looks_as_it_did(instrument, name):
-    """Its names, its documentation, and whether it can be copied, pickled by name and asked for."""
     before = getattr(confluent_kafka, name)
     questions = (
         lambda cls: (cls.__name__, cls.__qualname__, cls.__module__, cls.__doc__),
@@ -401,7 +369,6 @@ def test_a_class_looks_as_it_did(instrument, name):
 
 
 def test_the_asyncio_classes_are_not_imported_and_traced_when_they_come():
-    """In a process of its own: instrument() leaves them out, and the first of them made later is traced."""
     code = """
 import asyncio, sys
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
@@ -433,7 +400,6 @@ assert not hasattr(AIOProducer.produce, "__wrapped__")
 
 
 def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, instrument, monkeypatch):
-    """Whatever uninstrument() meets: the names are the client's again, and the next round begins clean."""
     names = dict(vars(application))
     instrument()
     monkeypatch.setattr(patching, "forget_leaders", _refuse)
@@ -444,7 +410,6 @@ def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, 
 
 
 def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, instrument, monkeypatch):
-    """An uninstrument() that was broken off as a whole: the next instrument() first puts back what was changed."""
     names = dict(vars(application))
     instrument()
     with monkeypatch.context() as broken:

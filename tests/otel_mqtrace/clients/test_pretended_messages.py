@@ -14,7 +14,6 @@ class Pretending(cimpl.Consumer):
     """An application's consumer whose poll hands over what its test wants."""
 
     def poll(self, *_args):
-        """Hand over something that answers every question, and every answer is another such thing."""
         return Mock()
 
 
@@ -28,5 +27,4 @@ def test_a_pretended_message_passes_through_unchanged(instrument, spans):
 
 @pytest.mark.parametrize(("failure", "name"), [(Mock(), "Mock"), (BufferError("full"), "_QUEUE_FULL"), (5, "int")])
 def test_whatever_is_no_failure_is_named_by_its_class(failure, name):
-    """Arguments that are none are not asked."""
     assert error_type(failure) == name

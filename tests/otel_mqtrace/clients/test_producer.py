@@ -27,8 +27,6 @@ def _sent(producer, spans, topic, *args, **kwargs):
 
 @pytest.fixture
 def read_back(consumer_of, spans):
-    """Read the first message of a topic as it lies there."""
-
     def read(topic):
         message = poll(consumer := consumer_of(topic))
         consumer.close()
@@ -39,7 +37,6 @@ def read_back(consumer_of, spans):
 
 
 def test_a_delivered_message_carries_every_field_of_the_table(producer, spans, kafka, topic):
-    """Partition, offset, sizes, ids, hosts and cost stand on the span when the delivery report has come."""
     headers = {"TAGS": "paid", "KEYS": b"order-1 \xe8\xae\xa2\xe5\x8d\x95", "DELAY": "3"}
     leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).want(topic)
     leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).settle(10)
@@ -80,7 +77,6 @@ def test_a_delivered_message_carries_every_field_of_the_table(producer, spans, k
 
 
 def test_the_span_ends_at_the_delivery_report_and_not_before(producer, spans, topic):
-    """Queued is not sent."""
     producer.produce(topic, b"x")
     spans.assert_empty()
     producer.flush(10)
@@ -88,7 +84,6 @@ def test_the_span_ends_at_the_delivery_report_and_not_before(producer, spans, to
 
 
 def test_the_trace_goes_on_from_the_current_span_into_the_header(producer, tracer, spans, topic, read_back):
-    """The send span is a child of what is current; the message carries exactly the send span, and baggage."""
     with tracer.start_as_current_span("checkout") as checkout:
         token = context.attach(baggage.set_baggage("tenant", "t1"))
         producer.produce(topic, b"x")
@@ -105,7 +100,6 @@ def test_the_trace_goes_on_from_the_current_span_into_the_header(producer, trace
 
 @pytest.mark.parametrize("make", [dict, list])
 def test_the_callers_headers_are_never_touched(producer, spans, topic, make):
-    """The same object sent twice carries no trace of the first send."""
     headers = make([("a", b"1")])
     for _ in range(2):
         span = _sent(producer, spans, topic, b"x", headers=headers)
@@ -121,7 +115,6 @@ def test_headers_by_position_are_found(producer, spans, topic, read_back):
 
 
 def test_a_message_sent_on_has_one_trace_header_and_a_link_to_its_past(producer, spans, topic, read_back):
-    """Stale trace headers of a forwarded message are replaced, its unique id is kept."""
     first = _sent(producer, spans, topic, b"x")
     headers = read_back(topic).headers()
     second = _sent(producer, spans, topic, b"x", headers=headers)
@@ -131,13 +124,11 @@ def test_a_message_sent_on_has_one_trace_header_and_a_link_to_its_past(producer,
 
 @pytest.mark.parametrize("given", ["ABC", b"ABC"])
 def test_a_unique_id_that_is_there_is_used(producer, spans, topic, given):
-    """Bytes or text, the application's own id wins."""
     span = _sent(producer, spans, topic, b"x", headers=[("UNIQ_KEY", given)])
     assert span.attributes["messaging.message.id"] == "ABC"
 
 
 def test_a_tombstone_says_so_and_a_binary_key_is_left_out(producer, spans, topic):
-    """A key without a canonical text has no attribute; no value means tombstone."""
     span = _sent(producer, spans, topic, None, b"\xff\xfe")
     assert span.attributes["messaging.kafka.message.tombstone"] is True
     assert span.attributes["messaging.message.body.size"] == 0
@@ -145,7 +136,6 @@ def test_a_tombstone_says_so_and_a_binary_key_is_left_out(producer, spans, topic
 
 
 def test_a_call_that_fails_is_recorded_and_raised_unchanged(instrument, kafka, spans, topic):
-    """Queue full: the exception is the client's own, the span names it."""
     instrument()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "queue.buffering.max.messages": 1, "linger.ms": 60_000}
@@ -161,14 +151,12 @@ def test_a_call_that_fails_is_recorded_and_raised_unchanged(instrument, kafka, s
 
 
 def test_a_message_too_large_for_the_client_is_recorded(producer, spans, topic):
-    """MSG_SIZE_TOO_LARGE is raised by produce itself."""
     with pytest.raises(KafkaException):
         producer.produce(topic, b"x" * 2_000_000)
     assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
 def test_a_message_the_broker_refuses_is_recorded_when_the_report_comes(producer, spans, kafka, topic):
-    """The error comes with the delivery report; there is no offset."""
     kafka.push_request_errors(kafka.PRODUCE, 10)
     span = _sent(producer, spans, topic, b"x")
     record = trace_context_of(span)
@@ -178,7 +166,6 @@ def test_a_message_the_broker_refuses_is_recorded_when_the_report_comes(producer
 
 
 def test_a_message_that_times_out_is_recorded(instrument, spans, topic):
-    """Nobody listens: the report says _MSG_TIMED_OUT."""
     instrument()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 50, "log_level": 0, "linger.ms": 0}
@@ -187,7 +174,6 @@ def test_a_message_that_times_out_is_recorded(instrument, spans, topic):
 
 
 def test_a_purged_message_is_recorded(instrument, spans, topic):
-    """purge() calls back with _PURGE_QUEUE."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     producer.produce(topic, b"x")
@@ -209,8 +195,6 @@ def test_a_message_in_flight_when_its_producer_is_collected_ends_by_name(instrum
 
 
 class TestCallbacks:
-    """The application's delivery callbacks behave as the C client defines."""
-
     def _run(self, kafka, topic, conf=None, **produce):
         calls = []
         conf = {"on_delivery": lambda *_: calls.append("config")} if conf is None else conf
@@ -253,7 +237,6 @@ class TestCallbacks:
         assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
     def test_a_callback_runs_in_the_context_it_was_sent_from(self, producer, tracer, spans, topic):
-        """What was current at produce() is current in the callback, and no longer after it."""
         seen = []
         with tracer.start_as_current_span("checkout") as checkout:
             producer.produce(topic, b"x", callback=lambda *_: seen.append(trace.get_current_span()))
@@ -262,7 +245,6 @@ class TestCallbacks:
         spans.take_all()
 
     def test_something_that_is_no_callback_is_refused_as_ever(self, producer, spans, topic):
-        """The client finds out when it calls it, and so do we."""
         producer.produce(topic, b"x", on_delivery=5)
         with pytest.raises(TypeError, match="'int' object is not callable"):
             producer.flush(10)
@@ -273,7 +255,6 @@ class TestCallbacks:
     ("args", "kwargs"), [((), {}), (("t",), {"nope": 1}), (("t",), {"headers": (("a", b"1"),)}), ((5,), {})]
 )
 def test_a_wrong_call_raises_the_same_error_with_and_without_tracing(instrument, kafka, spans, args, kwargs):
-    """Signature and messages are the client's own."""
     conf = {"bootstrap.servers": kafka.bootstrap_servers}
     with confluent_kafka.Producer(conf) as plain, pytest.raises(TypeError) as untraced:
         plain.produce(*args, **kwargs)
@@ -285,7 +266,6 @@ def test_a_wrong_call_raises_the_same_error_with_and_without_tracing(instrument,
 
 
 def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka, spans, topic, consumer_of):
-    """Neither side of an excluded topic leaves a span, and its messages get no headers."""
     instrument(topic_exclude=(f"{topic[:-1]}*",), trace_topic="my-trace")
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"x")
@@ -295,7 +275,6 @@ def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka,
 
 
 def test_suppressed_instrumentation_is_respected(producer, spans, topic):
-    """An exporter that sends through Kafka does not trace itself."""
     with suppress_instrumentation():
         producer.produce(topic, b"x")
         producer.flush(10)

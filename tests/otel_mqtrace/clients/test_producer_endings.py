@@ -12,8 +12,6 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 
 class TestWithoutReportsOfSuccess:
-    """delivery.report.only.error: the client says nothing of a success, but lets go of the callback."""
-
     @pytest.fixture
     def taciturn(self, instrument, kafka):
         instrument()
@@ -22,7 +20,6 @@ class TestWithoutReportsOfSuccess:
             yield producer
 
     def test_the_span_ends_when_the_broker_has_the_message(self, taciturn, spans, topic):
-        """Not at the call, but at the flush; where the message lies nobody tells."""
         taciturn.produce(topic, b"x")
         spans.assert_empty()
         assert taciturn.flush(10) == 0
@@ -46,7 +43,6 @@ class TestWithoutReportsOfSuccess:
         assert told == ["MSG_SIZE_TOO_LARGE"]
 
     def test_a_batch_is_told_apart_the_same_way(self, taciturn, spans, topic):
-        """Each message of it has a callback of its own to be let go of."""
         taciturn.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
         spans.assert_empty()
         taciturn.flush(10)
@@ -63,22 +59,18 @@ class TestWithoutReportsOfSuccess:
         assert len(spans.take_all(f"send {topic}")) == 200
 
     def test_a_call_that_is_refused_ends_with_its_error(self, taciturn, spans, topic):
-        """Letting go of a refused message's callback is no success."""
         with pytest.raises(KafkaException):
             taciturn.produce(topic, b"x" * 2_000_000)
         assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
 
 class TestLeaving:
-    """Every way out of a producer ends its spans, by name, and only when nothing can be answered any more."""
-
     @pytest.fixture
     def unheard(self, instrument):
         instrument()
         return confluent_kafka.Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
 
     def test_a_flush_that_gives_up_leaves_the_spans_open(self, unheard, spans, topic):
-        """flush() > 0: they are still on their way."""
         unheard.produce(topic, b"x")
         assert unheard.flush(0.01) == 1
         spans.assert_empty()
@@ -90,8 +82,6 @@ class TestLeaving:
     def test_a_callback_that_raises_in_close_leaves_no_span_open(
         self, instrument, kafka, spans, topic, leave, arguments
     ):
-        """The client is gone after that: what it did not come to report is abandoned, and the error is as ever."""
-
         def explode(error, message):
             raise RuntimeError("mine")
 
@@ -123,7 +113,6 @@ class TestLeaving:
         assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
 
     def test_a_message_in_flight_when_tracing_ends_is_ended_by_its_report(self, producer, spans, topic):
-        """uninstrument() takes the wrappers away, not the spans that are open."""
         producer.produce(topic, b"x")
         MqTraceInstrumentor().uninstrument()
         producer.flush(10)

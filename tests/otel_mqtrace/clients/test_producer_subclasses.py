@@ -17,7 +17,6 @@ class ByName(cimpl.Producer):
     """Everything but the topic by name only."""
 
     def produce(self, topic, *, value=None, headers=None, on_delivery=None):
-        """Pass on."""
         super().produce(topic, value, headers=headers, on_delivery=on_delivery)
 
 
@@ -25,7 +24,6 @@ class ByPosition(cimpl.Producer):
     """Names nothing."""
 
     def produce(self, topic, value, /):
-        """Pass on."""
         super().produce(topic, value)
 
 
@@ -33,7 +31,6 @@ class AnyName(cimpl.Producer):
     """Takes names only, its own among them, as AvroProducer does."""
 
     def produce(self, **kwargs):
-        """Pass on what is not its own."""
         kwargs.pop("schema", None)
         super().produce(kwargs.pop("topic"), kwargs.pop("value"), **kwargs)
 
@@ -42,7 +39,6 @@ class AsFields(cimpl.Producer):
     """What it takes by name is the message: anything of ours among it would be sent."""
 
     def produce(self, topic, **fields):
-        """Make a body of the fields."""
         super().produce(topic, json.dumps(fields))
 
 
@@ -50,7 +46,6 @@ class ThroughTheName(cimpl.Producer):
     """Calls the client's class by the name of a module, which is ours while tracing."""
 
     def produce(self, topic, value=None, headers=None, callback=None):
-        """Wrap the callback, and pass on."""
         told = None if callback is None else lambda *report: callback(*report) or report
         confluent_kafka.Producer.produce(self, topic, value, headers=headers, callback=told)
 
@@ -59,7 +54,6 @@ class WithACopy(ThroughTheName):
     """Sends a copy to another topic first."""
 
     def produce(self, topic, value=None, headers=None, callback=None):
-        """Two messages."""
         confluent_kafka.Producer.produce(self, f"{topic}-copy", value)
         super().produce(topic, value, headers, callback)
 
@@ -68,7 +62,6 @@ class InBatches(cimpl.Producer):
     """A produce_batch of its own, with an argument of its own."""
 
     def produce_batch(self, topic, messages, tenant=None):
-        """Send the bodies under a key."""
         return super().produce_batch(topic, [{"value": each, "key": tenant} for each in messages])
 
 
@@ -76,7 +69,6 @@ class Raising(cimpl.Producer):
     """Raises a KafkaError as the C code can: it is no exception class."""
 
     def produce(self, topic, value=None, headers=None, callback=None):
-        """Raise."""
         raise_ = ctypes.pythonapi.PyErr_SetObject
         raise_.argtypes, raise_.restype = (ctypes.py_object, ctypes.py_object), None
         raise_(KafkaError, KafkaError(KafkaError._QUEUE_FULL))
@@ -103,7 +95,6 @@ def sent_by(instrument, kafka, topic, spans):
 
 @pytest.mark.parametrize("make_producer", [ByName, AnyName, ThroughTheName])
 def test_one_span_whatever_can_be_named(sent_by, spans, topic, make_producer):
-    """By name, any name, or past us and back: the context arrives, and the body is its own."""
     message = sent_by(make_producer, topic=topic, value="x")
     send = spans.take(f"send {topic}")
     assert message.value() == b"x"
@@ -126,7 +117,6 @@ def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
 
 
 def test_a_class_made_while_tracing_is_traced_as_well(sent_by, instrument, spans, topic):
-    """Its base is ours; whatever its signature, the client's produce is reached through it."""
     instrument()
 
     class Late(confluent_kafka.Producer):
@@ -139,7 +129,6 @@ def test_a_class_made_while_tracing_is_traced_as_well(sent_by, instrument, spans
 
 
 def test_another_message_sent_on_the_way_has_its_own_span(sent_by, kafka, spans, topic):
-    """The copy to another topic is no part of the call it is made in."""
     kafka.create_topic(f"{topic}-copy", 1)
     sent_by(WithACopy, topic, b"x")
     spans.take(f"send {topic}-copy")
@@ -148,7 +137,6 @@ def test_another_message_sent_on_the_way_has_its_own_span(sent_by, kafka, spans,
 
 @pytest.mark.parametrize("policy", ["correlate", "send_each"])
 def test_own_produce_batch_sends_its_own_messages_and_is_reported(instrument, kafka, spans, topic, policy):
-    """What it makes of its arguments is what is sent, under either policy."""
     instrument(headerless_sends=policy)
     producer = InBatches({"bootstrap.servers": kafka.bootstrap_servers})
     assert producer.produce_batch(topic, [b"1", b"2"], tenant="t1") == 2
@@ -171,7 +159,6 @@ def test_an_error_that_is_no_exception_class_ends_the_span(instrument, kafka, sp
 
 
 def test_the_classes_are_what_they_were_when_tracing_ends(instrument):
-    """The same methods, also after ten times."""
     classes = [ByName, ByPosition, AnyName, AsFields, ThroughTheName, InBatches]
     before = [dict(vars(each)) for each in classes]
     for _ in range(10):

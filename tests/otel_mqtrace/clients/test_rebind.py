@@ -51,7 +51,6 @@ MADE = enclosing()
 
 @pytest.fixture
 def application():
-    """A module that holds the client's class in every way there is, from before instrument()."""
     module = ModuleType("application")
     sys.modules["application"] = module
     exec(compile(APPLICATION, "application.py", "exec", dont_inherit=True), vars(module))
@@ -66,7 +65,6 @@ def _held(module):
 
 
 def test_module_and_class_attribute_are_rebound_and_restored(application, instrument):
-    """Ours while instrumented, the very original before and after."""
     assert _held(application) == (ours.ORIGINAL_PRODUCER, ours.ORIGINAL_PRODUCER)
     instrument()
     assert _held(application) == (confluent_kafka.Producer, confluent_kafka.Producer)
@@ -95,7 +93,6 @@ def test_class_held_in_another_way_is_left_alone_and_reported(application, instr
 
 
 def test_annotation_stays_as_it_was_written(application, instrument):
-    """A traced object is an object of the original class: nothing has to be changed there."""
     instrument()
     assert application.Settings.typed.__annotations__["producer"] is ours.ORIGINAL_PRODUCER
     assert issubclass(confluent_kafka.Producer, ours.ORIGINAL_PRODUCER)

@@ -30,7 +30,6 @@ class _Owner:
 
 @pytest.fixture
 def impatient():
-    """Threads take turns a thousand times as often as usual."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -38,7 +37,6 @@ def impatient():
 
 
 def test_consumers_in_several_threads_hand_over_at_once(impatient):
-    """None of them ever fails, and no more is remembered than was asked for."""
     remembered = MessageRegistry(None, max_messages=8)
     number = remembered.register(owner := _Owner())
 
@@ -75,7 +73,6 @@ class _SecondLookFails(Sequence):
 
 
 def test_a_hand_over_that_breaks_half_way_keeps_its_spans(spans):
-    """What was opened is ended by the next poll, whatever happens after the opening."""
     tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
     broken = _SecondLookFails(Message(topic="orders", partition=0, offset=1))
@@ -86,7 +83,6 @@ def test_a_hand_over_that_breaks_half_way_keeps_its_spans(spans):
 
 
 def _handed_over(spans, **settings):
-    """A consumer's state that handed one message over, and the message."""
     tracing = Tracing.create(settings=Settings(**settings), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
     message = Message(topic="orders", partition=0, offset=1)
@@ -95,7 +91,6 @@ def _handed_over(spans, **settings):
 
 
 def _spans_kept(before):
-    """How many spans that were not there ``before`` something still leads to."""
     gc.collect()
     return len([each for each in gc.get_objects() if type(each) is _Span and id(each) not in before])
 
@@ -105,7 +100,6 @@ def _spans_now():
 
 
 def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
-    """Its ids are enough for a block that comes late: neither its own span nor one around the poll stays in memory."""
     before = _spans_now()
     with tracer.start_as_current_span("around the poll"):
         state, message = _handed_over(spans)
@@ -130,7 +124,6 @@ def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
 
 
 def test_switching_off_forgets_every_message(instrument, spans, fill, consumer_of, topic):
-    """uninstrument() leaves nothing in memory."""
     fill(topic, {"value": b"1"})
     instrument()
     message = poll(consumer_of(topic))
@@ -196,7 +189,6 @@ def test_asking_does_not_fail_while_something_is_made(impatient):
 
 
 def test_what_is_gone_is_not_among_what_exists():
-    """Nothing is kept, and no key of it."""
     alive = LiveObjects()
     here, gone = Thing(), Thing()
     alive.add(here)

@@ -20,7 +20,6 @@ _CONF = {
 
 @pytest.mark.parametrize(("kind", "more"), [("Producer", {}), ("Consumer", {"group.id": "billing"})])
 def test_a_client_does_not_show_its_password(instrument, kind, more):
-    """What is kept to ask the cluster for its leaders is kept out of sight; the state itself is in sight."""
     instrument()
     client = getattr(confluent_kafka, kind)({**_CONF, **more})
     seen = shown(client)

@@ -13,8 +13,6 @@ from otel_mqtrace.wire.native import decode_body, encode_context
 
 @pytest.fixture
 def send(kafka, topic):
-    """Send one message and wait for its answer."""
-
     def produce(**message):
         with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"}) as producer:
             producer.produce(topic, **message)
@@ -24,7 +22,6 @@ def send(kafka, topic):
 
 
 def _native(span):
-    """Write the span as a native record and read it back."""
     (trace_ctx,) = decode_body(encode_context(trace_context_of(span)).body).contexts
     return trace_ctx.beans[0]
 
@@ -79,7 +76,6 @@ def test_old_names_are_an_environment_variable_away(instrument, spans, topic, se
 
 
 def test_a_topic_left_out_by_its_share_is_sent_untouched_but_for_the_flag(instrument, spans, topic, send, consumer_of):
-    """Neither side records it; the message arrives."""
     instrument(topic_sampling={topic: 0.0})
     send(value=b"x")
     consumer = consumer_of(topic)
@@ -91,7 +87,6 @@ def test_a_topic_left_out_by_its_share_is_sent_untouched_but_for_the_flag(instru
 
 
 def test_captured_headers_and_the_application_s_hook_are_on_the_span(instrument, spans, topic, send):
-    """Both through the instrumentor's options."""
     instrument(
         capture_headers="tenant,authorization",
         produce_hook=lambda span, call: span.set_attribute("seen", call.topic),

@@ -35,7 +35,6 @@ class ScriptedShareConsumer(confluent_kafka.ShareConsumer):
         self.seen = []
 
     def poll(self, timeout=-1):
-        """Return the next batch, unless one of the last is still to be acknowledged."""
         self.seen.append(current_span_id())
         if self.asks and self.unacknowledged:
             raise IllegalStateException("records from previous poll have not been acknowledged")
@@ -44,21 +43,18 @@ class ScriptedShareConsumer(confluent_kafka.ShareConsumer):
         return Messages(batch)
 
     def acknowledge(self, message, ack_type=ACCEPT):
-        """Acknowledge by the message."""
         self.acknowledge_offset(message.topic(), message.partition(), message.offset(), ack_type)
 
     def acknowledge_offset(self, topic, partition, offset, ack_type=ACCEPT):
-        """Acknowledge by the place."""
         if not self.asks:
             raise IllegalStateException("Failed to acknowledge message: Local: Erroneous state")
         self.unacknowledged.discard((topic, partition, offset))
 
     def commit_sync(self, timeout=60):
-        """Answer for one partition."""
         return {TopicPartition("orders", 0, 0): None}
 
     def commit_async(self):
-        """Answer nothing."""
+        pass
 
 
 def _message(offset, *, topic="orders", count=1, headers=(PARENT,), error=None):
@@ -94,7 +90,6 @@ def share(instrument):
 
 
 def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share, spans):
-    """As consume(): the first is current until the next poll, and the group and retries are on it."""
     consumer = share([_message(0), _message(1), _message(0, topic="bills")], mode="implicit")
     consumer.poll(1)
     current = current_span_id()
@@ -112,7 +107,6 @@ def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share
 
 @pytest.mark.parametrize(("count", "retries"), [(1, 0), (2, 1), (5, 4)])
 def test_the_first_delivery_is_no_retry(share, spans, count, retries):
-    """One less than the delivery count, which wins over a header."""
     consumer = share([_message(0, count=count, headers=[("RECONSUME_TIME", b"9")])], mode="implicit")
     consumer.poll(1)
     consumer.poll(1)
@@ -120,7 +114,6 @@ def test_the_first_delivery_is_no_retry(share, spans, count, retries):
 
 
 def test_messages_delivered_a_different_number_of_times_say_so_on_their_links(share, spans):
-    """One span, retries on the links."""
     consumer = share([_message(0, count=3), _message(1)], mode="implicit")
     consumer.poll(1)
     consumer.poll(1)
@@ -137,7 +130,6 @@ def test_messages_delivered_a_different_number_of_times_say_so_on_their_links(sh
     ],
 )
 def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
-    """The worst of the batch names it, and it ends with the next poll."""
     consumer = share([_message(0), _message(1)])
     for message, ack_type in zip(consumer.poll(1), said, strict=True):
         consumer.acknowledge(message, ack_type)
@@ -149,7 +141,6 @@ def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
 
 
 def test_the_last_word_counts(share, spans):
-    """Said again before it is committed; by place, by keyword, and by default."""
     consumer = share([_message(0), _message(1)])
     consumer.poll(1)
     consumer.acknowledge_offset("orders", 0, 0, RELEASE)
@@ -160,7 +151,6 @@ def test_the_last_word_counts(share, spans):
 
 
 def test_a_poll_that_is_refused_ends_nothing(share, spans):
-    """A message waits to be acknowledged: it is still being handled, and its span is still current."""
     consumer = share([_message(0)])
     (message,) = consumer.poll(1)
     current = current_span_id()
@@ -174,7 +164,6 @@ def test_a_poll_that_is_refused_ends_nothing(share, spans):
 
 
 def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
-    """Implicit mode: it raises, and the next poll accepts."""
     consumer = share([_message(0)], mode="implicit")
     (message,) = consumer.poll(1)
     with pytest.raises(IllegalStateException):
@@ -184,8 +173,6 @@ def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
 
 
 class TestHowItEnds:
-    """Every end has its code."""
-
     def test_closing_with_something_unsaid_is_returnnull(self, share, spans):
         """The message comes again when its lock runs out, as when a RocketMQ listener returns nothing."""
         consumer = share([_message(0), _message(1)])
@@ -194,7 +181,6 @@ class TestHowItEnds:
         assert code_of(spans.take()) is ContextCode.RETURNNULL
 
     def test_closing_after_everything_was_said_keeps_it(self, share, spans):
-        """Even when an exception closes the consumer: it is not about these messages."""
         consumer = share([_message(0)])
 
         def work():
@@ -209,8 +195,6 @@ class TestHowItEnds:
         assert code_of(spans.take()) is ContextCode.SUCCESS
 
     def test_an_exception_on_its_way_out_is_the_outcome(self, share, spans):
-        """with ShareConsumer(...): raise before the acknowledgement."""
-
         def work():
             with share([_message(0)]) as consumer:
                 consumer.poll(1)
@@ -222,7 +206,6 @@ class TestHowItEnds:
         assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "RuntimeError")
 
     def test_a_forgotten_consumer_is_returnnull(self, instrument, spans):
-        """Nobody said."""
         instrument()
         consumer = ScriptedShareConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
         consumer.batches = [[_message(0)]]
@@ -233,7 +216,6 @@ class TestHowItEnds:
         assert code_of(spans.take()) is ContextCode.RETURNNULL
 
     def test_switching_off_ends_what_is_being_handled(self, share, spans):
-        """RETURNNULL, and nothing stays current."""
         consumer = share([_message(0)], [_message(1)], mode="implicit")
         consumer.poll(1)
         MqTraceInstrumentor().uninstrument()
@@ -242,10 +224,7 @@ class TestHowItEnds:
 
 
 class TestBlocks:
-    """process(message) around each message of a batch."""
-
     def test_an_acknowledgement_inside_a_block_is_its_outcome(self, share, spans):
-        """One span per message in explicit mode, each with its own outcome; a block that says worse has the word."""
         consumer = share([_message(0), _message(1, count=2), _message(2)], process_spans="explicit")
         batch = consumer.poll(1)
         for message, ack_type in zip(batch, (ACCEPT, RELEASE, ACCEPT), strict=True):
@@ -258,7 +237,6 @@ class TestBlocks:
         assert [span.attributes["mqtrace.retry_times"] for span in ended] == [0, 1, 0]
 
     def test_a_shared_batch_is_named_by_its_worst_block(self, share, spans):
-        """The first batch has one span already; from then on each message has its own."""
         consumer = share([_message(0), _message(1)], [_message(2), _message(3)])
         for ack_types in ((ACCEPT, REJECT), (ACCEPT, ACCEPT)):
             for message, ack_type in zip(consumer.poll(1), ack_types, strict=True):
@@ -270,7 +248,6 @@ class TestBlocks:
 
 
 def test_a_message_its_deserialiser_refused_failed(share, spans):
-    """It comes in the batch with an error; broker errors are no messages, the others are handled as ever."""
     refused = KafkaError(KafkaError._VALUE_DESERIALIZATION, "not mine")
     lost = KafkaError(KafkaError._ALL_BROKERS_DOWN)
     consumer = share([_message(0, error=refused), _message(1), _message(2, error=lost)], mode="implicit")
@@ -283,7 +260,6 @@ def test_a_message_its_deserialiser_refused_failed(share, spans):
 
 @pytest.mark.parametrize("commit", ["commit_sync", "commit_async"])
 def test_a_commit_settles_what_was_acknowledged(share, spans, commit):
-    """By option: one span inside the process span, each acknowledged message linked once."""
     consumer = share([_message(0), _message(1)], settle_spans=True)
     batch = consumer.poll(1)
     current = current_span_id()
@@ -299,7 +275,6 @@ def test_a_commit_settles_what_was_acknowledged(share, spans, commit):
 
 
 def test_a_commit_without_acknowledgements_settles_the_last_poll(share, spans):
-    """Implicit mode: the commit accepts all of it."""
     consumer = share([_message(0), _message(1)], mode="implicit", settle_spans=True)
     consumer.poll(1)
     consumer.commit_sync()
@@ -309,7 +284,6 @@ def test_a_commit_without_acknowledgements_settles_the_last_poll(share, spans):
 
 
 def test_a_share_consumer_made_under_tracing_is_traced_and_still_one(instrument, spans):
-    """The stand-in has every method, and its real poll says what the plain class says."""
     instrument()
     conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
     with confluent_kafka.ShareConsumer(conf) as consumer:

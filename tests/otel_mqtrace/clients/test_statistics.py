@@ -31,13 +31,11 @@ REQUESTS = "mqtrace.client.broker.requests"
 
 @pytest.fixture
 def reader():
-    """Reads the metrics of the test's own MeterProvider."""
     return InMemoryMetricReader()
 
 
 @pytest.fixture
 def measured(instrument, reader):
-    """Switch client metrics on, ten times a second."""
     provider = MeterProvider([reader])
 
     def switch_on(**options):
@@ -61,7 +59,6 @@ def _points(reader, name):
 
 
 def _until(answer, turn, *, turns=200):
-    """Turn the client until there is an answer; fail when there is none after that many turns."""
     for _ in range(turns):
         found = answer()
         if found:
@@ -71,13 +68,11 @@ def _until(answer, turn, *, turns=200):
 
 
 def test_nobody_is_asked_for_statistics_unless_somebody_wants_them(instrument, kafka):
-    """Off by default: the configuration goes to the client as it came."""
     instrument()
     assert active.configure is None
 
 
 def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fill, consumer_of, reader, spans):
-    """Ten messages, three handled and committed: seven to go, on the partition's own series."""
     fill(topic, *[{"value": b"x"}] * 10)
     measured()
     consumer = consumer_of(topic)
@@ -140,7 +135,6 @@ def test_what_was_fetched_and_waits_is_told_once_however_many_partitions(measure
 
 
 def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, reader, spans):
-    """Messages that wait, requests and their round trip for each real broker."""
     measured()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"})
     producer.produce(topic, b"x")
@@ -155,7 +149,6 @@ def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, read
 
 
 def test_the_applications_callback_is_told_as_ever(measured, kafka, topic, reader):
-    """With its own interval, every text, and what it raises comes out of its poll."""
     told = []
 
     def refuse(text):
@@ -176,7 +169,6 @@ def test_the_applications_callback_is_told_as_ever(measured, kafka, topic, reade
 
 
 def test_statistics_that_were_switched_off_stay_off(measured, kafka):
-    """statistics.interval.ms = 0 is the application's decision."""
     measured()
     given = ((), {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 0})
     assert active.configure(given) is None
@@ -192,7 +184,6 @@ def test_statistics_that_were_switched_off_stay_off(measured, kafka):
     ],
 )
 def test_every_way_to_give_a_configuration_is_kept(measured, args, kwargs):
-    """As a dict, as conf=, as keywords, as both: what was given is there, with ours beside it, and nothing is changed."""
     before = repr((args, kwargs))
     measured()
     changed_args, changed_kwargs = active.configure((args, kwargs))
@@ -214,14 +205,12 @@ def test_a_client_without_a_configuration_is_refused_as_ever(measured):
 
 
 def test_our_own_clients_do_not_report(measured, kafka):
-    """What runs with instrumentation suppressed is an exporter's."""
     measured()
     with suppress_instrumentation():
         assert active.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
 
 
 def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans):
-    """A class made before instrument(), changed in place."""
     measured()
     producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "serialising"})
     points = _until(lambda: _points(reader, QUEUE), lambda: producer.poll(0.1))
@@ -229,7 +218,6 @@ def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans)
 
 
 def test_an_asyncio_client_reports_too(measured, kafka, reader):
-    """It makes its client of the name we stand behind."""
     measured()
 
     async def run():
@@ -252,13 +240,11 @@ def test_an_asyncio_client_reports_too(measured, kafka, reader):
 
 @pytest.fixture
 def clock():
-    """The time of the test."""
     return ManualClock()
 
 
 @pytest.fixture
 def tracing(monkeypatch):
-    """Tracing is on, the topic of others is excluded."""
     on = Tracing.create(settings=Settings(topic_exclude=("theirs",)))
     monkeypatch.setattr(active, "tracing", on)
     return on
@@ -266,7 +252,6 @@ def tracing(monkeypatch):
 
 @pytest.fixture
 def observe(tracing):
-    """Add reports to fresh instruments and return what one metric observes, by value."""
     statistics = ClientStatistics(metrics.NoOpMeter("nobody"))
     by_name = {each.name: each for each in MEASUREMENTS}
 
@@ -330,7 +315,6 @@ def test_what_waits_is_counted_from_what_was_handed_over(observe, clock, partiti
 
 
 def test_an_excluded_topic_has_no_lag(observe, clock):
-    """What is not traced is not measured."""
     told = _consumer(consumer_lag=3)
     told["topics"]["theirs"] = told["topics"].pop("orders")
     report = _report(clock, told)
@@ -338,13 +322,11 @@ def test_an_excluded_topic_has_no_lag(observe, clock):
 
 
 def test_clients_that_look_the_same_are_added_up(observe, clock):
-    """Two producers with one client id: their queues are one series."""
     reports = [_report(clock, {"type": "producer", "msg_cnt": count}) for count in (2, 3)]
     assert observe(QUEUE, *reports) == [5]
 
 
 def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
-    """What was counted stays counted, and is not counted twice."""
     brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}, "boot": {"nodeid": -1, "tx": 9}}}
     report = _report(clock, brokers)
     assert observe(REQUESTS, report) == [7]
@@ -356,7 +338,6 @@ def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
 
 
 def test_clients_that_come_and_go_do_not_add_up_for_ever(observe, clock, caplog):
-    """Each has an id of its own: a thousand sums are kept, of the youngest, with one word about the others."""
     brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}}}
     for number in range(1_100):
         seen = observe(REQUESTS, _report(clock, brokers, **{"messaging.client.id": f"short-{number}"}))
@@ -367,7 +348,6 @@ def test_clients_that_come_and_go_do_not_add_up_for_ever(observe, clock, caplog)
 
 
 def test_an_old_number_is_no_number(observe, clock):
-    """A client that is not polled any more says nothing about now."""
     report = _report(clock, {"type": "producer", "msg_cnt": 2})
     assert observe(QUEUE, report) == [2]
     clock.advance(ms=61_000)
@@ -375,14 +355,12 @@ def test_an_old_number_is_no_number(observe, clock):
 
 
 def test_switched_off_nothing_is_observed(observe, clock, monkeypatch):
-    """Clients that live on report to nobody."""
     report = _report(clock, {"type": "producer", "msg_cnt": 2})
     monkeypatch.setattr(active, "tracing", None)
     assert observe(QUEUE, report) == []
 
 
 def test_the_number_of_series_is_bounded(observe, clock):
-    """A consumer of a topic of many partitions is told of a thousand."""
     partitions = {str(each): {"partition": each, "desired": True, "consumer_lag": 1} for each in range(1500)}
     report = _report(clock, {"type": "consumer", "topics": {"wide": {"partitions": partitions}}})
     assert len(observe(LAG, report)) == 1000

@@ -34,7 +34,6 @@ def transactional_of(instrument, kafka, topic):
 
 @pytest.fixture
 def transactional(transactional_of):
-    """A producer in an open transaction."""
     return transactional_of()
 
 
@@ -42,7 +41,6 @@ def transactional(transactional_of):
     ("end", "state"), [("commit_transaction", "COMMIT_MESSAGE"), ("abort_transaction", "ROLLBACK_MESSAGE")]
 )
 def test_every_message_gets_an_end_linked_to_its_send(transactional, spans, topic, end, state):
-    """Half message at the send, EndTransaction at the end, the same transaction id on both."""
     for body in (b"1", b"2"):
         transactional.produce(topic, body)
     transactional.flush(10)
@@ -64,7 +62,6 @@ def test_every_message_gets_an_end_linked_to_its_send(transactional, spans, topi
 
 
 def test_a_transaction_without_messages_leaves_nothing(transactional, spans):
-    """After the end, nothing is left over from the last transaction."""
     transactional.commit_transaction(10)
     spans.assert_empty()
     assert transactional._mqtrace_state.transaction.transaction_id is None
@@ -112,14 +109,11 @@ def test_a_commit_tried_again_ends_the_same_messages_once(transactional, kafka, 
 
 
 class TestOffsets:
-    """send_offsets_to_transaction settles what a consumer read."""
-
     @pytest.fixture
     def group(self, consumer_of, topic):
         return consumer_of(topic).consumer_group_metadata()
 
     def test_the_offsets_are_recorded_as_a_settlement(self, transactional_of, spans, topic, group):
-        """Asked for by settle_spans: topic, partition and offset, child of nothing, no error."""
         transactional = transactional_of(settle_spans=True)
         transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         settled = spans.take(f"send_offsets {topic}")
@@ -131,7 +125,6 @@ class TestOffsets:
         transactional.commit_transaction(10)
 
     def test_a_message_that_was_handed_over_here_is_linked(self, transactional_of, consumer_of, fill, spans, topic):
-        """To the context it was created in, wherever in this process it was read."""
         fill(topic, {"value": b"1", "headers": [_CREATED]})
         transactional = transactional_of(settle_spans=True)
         consumer = consumer_of(topic)
@@ -145,7 +138,6 @@ class TestOffsets:
         transactional.commit_transaction(10)
 
     def test_offsets_the_client_refuses_are_recorded_as_failed(self, transactional_of, spans, topic, group):
-        """No transaction is open any more: the client's own error, on the span and to the caller."""
         transactional = transactional_of(settle_spans=True)
         transactional.commit_transaction(10)
         with pytest.raises(KafkaException):
@@ -153,7 +145,6 @@ class TestOffsets:
         assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
 
     def test_nothing_is_recorded_until_asked_for(self, transactional, spans, topic, group):
-        """Settle spans are off by default."""
         transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         transactional.commit_transaction(10)
         spans.assert_empty()

@@ -54,7 +54,6 @@ confluent_kafka.Producer = Stranger
 
 
 def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, environment, ask, kafka, topic):
-    """Its input, its output and its exit code are its own; a span was recorded."""
     command = [*application(HEALTHY), kafka.bootstrap_servers, topic]
     asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--"]
     done = subprocess.run(
@@ -67,7 +66,6 @@ def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, enviro
 
 
 def test_everything_that_goes_untraced_is_told(application, ask, kafka, topic):
-    """Clients and names from before, classes that cannot be traced, another one on top, and nobody who records."""
     code, findings, facts = ask("--", *application(BROKEN), kafka.bootstrap_servers, topic)
     assert code == 1
     assert set(findings) == {
@@ -91,7 +89,6 @@ def test_a_command_that_never_instruments_is_told(ask):
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
 def test_under_opentelemetry_instrument_the_incumbent_is_told(application, ask, kafka, topic):
-    """Both installed, both enabled: which one to switch off stands there."""
     program = "import sys, confluent_kafka; confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]})"
     instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
     command = [instrumented, *application(program), kafka.bootstrap_servers]
@@ -103,7 +100,6 @@ def test_under_opentelemetry_instrument_the_incumbent_is_told(application, ask, 
 
 
 def test_a_signal_reaches_the_command(application, environment):
-    """The doctor hands SIGTERM on, waits and still reports."""
     program = """
 import signal, sys
 from otel_mqtrace import MqTraceInstrumentor
@@ -126,7 +122,6 @@ signal.pause()
 
 
 def test_a_program_that_is_not_there_is_one_line(environment):
-    """What cannot be started, and the fix."""
     asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--"]
     done = subprocess.run(
         [*asked, "no-such-program"], env=environment(), capture_output=True, text=True, check=False, timeout=60
@@ -137,7 +132,6 @@ def test_a_program_that_is_not_there_is_one_line(environment):
 
 
 def test_a_program_that_is_not_there_is_json_too(ask):
-    """A script reads the last line, whatever came of the command."""
     code, findings, _ = ask("--", "no-such-program")
     assert (code, set(findings)) == (2, {"command_not_started"})
 
@@ -192,7 +186,6 @@ def test_a_configuration_file_without_a_propagator_is_found(application, ask, ka
 
 
 def test_warnings_of_ours_are_heard_and_still_on_stderr(application, environment):
-    """A program without logging of its own shows what it shows without the doctor."""
     program = """
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
@@ -258,14 +251,12 @@ def _told(**changes):
     ],
 )
 def test_what_a_process_tells_is_judged(changes, findings):
-    """Losses, silence, an end without exit handlers, a switch: each once, however many clients were instrumented."""
     checkup = Checkup()
     examine_reports(checkup, [_told(**changes)])
     assert [each.code for each in checkup.findings] == findings
 
 
 def test_what_the_process_said_of_its_losses_is_the_mend():
-    """The cause it named, not a chapter to read."""
     checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
     examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
@@ -273,7 +264,6 @@ def test_what_the_process_said_of_its_losses_is_the_mend():
 
 
 def test_the_count_of_untraced_clients_is_told_once(application, ask, kafka, topic):
-    """As it was at the end, not once for every time somebody looked."""
     program = f"""{SDK}
 trace.set_tracer_provider(TracerProvider())
 early = [confluent_kafka.Producer(conf)]

@@ -20,7 +20,6 @@ SECRET = "hush-hush"
 
 
 def test_a_healthy_installation_has_no_findings(ask):
-    """Exit code 0, and the facts all the same."""
     code, findings, facts = ask()
     assert (code, findings) == (0, {})
     assert facts["versions"]["confluent-kafka"]
@@ -46,7 +45,6 @@ BROKEN = {
 
 @pytest.mark.parametrize("finding", BROKEN)
 def test_what_is_broken_is_found_alone(environment, finding):
-    """This one finding and no other, with words for what, where and how."""
     checkup = Checkup()
     examine_environment(checkup, environment(**BROKEN[finding]))
     (found,) = checkup.findings
@@ -71,7 +69,6 @@ def test_what_an_application_would_warn_of_is_found(ask, finding, changes, words
 
 
 def test_credentials_are_told_as_a_fact(ask):
-    """Each of them alike."""
     keys = {f"MQTRACE_ROCKETMQ_{each}_KEY": SECRET for each in ("ACCESS", "SECRET")}
     code, _, facts = ask(**keys)
     assert code == 0
@@ -81,7 +78,6 @@ def test_credentials_are_told_as_a_fact(ask):
 
 @pytest.mark.parametrize(("text", "findings"), [("propagator: {}\n", []), ("tracer_provider:\n", ["no_propagator"])])
 def test_a_declarative_configuration_has_the_propagators_it_names(environment, tmp_path, text, findings):
-    """And no others, whatever the environment says."""
     path = tmp_path / "otel.yaml"
     path.write_text(text, encoding="utf-8")
     checkup = Checkup()
@@ -97,7 +93,6 @@ def test_a_directory_that_nothing_can_be_written_to_is_found(ask, kind):
 
 
 def test_a_property_the_client_refuses_is_found(ask, kafka, tmp_path):
-    """As the trace producer will refuse it."""
     properties = tmp_path / "client.properties"
     properties.write_text("nonsense.key=1\n", encoding="utf-8")
     code, findings, _ = ask(
@@ -120,7 +115,6 @@ def test_a_name_no_topic_can_have_is_not_to_be_created(kafka):
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
 def test_all_that_is_broken_is_told_at_once(ask):
-    """Exit code 1: every finding of a thoroughly broken installation, asked as a user asks."""
     together = {name: value for changes in BROKEN.values() for name, value in changes.items()}
     together |= {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "mqtrace_confluent_kafka"}
     code, findings, _ = ask(**together)
@@ -136,13 +130,11 @@ def test_all_that_is_broken_is_told_at_once(ask):
     ],
 )
 def test_a_destination_that_does_not_answer_is_found(ask, finding, changes):
-    """Exit code 1, this one finding and no other, and words for what, where and how."""
     code, findings, _ = ask(**changes)
     assert (code, set(findings)) == (1, {finding})
 
 
 def test_a_landing_that_cannot_be_written_is_found(ask, tmp_path):
-    """The nearest folder that exists is a file."""
     (tmp_path / "landing").write_text("in the way", encoding="utf-8")
     code, findings, _ = ask()
     assert (code, set(findings)) == (1, {"landing_not_writable"})
@@ -150,7 +142,6 @@ def test_a_landing_that_cannot_be_written_is_found(ask, tmp_path):
 
 
 def test_looking_leaves_nothing_behind(ask, tmp_path):
-    """The folder of the landing is made by the first record, not by the doctor; nor are the others."""
     ask(MQTRACE_SPOOL_DIR=str(tmp_path / "a" / "spool"), MQTRACE_LEDGER_DIR=str(tmp_path / "a" / "ledger"))
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +161,6 @@ def test_a_missing_trace_topic_is_found_and_not_created(ask, kafka):
 
 
 def test_a_trace_topic_that_is_there_is_told(ask, kafka, topic):
-    """With its partitions; what the broker does not tell, and what is not written without --probe, is said."""
     code, findings, facts = ask(
         MQTRACE_EXPORTERS="mqtrace_native",
         MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
@@ -183,7 +173,6 @@ def test_a_trace_topic_that_is_there_is_told(ask, kafka, topic):
 
 @pytest.mark.parametrize("broken", ["connection", "line", "setting"])
 def test_no_password_is_ever_shown(environment, tmp_path, broken):
-    """Not in the table, not in JSON, whatever goes wrong with the settings that hold it."""
     properties = tmp_path / "client.properties"
     properties.write_text(
         f"bootstrap.servers={NOBODY}\nsasl.username=me\nsasl.password={SECRET}\n"
@@ -209,13 +198,12 @@ class _Collector(BaseHTTPRequestHandler):
     status = 200
 
     def do_POST(self):
-        """Take a request for no spans."""
         self.send_response(self.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *_):
-        """Say nothing."""
+        pass
 
 
 @pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])

@@ -20,12 +20,10 @@ def _pack(*contexts, encode=encode_context, max_message_bytes=128_000, **bounds)
 
 
 def _ids(packed):
-    """Every message id in every record, in wire order."""
     return [record.beans[0].msg_id for message in packed.messages for record in decode_body(message.value).contexts]
 
 
 def test_contexts_of_one_topic_and_region_share_a_message():
-    """One value, the records in order, the key sets joined by one space."""
     [message] = _pack(pub(1), pub(2)).messages
     assert message.value == encode_context(pub(1)).body + encode_context(pub(2)).body
     assert set(message.keys.split(" ")) == encode_context(pub(1)).keys | encode_context(pub(2)).keys
@@ -58,7 +56,6 @@ def test_a_listener_call_over_two_topics_becomes_two_contexts():
 
 
 def test_several_messages_of_one_send_get_a_record_each():
-    """The wire says one message per Pub record; none of the others is lost."""
     packed = _pack(replace(pub(1), beans=(*pub(1).beans, *pub(2).beans, *pub(3).beans)))
     assert _ids(packed) == [bean(n).msg_id for n in (1, 2, 3)]
 
@@ -81,7 +78,6 @@ def test_a_listener_call_too_large_for_one_message_is_split_by_its_messages():
 
 
 def test_one_message_too_large_alone_is_counted_and_its_neighbours_travel():
-    """In the same call and in other calls."""
     packed = _pack(pub(1), sub(bean(2), bean(3, keys="x" * 5000), bean(4)), pub(5), max_message_bytes=1000)
     assert packed.refused == {1: "too_large"}
     assert _ids(packed) == [bean(n).msg_id for n in (1, 2, 4, 5)]
@@ -97,13 +93,11 @@ def test_what_cannot_be_encoded_is_counted_and_its_neighbours_travel():
 
 
 def test_an_encoder_that_has_nothing_to_say_makes_no_message():
-    """An empty body takes its keys along into nothing."""
     packed = _pack(pub(1), encode=lambda _ctx, _dialect: EncodedContext(b"", frozenset({"k"})))
     assert (packed.messages, packed.refused) == ([], {})
 
 
 def test_separators_inside_values_are_counted():
-    """They were written as underscores by the encoder."""
     assert _pack(pub(1, client_host="c"), pub(2, store_host="a\x01b\x02c")).replaced == 2
 
 
@@ -144,7 +138,6 @@ CONTEXTS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(contexts=CONTEXTS, max_message_bytes=st.integers(100, 3000), max_keys_bytes=st.integers(40, 500))
 def test_no_bound_is_ever_exceeded_and_no_record_is_lost_or_doubled(contexts, max_message_bytes, max_keys_bytes):
-    """Whatever comes in, each record is in exactly one message or refused by name."""
     packed = _pack(*contexts, max_message_bytes=max_message_bytes, max_keys_bytes=max_keys_bytes)
     assert all(len(message.value) <= max_message_bytes for message in packed.messages)
     assert all(len(message.keys.encode()) <= max_keys_bytes for message in packed.messages)

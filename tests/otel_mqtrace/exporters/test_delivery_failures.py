@@ -48,7 +48,6 @@ def test_our_own_purge_reads_as_no_answer(said):
 
 
 def test_a_broker_that_does_not_allow_it_is_told_with_the_setting(said):
-    """An ACL that lacks the trace topic."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("MY_TRACE")
         kafka.set_topic_error("MY_TRACE", NOT_AUTHORISED)
@@ -59,21 +58,18 @@ def test_a_broker_that_does_not_allow_it_is_told_with_the_setting(said):
 
 
 def test_a_wrong_property_is_told_with_the_setting(said):
-    """The producer cannot be built: which one, for whom, and where the properties are said."""
     exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, kafka_config={"nonsense.key": "1"})
     [line] = said(exporter)
     assert all(word in line for word in (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG"))
 
 
 def test_with_a_spool_nothing_is_said_to_be_lost(said, tmp_path):
-    """The records wait on disk."""
     [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, spool_dir=tmp_path))
     assert "wait on disk" in line
     assert "not delivered" not in line
 
 
 def test_what_no_spool_keeps_is_said_to_be_lost(said, tmp_path):
-    """A message that the broker finds too large goes nowhere."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("MY_TRACE")
         kafka.push_request_errors(PRODUCE, TOO_LARGE)
@@ -85,7 +81,6 @@ def test_what_no_spool_keeps_is_said_to_be_lost(said, tmp_path):
 
 
 def test_an_exporter_does_not_show_its_password(said):
-    """Neither given, nor found, nor in what it tells: a crash report shows attributes."""
     conf = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ali"}
     exporter = NativeKafkaSpanExporter(
         bootstrap_servers=DEAD, trace_topic="MY_TRACE", kafka_config={**conf, "sasl.password": "open-sesame"}

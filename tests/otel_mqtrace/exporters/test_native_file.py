@@ -21,14 +21,12 @@ from tests.support.native_spans import bean, pub, sub, traced
 
 
 def _records(root):
-    """Every record that a reader finds, with no bad one among them."""
     bodies = [decode_body(base64.b64decode(line["body_base64"])) for line in landed_lines(root)]
     assert not any(body.errors for body in bodies)
     return [record for body in bodies for record in body.contexts]
 
 
 def test_spans_become_records_in_the_landing(tmp_path):
-    """One Pub at its end; a Sub twice: before at its start, after at its end."""
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
     trace(pub(1))
     trace(sub(bean(1), bean(2)))
@@ -44,7 +42,6 @@ def test_spans_become_records_in_the_landing(tmp_path):
 
 
 def test_a_line_says_where_it_would_have_gone(tmp_path):
-    """The trace topic as source, the arrival by our clock, no partition and no offset: no broker gave any."""
     clock = ManualClock()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path, trace_topic="MY_TRACE", clock=clock))
     trace(pub(1))
@@ -65,7 +62,6 @@ def test_spans_of_others_are_not_offered(tmp_path):
 
 
 def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
-    """The idle worker sees to it."""
     clock = ManualClock()
     exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -78,7 +74,6 @@ def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
 
 
 def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
-    """What comes later is refused at the door, counted as that."""
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
     trace(pub(1))
     processor.shutdown()
@@ -101,7 +96,6 @@ def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
 
 
 def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog):
-    """What was written is no failed batch: it is shown as soon as the directory allows it."""
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
     trace(pub(1))
     processor.run_once()
@@ -119,7 +113,6 @@ def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog
 
 
 def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_path, caplog):
-    """Too large alone, and not sayable at all; the account of the lane says the same."""
     exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=1000)
     processor, trace = traced(exporter)
     trace(pub(1))
@@ -149,7 +142,6 @@ def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp
 
 @pytest.mark.parametrize("said", ["in the environment", "in code"])
 def test_an_unknown_dialect_is_told_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
-    """With its name, its value and what is used instead: the native side is not lost for a typing error."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     if said == "in the environment":
         monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")
@@ -190,7 +182,6 @@ processor.shutdown()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_forks_share_a_directory_without_losing_or_doubling(tmp_path):
-    """Every span once, whoever wrote it."""
     done = subprocess.run(
         [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -30,7 +30,6 @@ NAME = "NativeKafkaSpanExporter"
 
 @pytest.fixture
 def kafka():
-    """A broker of the test's own."""
     with EmbeddedKafka() as embedded:
         yield embedded
 
@@ -51,7 +50,6 @@ def _records(landed):
 
 
 def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
-    """One message per source topic; records in order; the key set beside them."""
     kafka.create_topic(TOPIC)
     processor, trace = traced(_exporter(kafka))
     for number in range(3):
@@ -69,7 +67,6 @@ def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
 
 
 def test_an_unknown_dialect_of_the_environment_does_not_silence_the_native_side(kafka, monkeypatch):
-    """The default is written, and the header says so."""
     kafka.create_topic(TOPIC)
     monkeypatch.setenv("MQTRACE_DIALECT", "9")
     seen = []
@@ -86,7 +83,6 @@ def test_an_unknown_dialect_of_the_environment_does_not_silence_the_native_side(
 
 
 def test_a_start_is_delivered_before_the_end_comes(kafka):
-    """The half that tells of a crashed handler."""
     kafka.create_topic(TOPIC)
     exporter = _exporter(kafka)
     processor, _ = traced(exporter)
@@ -109,7 +105,6 @@ def test_a_retry_doubles_nothing(kafka):
 
 
 def test_what_the_broker_refuses_is_failed_and_the_next_batch_goes_on(kafka):
-    """A delivery report with an error is no success; one line says so."""
     kafka.create_topic(TOPIC)
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     processor, trace = traced(_exporter(kafka))
@@ -123,7 +118,6 @@ def test_what_the_broker_refuses_is_failed_and_the_next_batch_goes_on(kafka):
 
 
 def test_only_the_spans_of_the_refused_message_are_failed(kafka):
-    """Two source topics, two trace messages, one refused."""
     kafka.create_topic(TOPIC, 1)
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = _exporter(kafka, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
@@ -137,7 +131,6 @@ def test_only_the_spans_of_the_refused_message_are_failed(kafka):
 
 
 def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka, caplog):
-    """One clear line, whatever number of batches fails."""
     kafka.set_topic_error(TOPIC, UNKNOWN_TOPIC)
     processor, trace = traced(
         _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
@@ -153,7 +146,6 @@ def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka
 
 
 def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
-    """The timeout given is the timeout kept, and nothing is delivered behind our back later."""
     exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1")
     processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
     trace(pub(1))
@@ -165,7 +157,6 @@ def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
 
 
 def test_creating_the_trace_topic_keeps_within_the_export_timeout():
-    """A broker that does not answer has the time of the export and not a time of its own."""
     exporter, clock = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True), SystemClock()
     processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
     trace(pub(1))
@@ -176,7 +167,6 @@ def test_creating_the_trace_topic_keeps_within_the_export_timeout():
 
 
 def test_shutdown_ends_the_creation_of_the_trace_topic_early():
-    """As it ends the wait for delivery reports."""
     exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True)
     processor, trace = traced(exporter, background=True, max_export_batch_size=1)
     trace(pub(1))
@@ -210,8 +200,6 @@ def test_a_topic_that_cannot_be_created_is_sent_to_all_the_same(kafka, monkeypat
 
 
 class _Patient(NativeKafkaSpanExporter):
-    """Gives each batch the time that a test says, whatever the lane says."""
-
     patience_ms = 20_000
 
     def __init__(self, kafka):
@@ -224,7 +212,6 @@ class _Patient(NativeKafkaSpanExporter):
 
 @pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
 def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafka, rtt_ms):
-    """Away for one batch, or slower than the timeout: that batch is failed for good, the next one arrives."""
     kafka.create_topic(TOPIC)
     exporter = _Patient(kafka)
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -252,7 +239,6 @@ def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafk
 
 
 def test_shutdown_ends_a_running_export_early(kafka):
-    """An exporter that waits for a dead broker does not hold up the exit."""
     processor, trace = traced(
         NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1"), background=True, max_export_batch_size=1
     )
@@ -263,7 +249,6 @@ def test_shutdown_ends_a_running_export_early(kafka):
 
 
 def test_without_a_known_broker_the_batch_fails_with_the_setting_that_mends_it(monkeypatch, caplog):
-    """Not an exception: the application runs on."""
     config.forget_application_kafka_config()
     monkeypatch.delenv("MQTRACE_BOOTSTRAP_SERVERS", raising=False)
     with caplog.at_level(logging.WARNING):
@@ -275,7 +260,6 @@ def test_without_a_known_broker_the_batch_fails_with_the_setting_that_mends_it(m
 
 
 def test_the_applications_own_broker_is_used_when_nothing_else_is_said(kafka):
-    """Learned from its first client, at the first export and not before."""
     kafka.create_topic(TOPIC)
     config.forget_application_kafka_config()
     processor, trace = traced(NativeKafkaSpanExporter())
@@ -289,7 +273,6 @@ def test_the_applications_own_broker_is_used_when_nothing_else_is_said(kafka):
 
 
 def test_the_environment_names_broker_topic_and_properties(kafka, monkeypatch, tmp_path):
-    """As an operator sets it."""
     properties = tmp_path / "client.properties"
     properties.write_text(f"# the trace broker\nbootstrap.servers = {kafka.bootstrap_servers}\n\nacks=all\n")
     monkeypatch.setenv("MQTRACE_KAFKA_CONFIG", str(properties))
@@ -302,7 +285,6 @@ def test_the_environment_names_broker_topic_and_properties(kafka, monkeypatch, t
 
 
 def test_a_password_never_appears_in_a_log(monkeypatch, tmp_path, caplog):
-    """Not even when the properties are wrong."""
     properties = tmp_path / "client.properties"
     properties.write_text("bootstrap.servers=127.0.0.1:1\nsasl.password=hunter2\nsasl.mechanism=NONE\nno.such=x\n")
     with caplog.at_level(logging.DEBUG):
@@ -314,7 +296,6 @@ def test_a_password_never_appears_in_a_log(monkeypatch, tmp_path, caplog):
 
 
 def test_the_size_bound_splits_batches_and_the_broker_accepts_each(kafka):
-    """Nothing is refused whole."""
     kafka.create_topic(TOPIC)
     processor, trace = traced(_exporter(kafka, max_message_bytes=2000))
     for number in range(100):
@@ -339,12 +320,10 @@ def test_it_also_works_behind_the_stock_processor(kafka):
 
 
 def test_an_export_without_anything_native_needs_no_broker():
-    """No connection is opened for spans of others."""
     assert NativeKafkaSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
 
 
 def test_the_encoder_can_be_wrapped(kafka):
-    """How the demo injects its faults."""
     kafka.create_topic(TOPIC)
     seen = []
 
@@ -391,7 +370,6 @@ def test_a_forked_child_has_a_producer_of_its_own_and_ends_normally(kafka):
 
 
 def test_without_the_client_one_sentence_names_the_extra(monkeypatch, caplog):
-    """Counted as failed, told once."""
     monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
     with caplog.at_level(logging.WARNING):
         processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1"))

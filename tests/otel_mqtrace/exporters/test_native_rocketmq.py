@@ -29,13 +29,11 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture
 def cluster():
-    """A name server and two brokers that have the trace topic."""
     with tracing_cluster() as running:
         yield running
 
 
 def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluster):
-    """One message per source topic, its key set for the index, a unique id of its own."""
     processor, trace = traced(exporter_to(cluster))
     for number in range(3):
         trace(pub(number))
@@ -70,7 +68,6 @@ def test_large_bodies_travel_compressed(cluster):
 
 
 def test_messages_are_spread_over_brokers_and_queues(cluster):
-    """In turn."""
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(8):
         trace(pub(number))
@@ -97,7 +94,6 @@ def test_threads_that_export_at_once_take_turns(cluster):
 
 
 def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
-    """On every broker."""
     processor, trace = traced(exporter_to(cluster, trace_topic="MINE", create_trace_topic=True))
     trace(pub(1))
     assert processor.force_flush()
@@ -120,7 +116,6 @@ def test_a_topic_that_cannot_be_made_is_told_as_missing(cluster, caplog):
 
 
 def test_over_cloud_every_region_has_its_own_topic(cluster):
-    """Also the region that nobody named; the trace topic of the settings does not count."""
     topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
     cluster.brokers[0].topics.update(topics)
     processor, trace = traced(exporter_to(cluster, access_channel="cloud"))
@@ -133,7 +128,6 @@ def test_over_cloud_every_region_has_its_own_topic(cluster):
 
 
 def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
-    """No exporter is lost for it."""
     processor, trace = traced(exporter_to(cluster, access_channel="SKY"))
     assert "one of LOCAL, CLOUD" in caplog.text
     trace(pub(1))
@@ -151,7 +145,6 @@ def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
     ],
 )
 def test_without_a_usable_address_or_key_the_batch_fails_with_the_mend(said, complaint, caplog):
-    """Not an exception: the application runs on."""
     with caplog.at_level(logging.WARNING):
         processor, trace = traced(NativeRocketMqSpanExporter(**said))
         trace(pub(1))
@@ -162,7 +155,6 @@ def test_without_a_usable_address_or_key_the_batch_fails_with_the_mend(said, com
 
 
 def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, caplog):
-    """As an operator sets it; no log and no representation shows the keys."""
     monkeypatch.setenv("MQTRACE_NAMESRV", f"{NOWHERE};{cluster.namesrv}")
     monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "T")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "hunter1")
@@ -180,7 +172,6 @@ def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, capl
 
 
 def test_a_forked_child_delivers_over_connections_of_its_own(cluster):
-    """And the parent goes on over its own."""
     exporter = exporter_to(cluster)
     processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
@@ -213,7 +204,6 @@ def test_it_also_works_behind_the_stock_processor(cluster):
 
 
 def test_an_export_without_anything_native_needs_no_server():
-    """No connection is opened for spans of others."""
     assert NativeRocketMqSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
 
 

@@ -19,7 +19,6 @@ TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture
 def kafka():
-    """A broker of the test's own."""
     with EmbeddedKafka() as embedded:
         embedded.create_topic(TOPIC)
         yield embedded

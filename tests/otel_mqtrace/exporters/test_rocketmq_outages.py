@@ -24,14 +24,12 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture
 def cluster():
-    """A name server and two brokers that have the trace topic."""
     with tracing_cluster() as running:
         yield running
 
 
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])
 def test_what_one_broker_does_not_take_another_does(cluster, answer):
-    """Inside the same export; the span is exported once."""
     failing, _ = cluster.brokers
     failing.answer_first(SEND, *[answer] * 100)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
@@ -58,7 +56,6 @@ def test_a_broker_that_failed_is_not_asked_first_again(cluster):
 
 
 def test_every_try_of_a_message_has_the_same_unique_id(cluster):
-    """A broker that took it and could not say so leaves a double that can be told."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, ResponseCode.SYSTEM_BUSY)
     processor, trace = traced(exporter_to(cluster))
@@ -71,7 +68,6 @@ def test_every_try_of_a_message_has_the_same_unique_id(cluster):
 
 
 def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
-    """Pauses are for brokers that all fail."""
     pauses = []
 
     class Counted(Event):
@@ -95,7 +91,6 @@ def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
 
 
 def test_a_broker_that_comes_back_within_the_deadline_is_used(cluster):
-    """All are busy at first: after a pause they are asked again."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 3)
     processor, trace = traced(exporter_to(cluster))
@@ -106,7 +101,6 @@ def test_a_broker_that_comes_back_within_the_deadline_is_used(cluster):
 
 
 def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on(cluster, caplog):
-    """No later time fixes an illegal message; one line says so."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, ResponseCode.MESSAGE_ILLEGAL)
     exporter = exporter_to(cluster)
@@ -126,7 +120,6 @@ def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on
 
 
 def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
-    """One clear line, whatever number of batches fails; the name server's own words come first."""
     for broker in cluster.brokers:
         broker.topics.clear()
     processor, trace = traced(exporter_to(cluster, export_timeout_millis=150), max_export_batch_size=1)
@@ -161,7 +154,6 @@ def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
 
 
 def test_servers_that_are_away_fail_the_batch_within_the_export_timeout(caplog):
-    """All name servers are named in the one line."""
     processor, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE), export_timeout_millis=300)
     with caplog.at_level(logging.WARNING):
         trace(pub(1))
@@ -172,7 +164,6 @@ def test_servers_that_are_away_fail_the_batch_within_the_export_timeout(caplog):
 
 
 def test_shutdown_ends_a_running_export_early(cluster):
-    """Neither a broker that does not answer nor a pause holds up the exit."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[SILENCE] * 100)
     processor, trace = traced(exporter_to(cluster), background=True, max_export_batch_size=1)
@@ -183,7 +174,6 @@ def test_shutdown_ends_a_running_export_early(cluster):
 
 
 def test_with_a_spool_an_outage_loses_nothing(cluster, tmp_path):
-    """What waited arrives when a broker is back, by the next process."""
     first, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE, spool_dir=tmp_path, export_timeout_millis=200))
     for number in range(3):
         trace(pub(number))

@@ -64,7 +64,6 @@ def _books(stats):
 
 
 def test_defaults_take_nothing(limited):
-    """Everything is exported, and there is nothing to tell."""
     tracing, outcome = limited(SpanLimits())
     _send(tracing)
     _process(tracing, 0, 1)
@@ -88,7 +87,6 @@ def test_an_id_that_was_cut_is_no_record(limited, caplog):
 
 
 def test_what_has_its_name_still_is_kept(limited):
-    """A long key is cut, the record is not whole and counts so; it is exported all the same."""
     tracing, outcome = limited(SpanLimits(max_attribute_length=48))
     _send(tracing, keys=["k" * 49])
     records, stats = outcome()
@@ -110,7 +108,6 @@ def test_a_text_as_long_as_the_limit_may_be_whole(limited, length):
 
 @pytest.mark.parametrize("kept", [1, 4, 10, 16])
 def test_a_span_without_its_oldest_attributes_is_counted(limited, kept, caplog):
-    """Even one that lost its trace type; none of them makes a record without topic or id."""
     tracing, outcome = limited(SpanLimits(max_span_attributes=kept))
     with caplog.at_level(logging.WARNING, logger="bridge"):
         _send(tracing)
@@ -127,7 +124,6 @@ def test_a_span_without_its_oldest_attributes_is_counted(limited, kept, caplog):
 
 
 def test_what_the_application_adds_may_push_ours_out(limited):
-    """A handler with more attributes than the limit: the end of the processing is not whole, its start is."""
     tracing, outcome = limited(SpanLimits())
     hook = ConsumeHook(tracing=tracing, group_name="billing")
     [call] = hook.before([IncomingMessage(topic=_TOPIC, headers=[("UNIQ_KEY", _IDS[0].encode())])])
@@ -140,7 +136,6 @@ def test_what_the_application_adds_may_push_ours_out(limited):
 
 
 def test_links_that_were_dropped_are_messages_that_were(limited, caplog):
-    """A handler that links more than the limit pushes out the messages; the ones left are exported."""
     tracing, outcome = limited(SpanLimits(max_links=3))
     hook = ConsumeHook(tracing=tracing, group_name="billing")
     [call] = hook.before(
@@ -158,7 +153,6 @@ def test_links_that_were_dropped_are_messages_that_were(limited, caplog):
 
 
 def test_links_without_their_attributes_are_told_by_their_limit(limited, caplog):
-    """Messages of a batch stand on the links."""
     tracing, outcome = limited(SpanLimits(max_link_attributes=0))
     _process(tracing, 0, 1)
     with caplog.at_level(logging.WARNING, logger="bridge"):
@@ -169,7 +163,6 @@ def test_links_without_their_attributes_are_told_by_their_limit(limited, caplog)
 
 
 def test_what_belongs_to_no_message_may_be_dropped(limited):
-    """Links of the application on the span of one message, attributes without a name: the record is whole."""
     tracing, outcome = limited(SpanLimits(max_links=1))
     hook = SendHook(tracing=tracing, group_name="shop")
     call = hook.before(_TOPIC, headers={"UNIQ_KEY": _IDS[0]})

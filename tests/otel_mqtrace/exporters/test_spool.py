@@ -21,17 +21,14 @@ PLENTY = 1024 * 1024
 
 
 def message(text, *, keys="k"):
-    """A trace message with this value."""
     return TraceMessage(None, None, text.encode() if isinstance(text, str) else text, keys, frozenset(), 1)
 
 
 def values(spool, count=1000):
-    """What waits, oldest first."""
     return [each.message.value.decode() for each in spool.oldest(count)]
 
 
 def test_what_was_put_comes_back_in_order_with_its_keys(tmp_path):
-    """Value, keys and number of contexts: all that the trace topic sees."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     assert spool.put([message("a", keys="ä b"), message("b", keys="")]) == 2
     assert [(each.message.value, each.message.keys, each.message.contexts) for each in spool.oldest(5)] == [
@@ -41,7 +38,6 @@ def test_what_was_put_comes_back_in_order_with_its_keys(tmp_path):
 
 
 def test_what_was_taken_is_gone_and_so_is_its_file(tmp_path):
-    """Also from the disk."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("a"), message("b"), message("c")])
     spool.ack(spool.oldest(2))
@@ -61,7 +57,6 @@ def test_a_full_spool_refuses_the_newest(tmp_path):
 
 
 def test_the_next_process_adopts_what_a_dead_one_left(tmp_path):
-    """Killed in the middle: what it was told is safe is there, what it had taken is not."""
     code = """
     import os, signal, sys
     from otel_mqtrace.exporters.spool import Spool
@@ -79,7 +74,6 @@ def test_the_next_process_adopts_what_a_dead_one_left(tmp_path):
 
 
 def test_two_spools_of_one_directory_do_not_touch_each_other(tmp_path):
-    """A segment belongs to whoever holds its lock; when he is done, to the next one."""
     first = Spool(tmp_path, max_bytes=PLENTY)
     first.put([message("first")])
     second = Spool(tmp_path, max_bytes=PLENTY)
@@ -93,7 +87,6 @@ def test_two_spools_of_one_directory_do_not_touch_each_other(tmp_path):
 @settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=200))
 def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
-    """Wherever a crash or a full disk cut the file, the whole frames before it are there and nothing raises."""
     directory = tmp_path_factory.mktemp("spool")
     spool = Spool(directory, max_bytes=PLENTY)
     spool.put([message("a" * 40), message("b" * 40), message("c" * 40)])
@@ -108,7 +101,6 @@ def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
 
 
 def test_a_damaged_frame_ends_its_segment(tmp_path):
-    """A checksum tells: nothing that was not written is ever sent."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("good"), message("bad"), message("lost")])
     spool.close()
@@ -120,7 +112,6 @@ def test_a_damaged_frame_ends_its_segment(tmp_path):
 
 
 def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
-    """With its name."""
     path = tmp_path / "taken"
     path.write_text("")
     with pytest.raises(UsageError, match="taken"):
@@ -140,7 +131,6 @@ def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
 @settings(deadline=None)
 @example(steps=[("put", 2), ("reopen", 0), ("put", 1), ("reopen", 0), ("put", 1), ("took", 1), ("reopen", 0)])
 def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, steps):
-    """Against a list: put appends, took removes from the front, a restart changes nothing."""
     directory = tmp_path_factory.mktemp("spool")
     spool, oracle, number = Spool(directory, max_bytes=PLENTY), [], 0
     for step, count in steps:
@@ -160,7 +150,6 @@ def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, st
 
 
 def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path):
-    """Same host, same process number, and a clock that was set back: its first message finds a place all the same."""
     clock = ManualClock()
     Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("before")])
     assert Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("after")]) == 1
@@ -175,7 +164,6 @@ def test_a_file_that_cannot_be_read_costs_nobody_the_spool(tmp_path, caplog):
 
 
 def test_what_a_sibling_left_behind_is_adopted_without_a_restart(tmp_path):
-    """A pool of workers outlives its members."""
     sibling, spool = Spool(tmp_path, max_bytes=PLENTY), Spool(tmp_path, max_bytes=PLENTY)
     sibling.put([message("a")])
     spool.adopt()
@@ -218,7 +206,6 @@ def test_what_was_taken_before_the_disk_was_full_is_synced(tmp_path, monkeypatch
 
 
 def test_a_directory_removed_at_run_time_is_made_again(tmp_path):
-    """Nobody could adopt what is written to a file without a name; what was in it is still sent."""
     directory = tmp_path / "spool"
     spool = Spool(directory, max_bytes=PLENTY)
     spool.put([message("before")])
@@ -230,7 +217,6 @@ def test_a_directory_removed_at_run_time_is_made_again(tmp_path):
 
 
 def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
-    """And says how much."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("whole"), message("cut")])
     (path,) = tmp_path.iterdir()

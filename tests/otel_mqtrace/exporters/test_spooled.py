@@ -20,33 +20,28 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture
 def kafka():
-    """A broker of the test's own."""
     with EmbeddedKafka() as embedded:
         embedded.create_topic(TOPIC)
         yield embedded
 
 
 def exporter_of(servers, spool, **options):
-    """An exporter that gives a broker half a second."""
     return NativeKafkaSpanExporter(
         bootstrap_servers=servers, spool_dir=spool, **{"export_timeout_millis": 500, **options}
     )
 
 
 def arrived(kafka):
-    """The message ids on the trace topic, in order."""
     with KafkaTraceSource(kafka.bootstrap_servers, TOPIC) as source:
         bodies = [decode_body(message.body) for batch in source.drain() for message in batch]
     return [record.beans[0].msg_id for body in bodies for record in body.contexts]
 
 
 def ids(*numbers):
-    """The message ids of :func:`pub`."""
     return [f"{number:032X}" for number in numbers]
 
 
 def test_while_the_broker_is_away_batches_go_to_disk_without_waiting_for_it(tmp_path):
-    """The first batch finds out; for five seconds after it nobody asks again."""
     clock = ManualClock()
     exporter = exporter_of(NOWHERE, tmp_path, export_timeout_millis=50, clock=_Moving(clock))
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -76,7 +71,6 @@ class _Moving:
 
 
 def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_path):
-    """By another process, which finds what the first one left."""
     first = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(first)
     for number in range(3):
@@ -95,7 +89,6 @@ def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_pa
 
 
 def test_a_quiet_moment_is_used_for_what_waits(kafka, tmp_path):
-    """No new span is needed."""
     first = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(first)
     trace(pub(0))
@@ -123,7 +116,6 @@ def test_a_message_the_broker_refuses_for_ever_never_waits(kafka, tmp_path):
 
 
 def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
-    """Bounded, as everything of ours."""
     monkeypatch.setenv("MQTRACE_SPOOL_BYTES", "400")
     exporter = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -138,7 +130,6 @@ def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
 
 
 def test_a_spool_that_cannot_be_had_is_told_and_the_exporter_works(kafka, tmp_path, caplog):
-    """What was working without it goes on working."""
     (tmp_path / "taken").write_text("")
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path / "taken", export_timeout_millis=10_000)
     assert "taken" in caplog.text

@@ -18,7 +18,6 @@ LATE = MonotonicNs(10**18)
 
 
 def message(text):
-    """A trace message with this value."""
     return TraceMessage(None, None, text.encode(), "", frozenset(), 1)
 
 
@@ -46,29 +45,25 @@ class Broker:
         self.takes = lambda _message: False
 
     def after_fork(self):
-        """Nothing of it is a process's own."""
+        pass
 
 
 @pytest.fixture
 def clock():
-    """Held by the test."""
     return ManualClock()
 
 
 @pytest.fixture
 def broker(clock):
-    """One that takes everything until it is told otherwise."""
     return Broker(clock)
 
 
 @pytest.fixture
 def delivery(broker, clock, tmp_path):
-    """With half a minute to export, and plenty of disk."""
     return SpooledDelivery(broker, Spool(tmp_path, max_bytes=10**6), timeout_ms=30_000, clock=clock)
 
 
 def in_ms(clock, ms):
-    """A deadline."""
     return MonotonicNs(clock.monotonic_ns() + ms * 10**6)
 
 
@@ -95,7 +90,6 @@ def test_a_deadline_that_is_nearer_is_kept(delivery, broker, clock):
 
 
 def test_the_broker_is_back_when_it_takes_the_oldest_message(delivery, broker, clock):
-    """Then everything follows: the new ones, and what waited, in order."""
     broker.takes = lambda _message: False
     for text in ("a", "b", "c"):
         delivery.deliver([message(text)], in_ms(clock, 30_000))
@@ -113,7 +107,6 @@ def test_the_broker_is_back_when_it_takes_the_oldest_message(delivery, broker, c
 
 
 def test_one_message_that_never_gets_through_does_not_make_the_broker_seem_away(delivery, broker, clock):
-    """What comes after it goes straight to the broker."""
     broker.takes = lambda each: each.value != b"poison"
     delivery.deliver([message("poison"), message("a")], in_ms(clock, 30_000))
     delivery.deliver([message("b")], in_ms(clock, 30_000))
@@ -122,8 +115,6 @@ def test_one_message_that_never_gets_through_does_not_make_the_broker_seem_away(
 
 
 def test_what_siblings_leave_is_looked_for_twice_a_minute_and_at_once_by_a_child(delivery, broker, clock, tmp_path):
-    """No restart is needed."""
-
     def leave(text):
         sibling = Spool(tmp_path, max_bytes=10**6)
         sibling.put([message(text)])
@@ -143,7 +134,6 @@ def test_what_siblings_leave_is_looked_for_twice_a_minute_and_at_once_by_a_child
 
 
 def test_a_shutdown_in_the_middle_of_a_delivery_leaves_it_on_disk(delivery, broker, tmp_path):
-    """It does not wait beyond its time; whoever was in there keeps what it had, and lets go of the files."""
     inside, let_go = threading.Event(), threading.Event()
 
     def hang(_message):

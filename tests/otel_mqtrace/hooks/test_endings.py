@@ -21,7 +21,6 @@ class UnspeakableError(Exception):
     """An exception that cannot be printed."""
 
     def __str__(self):
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -31,11 +30,9 @@ class _BrokenPropagator(TextMapPropagator):
     fields = frozenset()
 
     def extract(self, carrier, context=None, getter=None):
-        """Fail."""
         raise ZeroDivisionError
 
     def inject(self, carrier, context=None, setter=None):
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -62,7 +59,6 @@ def _message(topic="t", *headers):
 
 
 def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
-    """Status, outcome and the event are there; nothing of ours failed."""
     before = guard.failures()
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
@@ -76,7 +72,6 @@ def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tra
 
 
 def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
-    """On the sending side too."""
     hook = SendHook(tracing=tracing)
     hook.after(hook.before("t"), error="_FAIL", exception=UnspeakableError())
     span = exporter.take("send t")
@@ -134,7 +129,6 @@ def test_a_retry_count_that_is_no_32_bit_number_counts_as_none(tracing, exporter
 
 
 def test_the_largest_retry_count_is_read(tracing, exporter):
-    """Up to the bound."""
     hook = ConsumeHook(tracing=tracing)
     for call in hook.before([_message("t", ("RECONSUME_TIME", b"2147483647"))]):
         hook.after(call)
@@ -142,7 +136,6 @@ def test_the_largest_retry_count_is_read(tracing, exporter):
 
 
 def test_a_message_that_cannot_be_recorded_costs_the_poll_nothing_else(tracing, exporter):
-    """The spans of the other topics are opened, handed back and can be ended."""
     hook = ConsumeHook(tracing=tracing)
     torn = _message("torn", ("a header without a value",))
     calls = hook.before([_message("before"), torn, _message("after")])
@@ -153,7 +146,6 @@ def test_a_message_that_cannot_be_recorded_costs_the_poll_nothing_else(tracing, 
 
 
 def test_a_propagator_that_fails_leaves_no_span_open(tracing, exporter, broken_propagator):
-    """The send keeps its span and the caller's headers; what was received opens none."""
     send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     call = send.before("t", headers=[("a", b"1")])
     assert call.headers is None

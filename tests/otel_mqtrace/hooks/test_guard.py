@@ -12,7 +12,6 @@ from otel_mqtrace.hooks.guard import guarded
 
 @pytest.fixture
 def told(monkeypatch, caplog):
-    """The lines logged since the test began, in a process where nothing failed yet."""
     monkeypatch.setattr(guard, "_failures", {})
     monkeypatch.setattr(guard, "_logged", set())
     caplog.set_level(logging.WARNING, logger=guard.__name__)

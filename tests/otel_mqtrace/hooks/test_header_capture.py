@@ -37,7 +37,6 @@ def test_no_header_is_captured_unless_asked_for(tracing_with, exporter):
 
 
 def test_headers_are_captured_by_pattern_as_lists_of_text(tracing_with, exporter):
-    """All values of a name, in order, under the name the message has."""
     tracing = tracing_with(capture_headers=("x-*", "Tenant"))
     _send(tracing, [("x-hop", b"a"), ("other", b"-"), ("x-hop", "b"), ("TENANT", "eu"), ("x-none", None)])
     assert _captured(exporter.take("send orders")) == {"x-hop": ("a", "b"), "TENANT": ("eu",), "x-none": ("",)}
@@ -51,14 +50,12 @@ def test_secrets_are_redacted_by_default_in_any_case(tracing_with, exporter, nam
 
 
 def test_what_is_redacted_is_a_setting(tracing_with, exporter):
-    """With patterns too."""
     _send(tracing_with(capture_headers=("*",), redact_headers=("X-Card*",)), {"x-card-number": b"4", "cookie": b"c"})
     captured = _captured(exporter.take("send orders"))
     assert (captured["x-card-number"], captured["cookie"]) == (("REDACTED",), ("c",))
 
 
 def test_trace_headers_are_captured_as_they_are_sent(tracing_with, exporter):
-    """The ones written, not the ones replaced."""
     tracing = tracing_with(capture_headers=("traceparent", "UNIQ_KEY"))
     call = _send(tracing, {"traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
     span = exporter.take("send orders")
@@ -85,7 +82,6 @@ def test_a_name_that_is_no_text_is_captured_as_the_client_writes_it(tracing_with
 
 
 def test_headers_are_captured_without_propagation_but_not_where_none_travel(tracing_with, exporter):
-    """What is on the span was on the wire."""
     tracing = tracing_with(capture_headers=("*",), propagation=False)
     _send(tracing, {"tenant": b"eu"})
     assert _captured(exporter.take("send orders")) == {"tenant": ("eu",)}
@@ -94,7 +90,6 @@ def test_headers_are_captured_without_propagation_but_not_where_none_travel(trac
 
 
 def test_received_headers_are_captured_on_the_process_span_and_the_links_of_a_batch(tracing_with, exporter):
-    """What is equal for all messages stands on the span, the rest on their links."""
     hook = ConsumeHook(tracing=tracing_with(capture_headers=("tenant", "x-*")))
     messages = [
         IncomingMessage(
@@ -110,12 +105,10 @@ def test_received_headers_are_captured_on_the_process_span_and_the_links_of_a_ba
 
 
 def test_a_value_that_is_no_utf_8_is_escaped():
-    """Nothing is lost, nothing raises."""
     assert HeaderCapture(("*",), ()).attributes([("a", b"ok\xff")]) == {f"{PREFIX}a": (r"ok\xff",)}
 
 
 def test_a_message_with_very_many_headers_shows_the_first_ones():
-    """So many values, whatever their names."""
     captured = HeaderCapture(("h*",), ()).attributes([(f"h{n}", b"x") for n in range(MAX_CAPTURED_VALUES + 10)])
     assert list(captured) == [f"{PREFIX}h{n}" for n in range(MAX_CAPTURED_VALUES)]
 
@@ -145,7 +138,6 @@ def test_a_header_that_cannot_be_printed_costs_no_span(tracing_with, monkeypatch
     )
 )
 def test_whatever_a_message_holds_capture_is_bounded_and_text(headers):
-    """So many values, so many characters each; a name that is no text counts as any other."""
     captured = HeaderCapture(("*",), ("a*",)).attributes(headers)
     values = [value for each in captured.values() for value in each]
     assert len(values) == min(MAX_CAPTURED_VALUES, len(headers))

@@ -16,8 +16,6 @@ HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), 
 
 @pytest.fixture
 def processed(tracing_with, exporter):
-    """Process messages under given settings and info; return their one span."""
-
     def run(*messages, batch=False, info=None, **settings):
         hook = ConsumeHook(tracing=tracing_with(**settings), info=info or ClientInfo(group_name="billing"))
         (call,) = hook.before(messages, batch=batch)
@@ -38,7 +36,6 @@ def test_headers_tell_what_the_client_does_not(processed):
 
 
 def test_what_the_client_tells_wins_over_headers(processed):
-    """It read them from its own protocol."""
     message = _message(
         headers=(*HEADERS, ("DELAY", b"1")), msg_id="TOLD", tags="due", keys=["a", "b"], retry_times=1,
         msg_type=MessageType.ORDER,
@@ -49,18 +46,15 @@ def test_what_the_client_tells_wins_over_headers(processed):
 
 
 def test_a_first_delivery_told_by_the_client_is_no_retry(processed):
-    """Zero is an answer: the header is not asked."""
     assert processed(_message(headers=HEADERS, retry_times=0)).attributes["mqtrace.retry_times"] == 0
 
 
 @pytest.mark.parametrize(("retries", "said"), [(-1, 0), (2**31 - 1, 2**31 - 1), (2**31, 0)])
 def test_a_count_that_is_no_32_bit_number_counts_as_none(processed, retries, said):
-    """As one from a header."""
     assert processed(_message(retry_times=retries)).attributes["mqtrace.retry_times"] == said
 
 
 def test_the_retry_header_is_a_setting(processed):
-    """A retry topic's own."""
     message = _message(headers=(("RECONSUME_TIME", b"3"), ("x-attempt", b"5")))
     assert processed(message, retry_header="x-attempt").attributes["mqtrace.retry_times"] == 5
 
@@ -72,7 +66,6 @@ def test_a_message_without_an_id_goes_by_its_place(processed):
 
 
 def test_kafka_s_names_are_all_there(processed):
-    """Cluster, key, tombstone, offset."""
     said = processed(_message(key="k", tombstone=True, cluster_id="lkc-1")).attributes
     assert said["messaging.kafka.cluster.id"] == "lkc-1"
     assert said["messaging.kafka.message.key"] == "k"
@@ -82,7 +75,6 @@ def test_kafka_s_names_are_all_there(processed):
 
 
 def test_a_rocketmq_message_has_the_registry_s_names_beside_ours(processed):
-    """And none of Kafka's."""
     info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop", consumption_model="clustering")
     message = _message(tags="due", keys=["a"], msg_type=MessageType.ORDER, message_group="g1", key=b"k")
     span = processed(message, info=info)
@@ -99,7 +91,6 @@ def test_a_rocketmq_message_has_the_registry_s_names_beside_ours(processed):
 
 
 def test_captured_headers_stand_where_their_message_does(processed):
-    """On the span of one, on the links of several that differ; secrets nowhere."""
     messages = [_message(offset=n, headers=(("tenant", f"t{n}".encode()), ("token", b"s"))) for n in range(2)]
     one = processed(messages[0], capture_headers=("tenant", "token"))
     assert one.attributes["messaging.header.tenant"] == ("t0",)
@@ -110,7 +101,6 @@ def test_captured_headers_stand_where_their_message_does(processed):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_offset_and_key_never_stand_on_the_span_of_a_batch(processed, count):
-    """Where they are equal for all, of several partitions, least of all."""
     messages = [_message(partition=n, key=b"k", headers=HEADERS) for n in range(count)]
     span = processed(*messages, batch=True)
     assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(span.attributes)
@@ -121,7 +111,6 @@ def test_offset_and_key_never_stand_on_the_span_of_a_batch(processed, count):
 @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
 @pytest.mark.parametrize("headers", [(), HEADERS], ids=["stranger", "traced"])
 def test_a_batch_of_one_is_the_same_trace_record_as_one(processed, headers, process_context):
-    """Whatever stands where: the native record has everything."""
     one = trace_context_of(processed(_message(headers=headers, key=b"k"), process_context=process_context))
     batch = trace_context_of(
         processed(_message(headers=headers, key=b"k"), batch=True, process_context=process_context)

@@ -23,7 +23,6 @@ class Client:
 
 
 def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, clock):
-    """The collector runs at some time, the next hook is called later: the first is the end of the span."""
     hook = SendHook(tracing=tracing_with())
     Client(hook, "orders")
     clock.advance(ms=5)
@@ -37,7 +36,6 @@ def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, 
 
 
 def test_the_collector_records_nothing(tracing_with, exporter):
-    """Until somebody who is no finaliser comes, the span of a collected client is open."""
     hook = SendHook(tracing=tracing_with())
     Client(hook, "orders")
     gc.collect()
@@ -50,7 +48,6 @@ def test_the_collector_records_nothing(tracing_with, exporter):
 
 
 def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
-    """The answer came before the collector did."""
     hook = SendHook(tracing=tracing_with())
     call = hook.before("orders")
     hook.after(call, partition=0, offset=1)
@@ -94,7 +91,6 @@ def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporte
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporter):
-    """The child has a copy of every call that is open, and its finalisers run at its exit."""
     hook = SendHook(tracing=tracing_with())
     call = hook.before("orders")
     child = os.fork()
@@ -139,7 +135,6 @@ class Client:
     ids=["clients alive", "left and nobody came"],
 )
 def test_what_is_left_at_exit_is_ended_before_the_provider_goes(story, ended):
-    """The clients' finalisers run first, then what they left is ended, then the provider flushes."""
     done = subprocess.run(
         [sys.executable, "-c", AT_EXIT + story], capture_output=True, text=True, timeout=60, check=True
     )

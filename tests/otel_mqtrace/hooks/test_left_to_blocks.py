@@ -8,18 +8,15 @@ from otel_mqtrace.hooks.in_flight import ExplicitMode
 
 
 def test_the_setting_is_never_given_up():
-    """explicit: however many messages no block comes for."""
     blocks = ExplicitMode("explicit")
     assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
 
 
 def test_a_consumer_of_which_nothing_is_seen_is_automatic():
-    """The default."""
     assert not ExplicitMode("auto").expect_blocks(1)
 
 
 def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
-    """Blocks that come late keep coming late: as long as no more than that wait, they are believed in."""
     blocks = ExplicitMode("auto")
     blocks.record_late_block("billing")
     for _ in range(5_000):
@@ -30,7 +27,6 @@ def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
 
 
 def test_one_message_of_ten_in_a_block_is_not_enough():
-    """Nine messages without a span each time: the batches are automatic again after the first."""
     blocks = ExplicitMode("auto")
     blocks.record_shared_batch()
     assert blocks.expect_blocks(10)
@@ -40,7 +36,6 @@ def test_one_message_of_ten_in_a_block_is_not_enough():
 
 @pytest.mark.parametrize("seen", [1, 3])
 def test_it_is_said_once(seen, caplog):
-    """A consumer that goes to and fro fills no log."""
     blocks = ExplicitMode("auto")
     for _ in range(seen):
         blocks.record_late_block("billing")

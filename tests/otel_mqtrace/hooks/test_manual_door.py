@@ -50,7 +50,6 @@ def tracing(clock, exporter):
 
 
 def test_a_message_goes_through_both_doors(tracing, clock, exporter):
-    """Another client sends and receives: one trace, exact stamps, the same message id on both sides."""
     send = SendHook(system="mybroker", group_name="shop", servers="broker:9000", tracing=tracing)
     consume = ConsumeHook(system="mybroker", group_name="billing", servers="broker:9000", tracing=tracing)
     call = send.before("orders", body=b"abc", headers=[("KEYS", b"k1 k2")])
@@ -93,7 +92,6 @@ def test_a_clock_that_steps_back_makes_no_negative_cost(tracing, clock, exporter
 
 
 def test_messages_of_several_topics_are_several_spans(tracing, exporter):
-    """One listener call has one topic; each span knows which of the messages it stands for."""
     hook = ConsumeHook(tracing=tracing)
     calls = hook.before([IncomingMessage(topic=name, partition=0, offset=n) for n, name in enumerate("abab")])
     assert [call.indexes for call in calls] == [(0, 2), (1, 3)]
@@ -103,19 +101,15 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
 
 
 class _Counting(CompositePropagator):
-    """The usual propagators, counted."""
-
     extractions = 0
 
     def extract(self, carrier, context=None, getter=None):
-        """Extract, and count it."""
         self.extractions += 1
         return super().extract(carrier, context, getter)
 
 
 @pytest.mark.parametrize("ambient", [{}, {"mine": "1"}])
 def test_headers_are_extracted_once(tracing, exporter, ambient):
-    """Trace and baggage of one message together, and what was current before is not lost behind them."""
     usual = propagate.get_global_textmap()
     counting = _Counting([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
     propagate.set_global_textmap(counting)
@@ -143,7 +137,6 @@ def _with_baggage(entries):
 
 
 def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
-    """What is above the bound has no end span, is counted where an operator can read it, and one line says so."""
     monkeypatch.setattr(transaction, "_overflowed", Counter())
     hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=2)
     ends.begin()
@@ -159,7 +152,6 @@ def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplo
 
 
 def test_a_transaction_that_was_given_up_loses_nothing(tracing, exporter):
-    """Begun anew without an end, its messages have none: they are not counted as lost."""
     before = MqTraceInstrumentor().unrecorded
     hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=1)
     for _ in range(2):
@@ -190,7 +182,6 @@ def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_s
 
 
 def test_what_breaks_inside_us_is_counted_and_logged_once(caplog, monkeypatch):
-    """The application sees None, the log one traceback per place."""
     monkeypatch.setattr(guard, "_failures", {})
 
     @guard.guarded("a test place")
@@ -216,12 +207,10 @@ def test_rewriting_headers_changes_a_copy_only(headers):
 
 @pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
 def test_headers_no_client_accepts_are_left_to_the_client(headers):
-    """It will raise its own error."""
     assert pairs_of(headers) is None
 
 
 def test_the_last_header_of_a_name_counts_and_none_is_no_value():
-    """Names are case-sensitive."""
     assert header_text(index_headers([("a", b"1"), ("A", b"x"), ("a", b"2"), ("a", None)]), "a") == "2"
     assert header_text(index_headers([("a", None)]), "a") is None
 
@@ -238,13 +227,10 @@ def test_the_last_header_of_a_name_counts_and_none_is_no_value():
     ],
 )
 def test_the_first_server_is_taken_apart(servers, expected):
-    """Schemes, IPv6 and missing ports as they occur."""
     assert host_and_port(servers) == expected
 
 
 class TestScopes:
-    """What is current is restored where it was made current, and nowhere else."""
-
     def test_a_block_left_in_another_context_disturbs_nothing(self, tracing, exporter, caplog):
         """A generator closed by somebody else: skipped, and no error in the log."""
         span = tracing.tracer.start_span("mine")
@@ -255,7 +241,6 @@ class TestScopes:
         exporter.take("mine")
 
     def test_an_automatic_scope_left_from_elsewhere_is_taken_back(self, tracing, exporter):
-        """From a task's copy of the context nothing can be restored: what was handed out no longer shows the span."""
         span = tracing.tracer.start_span("mine")
         scope = PollScope(Context(), Handling(span), Context())
         copy_context().run(scope.leave)

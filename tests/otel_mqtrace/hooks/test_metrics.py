@@ -31,14 +31,11 @@ OF_CONSUMER = {**OF_SEND, "messaging.consumer.group.name": "billing"}
 
 @pytest.fixture
 def reader():
-    """Collects when asked."""
     return InMemoryMetricReader()
 
 
 @pytest.fixture
 def metered(tracing_with, reader):
-    """Make a Tracing whose spans nobody samples and whose metrics ``reader`` collects: neither needs the other."""
-
     def make(**settings):
         collaborators = {
             "meter_provider": MeterProvider([reader]),
@@ -70,7 +67,6 @@ def _consumer(tracing):
 
 
 def test_sent_messages_counts_every_attempt_and_names_the_error(metered, reader):
-    """Two that arrived, one that did not."""
     hook = _sender(metered())
     for answer in ({"partition": 0, "offset": 1}, {"partition": 1, "offset": 1}, {"error": "_MSG_TIMED_OUT"}):
         hook.after(hook.before("orders"), **answer)
@@ -82,13 +78,11 @@ def test_sent_messages_counts_every_attempt_and_names_the_error(metered, reader)
 
 
 def test_a_message_that_was_only_created_is_not_counted(metered, reader):
-    """It counts when its send is over."""
     _sender(metered()).before("orders")
     assert _points(reader, "messaging.client.sent.messages") == []
 
 
 def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, reader, clock):
-    """With the operation's type, and the buckets the conventions advise."""
     hook = _sender(metered())
     call = hook.before("orders", partition=3)
     clock.advance(ms=30)
@@ -100,7 +94,6 @@ def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, reader, 
 
 
 def test_process_duration_is_reported_for_every_process_span(metered, reader, clock):
-    """With the outcome as the error's type; the handler's time, not the poll's."""
     hook = _consumer(metered())
     for code in (ContextCode.SUCCESS, ContextCode.FAILED):
         (call,) = hook.before([IncomingMessage(topic="orders", partition=0, offset=1)])
@@ -115,7 +108,6 @@ def test_process_duration_is_reported_for_every_process_span(metered, reader, cl
 
 
 def test_consumed_messages_counts_once_for_each_delivered_message(metered, reader):
-    """When it is handed over, not when it is handled as well."""
     hook = _consumer(metered())
     messages = [IncomingMessage(topic="orders", partition=0, offset=n) for n in range(3)]
     hook.received(messages, start_ns=hook.now_ns(), batch=True)
@@ -126,7 +118,6 @@ def test_consumed_messages_counts_once_for_each_delivered_message(metered, reade
 
 
 def test_a_poll_that_returned_something_has_an_operation_duration(metered, reader, clock):
-    """From when the poll began, whether it has a span or not."""
     hook = _consumer(metered())
     start_ns = hook.now_ns()
     clock.advance(ms=70)
@@ -137,7 +128,6 @@ def test_a_poll_that_returned_something_has_an_operation_duration(metered, reade
 
 
 def test_metrics_keep_the_names_of_today_under_legacy(metered, reader, monkeypatch):
-    """The old conventions had no such metrics: there is no dashboard to keep."""
     monkeypatch.setenv(OPT_IN, "messaging/legacy")
     hook = _sender(metered())
     hook.after(hook.before("orders"))
@@ -168,7 +158,6 @@ class _RaisingMeter(NoOpMeter):
 
 
 def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeypatch):
-    """The MeterProvider is the application's; spans go on without it."""
     monkeypatch.setattr(guard, "_failures", {})
     tracing = replace(tracing_with(), metrics=MessagingMetrics(_RaisingMeter("x")))
     sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)

@@ -44,7 +44,6 @@ _OLD_PROCESS = {
 
 @pytest.fixture
 def opt_in(monkeypatch):
-    """Say something in the environment."""
     return lambda text: monkeypatch.setenv(OPT_IN, text)
 
 
@@ -77,7 +76,6 @@ def test_the_names_of_today_are_written_unless_others_are_asked_for(opt_in, trac
 
 @pytest.mark.parametrize("asked", ["messaging/legacy", "http/dup, Messaging/Legacy", "messaging,messaging/legacy"])
 def test_legacy_writes_the_old_names_alone(opt_in, tracing_with, exporter, asked):
-    """Attributes, values and span names of the old conventions; ours stay."""
     opt_in(asked)
     tracing = tracing_with()
     _send(tracing)
@@ -108,7 +106,6 @@ def test_dup_writes_both_and_wins(opt_in, tracing_with, exporter, asked):
 
 
 def test_the_links_of_a_batch_have_the_names_asked_for(opt_in, tracing_with, exporter):
-    """What differs from message to message stands there."""
     opt_in("messaging/legacy")
     _process(tracing_with(), _of_message(7), _of_message(8, partition=3))
     span = exporter.take("orders process")
@@ -137,19 +134,16 @@ def test_the_old_group_of_rocketmq_has_its_own_name(opt_in, tracing_with, export
     ],
 )
 def test_old_span_names_begin_with_the_topic(operation, topic, name):
-    """And call a poll a receive."""
     assert LegacyNames(both=False).span_name(operation, topic) == name
 
 
 @pytest.mark.parametrize("both", [True, False])
 def test_a_partition_that_is_no_number_stays_text(both):
-    """Other systems have such."""
     said = {semconv.MESSAGING_DESTINATION_PARTITION_ID: "eu-1"}
     assert LegacyNames(both=both).attributes(said)["messaging.kafka.partition"] == "eu-1"
 
 
 def test_translating_leaves_the_given_attributes_alone():
-    """The hook goes on with the names of today."""
     said = {semconv.MESSAGING_DESTINATION_NAME: "orders"}
     LegacyNames(both=False).attributes(said)
     assert said == {semconv.MESSAGING_DESTINATION_NAME: "orders"}
@@ -181,7 +175,6 @@ def _spoken(trace_ctx: TraceContext, naming: LegacyNames | None):
 
 @given(sayable())
 def test_three_namings_of_any_context_are_one_native_record(drawn):
-    """The same TraceContext is read from a span, whatever names it has, and the same bytes are written of it."""
     trace_ctx, dialect, _ = drawn
     read = [
         trace_context_of(_spoken(trace_ctx, naming))
@@ -210,7 +203,6 @@ def _kafka_attributes(draw):
 
 @given(_kafka_attributes())
 def test_dup_is_the_names_of_today_and_the_old_ones_together(said):
-    """Nothing is lost, nothing is made up."""
     assert LegacyNames(both=True).attributes(said) == {**LegacyNames(both=False).attributes(said), **said}
 
 

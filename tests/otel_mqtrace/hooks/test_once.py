@@ -8,7 +8,6 @@ from otel_mqtrace.hooks.guard import OnceFlag
 
 
 def test_of_many_threads_one_takes_it():
-    """Round after round, and nobody after it."""
     taken = []
     rounds = [OnceFlag() for _ in range(200)]
     ready = threading.Barrier(4)

@@ -52,7 +52,6 @@ both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "a
 
 @both_ways
 def test_silence_is_success(mailbox, exporter, automatic):
-    """Nobody said anything."""
     with _handle(mailbox, automatic=automatic):
         pass
     span, code = _taken(exporter)
@@ -85,7 +84,6 @@ def test_a_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter,
 
 
 def test_an_exception_out_of_a_block_is_exception(mailbox, exporter):
-    """With its class, its event and its text."""
     with pytest.raises(LookupError), process(Letter(1)):
         raise LookupError("no such account")
     span, code = _taken(exporter)
@@ -98,8 +96,6 @@ def test_an_exception_out_of_a_block_is_exception(mailbox, exporter):
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
 @both_ways
 def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, code):
-    """Deep inside, under a span of its own, without having been handed anything."""
-
     def deep():
         with trace.NoOpTracer().start_as_current_span("inner"):
             process.outcome(code.name)
@@ -112,8 +108,6 @@ def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, c
 
 
 def test_a_task_of_the_handler_says_it(mailbox, exporter):
-    """What the handler awaits belongs to it."""
-
     async def part():
         process.failed()
 
@@ -126,7 +120,6 @@ def test_a_task_of_the_handler_says_it(mailbox, exporter):
 
 
 def test_what_was_said_last_counts(mailbox, exporter):
-    """The handler tried again, and it worked."""
     mailbox.take(Letter(1))
     process.failed()
     process.outcome(ContextCode.SUCCESS)
@@ -135,7 +128,6 @@ def test_what_was_said_last_counts(mailbox, exporter):
 
 
 def test_a_message_says_nothing_of_the_next(mailbox, exporter):
-    """Each has its own outcome."""
     mailbox.take(Letter(1))
     process.failed()
     mailbox.take(Letter(2))
@@ -144,7 +136,6 @@ def test_a_message_says_nothing_of_the_next(mailbox, exporter):
 
 
 def test_outside_of_any_handler_nobody_takes_notice(mailbox, exporter):
-    """Code that says its outcome runs untraced as well."""
     process.failed()
     process.outcome("RETURNNULL")
     assert not process.current().span.is_recording()
@@ -155,7 +146,6 @@ def test_outside_of_any_handler_nobody_takes_notice(mailbox, exporter):
 
 @both_ways
 def test_a_span_the_application_set_to_error_has_failed(mailbox, exporter, automatic):
-    """The common way to say it where there is no handle; what the application wrote stays as it wrote it."""
     with _handle(mailbox, automatic=automatic):
         trace.get_current_span().set_status(Status(StatusCode.ERROR, "card refused"))
         trace.get_current_span().set_attribute("error.type", "CardRefused")
@@ -167,14 +157,12 @@ def test_a_span_the_application_set_to_error_has_failed(mailbox, exporter, autom
 
 @both_ways
 def test_a_span_the_application_set_to_ok_has_not(mailbox, exporter, automatic):
-    """Nor one whose inner span failed and was handled."""
     with _handle(mailbox, automatic=automatic):
         trace.get_current_span().set_status(Status(StatusCode.OK))
     assert _taken(exporter)[1] is ContextCode.SUCCESS
 
 
 def test_the_handle_of_a_block_is_what_current_returns(mailbox, exporter):
-    """One message, one handle; the outer one is back when the inner block is over."""
     with process(Letter(1)) as outer:
         with process(Letter(2)) as inner:
             assert process.current() is inner
@@ -184,7 +172,6 @@ def test_the_handle_of_a_block_is_what_current_returns(mailbox, exporter):
 
 
 def test_one_failure_names_a_bundle_whoever_says_it(mailbox, exporter):
-    """Messages that share a span are handled one by one; the last one ends it."""
     for letter in process.each(mailbox.bundle(Letter(1), Letter(2), Letter(3))):
         if letter.number == 2:
             process.failed()

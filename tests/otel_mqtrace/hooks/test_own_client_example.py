@@ -50,7 +50,6 @@ def _of(records, kind):
 
 
 def test_the_application_did_its_work(run):
-    """Five orders billed, one at the second attempt, and one refused by a full queue."""
     printed = run[0]
     assert printed.count("billed: ") == 5
     assert "billed: order 3, attempt 2" in printed
@@ -58,7 +57,6 @@ def test_the_application_did_its_work(run):
 
 
 def test_both_formats_tell_of_the_same_messages(run):
-    """Message by message: sends with their outcome, attempts with theirs."""
     _, records, spans = run
     sends = {span["attributes"]["messaging.message.id"]: span for span in spans if span["name"] == "send orders"}
     published = _of(records, TraceType.PUB)
@@ -78,7 +76,6 @@ def test_both_formats_tell_of_the_same_messages(run):
 
 
 def test_a_second_attempt_is_counted_as_a_retry(run):
-    """What the client knows of a message wins over its headers."""
     _, records, _ = run
     tried = [record.beans[0] for record in _of(records, TraceType.SUB_BEFORE)]
     assert sorted(bean.retry_times for bean in tried) == [0, 0, 0, 0, 0, 1]
@@ -87,7 +84,6 @@ def test_a_second_attempt_is_counted_as_a_retry(run):
 
 
 def test_the_handlers_own_spans_are_inside_and_the_sender_is_linked(run):
-    """Current while the block runs; the trace goes from the checkout to the charge."""
     _, _, spans = run
     by_id = {span["spanId"]: span for span in spans}
     charges = [span for span in spans if span["name"] == "charge"]

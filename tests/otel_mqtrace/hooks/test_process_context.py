@@ -44,7 +44,6 @@ def _processed(tracing, exporter, *messages, batch=False):
 
 @pytest.fixture
 def ambient():
-    """A span of the application is current."""
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))))
     yield
     context.detach(token)
@@ -55,8 +54,6 @@ def _hangs(span):
 
 
 class TestOption:
-    """process_context, for one message with a sender: who is the parent, who is linked."""
-
     @pytest.mark.parametrize(
         ("process_context", "expected"),
         [
@@ -67,7 +64,6 @@ class TestOption:
         ],
     )
     def test_where_nothing_else_is_current(self, tracing_with, exporter, process_context, expected):
-        """auto joins the sender's trace: nothing is lost by it."""
         tracing = tracing_with(process_context=process_context)
         assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
 
@@ -82,13 +78,11 @@ class TestOption:
     )
     @pytest.mark.usefixtures("ambient")
     def test_where_a_span_of_the_application_is(self, tracing_with, exporter, process_context, expected):
-        """Whoever is not the parent is linked, but the sender, by parent."""
         tracing = tracing_with(process_context=process_context)
         assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
 
     @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
     def test_several_senders_are_linked_and_nobody_s_parent(self, tracing_with, exporter, process_context):
-        """No one of them is the parent of all."""
         tracing = tracing_with(process_context=process_context)
         messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
         assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
@@ -96,12 +90,10 @@ class TestOption:
     @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
     @pytest.mark.usefixtures("ambient")
     def test_a_message_nobody_traced_belongs_to_what_is_current(self, tracing_with, exporter, process_context):
-        """And links to nothing."""
         tracing = tracing_with(process_context=process_context)
         assert _hangs(_processed(tracing, exporter, _message())) == (HERE, [])
 
     def test_baggage_alone_is_no_span_to_hang_on(self, tracing_with, exporter):
-        """auto asks for a span, not for any context."""
         token = context.attach(baggage.set_baggage("mine", "1"))
         try:
             assert _hangs(_processed(tracing_with(), exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
@@ -110,10 +102,7 @@ class TestOption:
 
 
 class TestTold:
-    """consume_hook: the application's own word on each span that records."""
-
     def test_the_hook_gets_the_span_and_its_messages(self, tracing_with, exporter):
-        """Of a process span and of a poll span, while it can still be written on."""
         told = []
 
         def hook(span, messages):
@@ -136,7 +125,6 @@ class TestTold:
         counted.clear()
 
     def test_a_span_that_does_not_record_is_not_told_of(self, tracing_with):
-        """There is nothing to write on."""
         collaborators = {
             "consume_hook": lambda span, messages: 1 / 0,
             "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
@@ -146,16 +134,12 @@ class TestTold:
 
 
 def test_suppressed_nothing_is_processed(tracing_with):
-    """An exporter's own consumer does not trace itself."""
     with suppress_instrumentation():
         assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
 
 
 class TestTopicSampling:
-    """The share of a topic, for traces that begin with its processing."""
-
     def test_a_trace_that_begins_here_is_left_out(self, tracing_with):
-        """Nobody sent it traced: it begins with us, and it is not recorded."""
         hook = ConsumeHook(tracing=tracing_with(topic_sampling={"orders": 0.0}))
         (call,) = hook.before([_message()])
         span = trace.get_current_span(call.otel_ctx)
@@ -164,27 +148,20 @@ class TestTopicSampling:
         hook.after(call)
 
     def test_a_trace_that_began_earlier_is_not_cut(self, tracing_with, exporter):
-        """The sender has decided."""
         tracing = tracing_with(topic_sampling={"orders": 0.0})
         assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
 
 
 class _Curious(Sampler):
-    """Looks at what a span says at its start, as an application's own sampler may."""
-
     def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, **_others):
-        """Drop all but one message."""
         keep = (attributes or {}).get("messaging.kafka.offset") == 7
         return SamplingResult(Decision.RECORD_AND_SAMPLE if keep else Decision.DROP, attributes)
 
     def get_description(self):
-        """Return a name."""
         return "curious"
 
 
 class TestUnrecorded:
-    """A span that will certainly not be recorded costs no attributes; one that may be has them all at its start."""
-
     @pytest.mark.parametrize(
         ("sampler", "root", "sampled", "unsampled"),
         [
@@ -212,11 +189,9 @@ class TestUnrecorded:
                 assert not tracer.start_span("s", otel_ctx).is_recording()
 
     def test_without_an_sdk_nothing_is(self):
-        """The API's own tracer records nothing."""
         assert is_never_recorded(trace.NoOpTracer(), trace.INVALID_SPAN_CONTEXT)
 
     def test_it_is_still_propagated(self, tracing_with, exporter):
-        """The handler's sends go on in the unsampled trace, with its baggage."""
         hook = ConsumeHook(tracing=tracing_with())
         (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
         span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
@@ -226,7 +201,6 @@ class TestUnrecorded:
         hook.after(call)
 
     def test_a_sampler_that_looks_sees_everything(self, tracing_with, exporter):
-        """Destination, partition, offset, group: at the start."""
         provider = TracerProvider(sampler=_Curious())
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         hook = ConsumeHook(tracing=tracing_with({"tracer_provider": provider}))

@@ -46,18 +46,13 @@ async def _arriving(count):
 
 
 class TestLoops:
-    """process.each, over anything that can be iterated."""
-
     def test_each_message_is_current_in_the_body_and_nothing_after(self, exporter):
-        """One span each, in order."""
         for letter in process.each(Letter(n) for n in range(3)):
             assert _offset() == letter.number
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS"] * 3
 
     def test_an_asynchronous_loop_is_the_same(self, exporter):
-        """Whatever the body awaits."""
-
         async def consume():
             async for letter in process.each(_arriving(3)):
                 await let_others_run()
@@ -68,7 +63,6 @@ class TestLoops:
         assert _codes(exporter) == ["SUCCESS"] * 3
 
     def test_a_message_is_not_current_while_the_next_is_awaited(self, exporter):
-        """The wait belongs to no message."""
         seen = []
 
         async def watched():
@@ -86,8 +80,6 @@ class TestLoops:
 
     @pytest.mark.parametrize("leave", ["break", "raise"])
     def test_a_loop_that_is_left_ends_its_message_there_and_then(self, exporter, leave):
-        """RETURNNULL: nobody said how it went. Nothing stays current on the very next line."""
-
         def consume():
             for letter in process.each([Letter(1), Letter(2)]):
                 if leave == "raise":
@@ -105,8 +97,6 @@ class TestLoops:
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_an_asynchronous_loop_that_is_left_does_so_too(self, exporter):
-        """No event loop has to come round to finalise anything."""
-
         async def consume():
             async for _ in process.each(_arriving(2)):
                 break
@@ -117,7 +107,6 @@ class TestLoops:
         asyncio.run(consume())
 
     def test_a_loop_that_is_kept_is_left_by_closing_it(self, exporter):
-        """Where the iterator has a name it lives on."""
         loop = process.each([Letter(1), Letter(2)])
         next(loop)
         loop.close()
@@ -125,7 +114,6 @@ class TestLoops:
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_a_loop_that_another_thread_collects_leaves_nothing_here(self, exporter):
-        """The garbage collector runs where it likes."""
         kept = [process.each([Letter(1), Letter(2)])]
         next(kept[0])
         with ThreadPoolExecutor(1) as pool:
@@ -136,8 +124,6 @@ class TestLoops:
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_a_source_that_fails_is_not_the_message_s_failure(self, exporter):
-        """The one at hand was handled when the next was asked for."""
-
         def failing():
             yield Letter(1)
             raise ConnectionError
@@ -147,7 +133,6 @@ class TestLoops:
         assert _codes(exporter) == ["SUCCESS"]
 
     def test_the_body_says_its_outcome(self, exporter):
-        """There is no handle; there need not be."""
         for letter in process.each([Letter(1), Letter(2)]):
             if letter.number == 1:
                 process.failed()
@@ -160,11 +145,7 @@ class TestLoops:
 
 
 class TestDecorated:
-    """@process keeps the kind of the function."""
-
     def test_the_message_is_found_wherever_it_stands(self, exporter):
-        """After self, by name, among others."""
-
         @process
         def handle(first, *, letter):
             return _offset()
@@ -173,8 +154,6 @@ class TestDecorated:
         assert _codes(exporter) == ["SUCCESS"]
 
     def test_a_function_without_a_message_just_runs(self):
-        """Nothing is recorded, nothing is said."""
-
         @process
         def handle(text):
             return text
@@ -182,8 +161,6 @@ class TestDecorated:
         assert handle("t") == "t"
 
     def test_a_coroutine_function_stays_one(self, exporter):
-        """The span ends with the coroutine, not with the call that made it."""
-
         @process
         async def handle(letter):
             await let_others_run()
@@ -194,8 +171,6 @@ class TestDecorated:
         assert _codes(exporter) == ["FAILED"]
 
     def test_an_object_that_is_called_is_of_the_kind_of_its_call(self, exporter):
-        """A handler class with an asynchronous __call__."""
-
         class Handler:
             async def __call__(self, letter):
                 await let_others_run()
@@ -206,7 +181,6 @@ class TestDecorated:
         assert _codes(exporter) == ["SUCCESS"] * 2
 
     def test_a_generator_has_its_message_in_its_body_only(self, exporter, tracing_with):
-        """Between two steps its caller has what the caller had; a span that the body left open is there again."""
         tracer = tracing_with().tracer
 
         @process
@@ -246,8 +220,6 @@ class TestDecorated:
         assert _codes(exporter) == ["SUCCESS"]
 
     def test_a_generator_that_raises_is_an_exception(self, exporter):
-        """Recorded, and raised where the step was asked for."""
-
         @process
         def parts(letter):
             yield 1
@@ -258,7 +230,6 @@ class TestDecorated:
         assert _codes(exporter) == ["EXCEPTION"]
 
     def test_a_generator_that_is_dropped_is_returnnull_and_cleans_up(self, exporter):
-        """Its finally runs, with its message current."""
         cleaned = []
 
         @process
@@ -283,8 +254,6 @@ class TestDecorated:
         parts(Letter(7)).close()
 
     def test_an_asynchronous_generator_is_the_same(self, exporter):
-        """Steps, what is sent and thrown, and its end."""
-
         @process
         async def parts(letter):
             heard = yield _offset()
@@ -309,8 +278,6 @@ class TestDecorated:
         assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
 
     def test_a_consumer_may_be_named(self, exporter):
-        """@process(consumer=…) for messages handled far from it."""
-
         @process(consumer=object())
         def handle(letter):
             return _offset()
@@ -324,7 +291,6 @@ def _parent_of(span):
 
 
 def test_baggage_is_restored_inside_and_gone_outside(exporter):
-    """In every form, as it was sent; what was there before is there too."""
     letter = Letter(1, headers=(TRACEPARENT, ("baggage", b"order=42")))
     token = context.attach(baggage.set_baggage("mine", "1"))
 

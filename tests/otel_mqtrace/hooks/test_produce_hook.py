@@ -35,7 +35,6 @@ def test_a_produce_hook_may_say_more_and_rename(tracing_with, exporter):
 
 
 def test_a_produce_hook_is_not_called_for_a_span_that_records_nothing(tracing_with):
-    """Whoever samples does not pay for it."""
     calls = []
     collaborators = {"produce_hook": lambda *given: calls.append(given)}
     _send(tracing_with({**collaborators, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}))
@@ -44,13 +43,10 @@ def test_a_produce_hook_is_not_called_for_a_span_that_records_nothing(tracing_wi
 
 @pytest.fixture
 def no_failures_yet(monkeypatch):
-    """Start counting anew."""
     monkeypatch.setattr(guard, "_failures", {})
 
 
 def test_what_a_produce_hook_raises_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
-    """The message goes on, with its headers and its span."""
-
     def fail(_span, _call):
         raise ZeroDivisionError
 

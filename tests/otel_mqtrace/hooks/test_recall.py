@@ -13,12 +13,10 @@ from otel_mqtrace.spans.mapping import trace_context_of
 
 @pytest.fixture
 def hook(tracing_with):
-    """A hook of a client with a group."""
     return RecallHook(tracing_with(), ClientInfo(system="rocketmq", group_name="reminders-producer"))
 
 
 def test_a_recall_is_a_record_of_its_own(hook, exporter, clock):
-    """Message, group, cost and success, in a CLIENT span."""
     call = hook.before("reminders")
     clock.advance(ms=7)
     hook.after(call, msg_id="0102")
@@ -30,7 +28,6 @@ def test_a_recall_is_a_record_of_its_own(hook, exporter, clock):
 
 
 def test_a_recall_ends_once_and_says_why_it_failed(hook, exporter):
-    """The second end changes nothing; the class of an exception stands where no better name is given."""
     call = hook.before("reminders")
     hook.after(call, exception=ValueError("too late"), description="too late")
     hook.after(call, msg_id="0102")

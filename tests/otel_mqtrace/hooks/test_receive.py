@@ -60,7 +60,6 @@ def test_a_poll_is_no_span_unless_asked(hook_with, clock):
 
 
 def test_a_poll_span_began_when_the_poll_did(hook_with, exporter, clock):
-    """Not when the message came; it ends before its processing begins, and is no trace record."""
     hook = hook_with(receive_spans=True)
     start_ns = _polled(hook, clock, _messages(1))
     span = exporter.take("poll orders")
@@ -75,7 +74,6 @@ def test_a_poll_span_began_when_the_poll_did(hook_with, exporter, clock):
 
 
 def test_a_call_that_gives_one_message_says_it_all_on_the_span(hook_with, exporter, clock):
-    """No count: it could not have been more."""
     _polled(hook_with(receive_spans=True), clock, _messages(1))
     span = exporter.take("poll orders")
     assert "messaging.batch.message_count" not in span.attributes
@@ -97,7 +95,6 @@ def test_a_call_that_may_give_several_says_each_message_s_own_on_its_link(hook_w
 
 
 def test_a_poll_of_several_topics_has_no_single_destination(hook_with, exporter, clock):
-    """The links have each one's."""
     messages = [*_messages(1), *_messages(1, topic="bills")]
     _polled(hook_with(receive_spans=True), clock, messages, batch=True)
     span = exporter.take("poll")
@@ -106,7 +103,6 @@ def test_a_poll_of_several_topics_has_no_single_destination(hook_with, exporter,
 
 
 def test_a_poll_of_more_than_a_span_can_name_is_one_span(hook_with, exporter, clock):
-    """The count tells how many; the first are linked."""
     _polled(hook_with(receive_spans=True), clock, _messages(300), batch=True)
     span = exporter.take("poll orders")
     assert span.attributes["messaging.batch.message_count"] == 300
@@ -114,7 +110,6 @@ def test_a_poll_of_more_than_a_span_can_name_is_one_span(hook_with, exporter, cl
 
 
 def test_an_empty_poll_is_a_span_only_if_that_was_asked_too(hook_with, exporter):
-    """With receive_spans alone there is none."""
     hook_with(receive_spans=True).empty(start_ns=0)
     hook_with(empty_poll_spans=True).empty(start_ns=0)
     hook = hook_with(receive_spans=True, empty_poll_spans=True)
@@ -141,7 +136,6 @@ def test_a_poll_that_failed_is_a_span_that_says_why(hook_with, exporter):
 
 
 def test_a_poll_of_topics_that_are_not_traced_is_none(hook_with, exporter, clock):
-    """Of the others, the excluded messages are left out."""
     hook = hook_with(receive_spans=True, topic_exclude=("audit",))
     _polled(hook, clock, _messages(2, topic="audit"), batch=True)
     _polled(hook, clock, [*_messages(2, topic="audit"), *_messages(1)], batch=True)
@@ -149,7 +143,6 @@ def test_a_poll_of_topics_that_are_not_traced_is_none(hook_with, exporter, clock
 
 
 def test_suppressed_no_poll_is_recorded(hook_with, clock):
-    """None of the three."""
     hook = hook_with(receive_spans=True, empty_poll_spans=True)
     with suppress_instrumentation():
         _polled(hook, clock, _messages(1))
@@ -175,13 +168,10 @@ def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exp
 
 
 class TestConsumedMessages:
-    """Each delivered message counts once, whoever handles it and however."""
-
     def _consumed(self, reader):
         return sum(point.value for point in _counts(reader, "messaging.client.consumed.messages"))
 
     def test_received_and_processed_is_once(self, hook_with, exporter, reader, clock):
-        """Automatic mode: one batch, three messages."""
         hook = hook_with({"meter_provider": MeterProvider([reader])}, receive_spans=True)
         messages = _messages(3)
         _polled(hook, clock, messages, batch=True)
@@ -191,7 +181,6 @@ class TestConsumedMessages:
         exporter.take_all()
 
     def test_received_and_then_handled_in_a_block_is_once(self, hook_with, exporter, reader, clock):
-        """A block tells of the message anew; it was counted when it was polled."""
         hook = hook_with({"meter_provider": MeterProvider([reader])})
         _polled(hook, clock, _messages(2), batch=True)
         for message in _messages(2):
@@ -212,7 +201,6 @@ class TestConsumedMessages:
         assert len(exporter.take_all("process letters")) == 2
 
     def test_a_message_delivered_again_counts_again(self, hook_with, exporter, reader, clock):
-        """It was delivered twice."""
         hook = hook_with({"meter_provider": MeterProvider([reader])})
         for _ in range(2):
             _polled(hook, clock, _messages(1))

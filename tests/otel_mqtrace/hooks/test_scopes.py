@@ -51,25 +51,19 @@ def _in_thread(function):
 
 
 class TestAutomatic:
-    """A message that is current until its consumer's next poll."""
-
     def test_another_thread_polls_next(self, mailbox):
-        """The first one's span is current nowhere: not here, where it was made so, nor there."""
         mailbox.take(Letter(1))
         assert _here()
         _in_thread(mailbox.done)
         _nothing_here()
 
     def test_a_pool_thread_that_polled_keeps_nothing(self, mailbox):
-        """Whatever runs there next has nothing to do with the message."""
         with ThreadPoolExecutor(1) as pool:
             pool.submit(mailbox.take, Letter(1)).result(timeout=10)
             mailbox.done()
             assert pool.submit(_here).result(timeout=10) == 0
 
     def test_a_task_that_copied_the_context_is_left_its_message(self, mailbox):
-        """What the handler started goes on under its span, though the loop has gone on to the next."""
-
         async def consume():
             mailbox.take(Letter(1))
             first = _here()
@@ -90,7 +84,6 @@ class TestAutomatic:
         asyncio.run(consume())
 
     def test_a_task_s_copy_that_polls_next_leaves_nothing_behind(self, mailbox):
-        """Neither in the copy nor where it was copied from."""
         mailbox.take(Letter(1))
 
         def poll():
@@ -103,7 +96,6 @@ class TestAutomatic:
         _nothing_here()
 
     def test_a_span_of_the_application_on_top_is_not_disturbed(self, mailbox, tracing, exporter):
-        """It stays current until it ends; beneath it there is nothing of ours any more."""
         mailbox.take(Letter(1))
         with tracing.tracer.start_as_current_span("mine") as mine:
             mailbox.done()
@@ -120,7 +112,6 @@ class TestAutomatic:
         assert baggage.get_baggage("mine") == "1"
 
     def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, mailbox, tracing):
-        """Each message's parent is what the application had current, not the other consumer's message."""
         other = Mailbox.of(tracing)
         with tracing.tracer.start_as_current_span("loop") as loop:
             mailbox.take(Letter(1))
@@ -139,10 +130,7 @@ class TestAutomatic:
 
 
 class TestBlocks:
-    """A block, wherever its two ends come to lie."""
-
     def test_a_block_that_ends_in_another_thread_is_current_in_neither(self, mailbox):
-        """A generator that is finalised elsewhere, a context manager handed over."""
         block = process(Letter(1))
         block.__enter__()
         assert _here()
@@ -150,7 +138,6 @@ class TestBlocks:
         _nothing_here()
 
     def test_blocks_that_end_in_the_wrong_order_leave_nothing(self, mailbox):
-        """The outer one first: the inner goes on, and then there is nothing."""
         outer, inner = process(Letter(1)), process(Letter(2))
         outer.__enter__()
         with ExitStack() as stack:
@@ -161,14 +148,12 @@ class TestBlocks:
         _nothing_here()
 
     def test_what_the_handler_left_attached_ends_with_the_block(self, mailbox):
-        """As with any span made current by a with statement."""
         with process(Letter(1)):
             context.attach(baggage.set_baggage("mine", "1"))
         _nothing_here()
         assert baggage.get_baggage("mine") is None
 
     def test_a_block_in_an_automatic_message_gives_it_back(self, mailbox):
-        """Nested consumers: one polls automatically, inside its message another's is handled in a block."""
         mailbox.take(Letter(1))
         automatic = _here()
         with process(Letter(2)):
@@ -177,7 +162,6 @@ class TestBlocks:
         mailbox.done()
 
     def test_the_same_block_ends_once(self, mailbox, exporter):
-        """Left twice, the second time is nothing."""
         block = process(Letter(1))
         with block:
             pass
@@ -186,15 +170,12 @@ class TestBlocks:
         exporter.take("process letters")
 
     def test_an_executor_s_thread_sees_the_message_only_in_a_copied_context(self, mailbox):
-        """Threads share nothing; copy_context() is Python's way to hand it over."""
         with ThreadPoolExecutor(1) as pool, process(Letter(1)):
             assert pool.submit(_here).result(timeout=10) == 0
             assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
             assert pool.submit(_here).result(timeout=10) == 0
 
     def test_tasks_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
-        """Interleaved, each has its own message current all the time."""
-
         async def handle(number, barrier):
             async with process(Letter(number)) as handling:
                 for _ in range(3):
@@ -210,8 +191,6 @@ class TestBlocks:
         assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
 
     def test_a_cancelled_handler_leaves_nothing(self, mailbox, exporter):
-        """CancelledError is an exception like any other."""
-
         async def consume():
             started = asyncio.Event()
 
@@ -231,7 +210,6 @@ class TestBlocks:
         assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
 
     def test_threads_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
-        """All inside their blocks at the same time."""
         together = threading.Barrier(4)
 
         def handle(number):

@@ -24,7 +24,6 @@ EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @pytest.fixture
 def propagating():
-    """Put a propagator in force for one test."""
     usual = propagate.get_global_textmap()
     yield propagate.set_global_textmap
     propagate.set_global_textmap(usual)
@@ -37,18 +36,15 @@ class _NoSampler(Sampler):
         self.asked = []
 
     def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):
-        """Drop everything."""
         self.asked.append((name, kind, dict(attributes)))
         return SamplingResult(Decision.DROP)
 
     def get_description(self):
-        """Name it."""
         return "none"
 
 
 # -- the headers ---------------------------------------------------------------------------------------------------
 def test_a_send_span_whose_ids_travel_is_of_kind_producer(sender, exporter):
-    """The usual case: one trace header, one unique id, and the span is the creation context."""
     hook = sender()
     call = hook.before("orders", headers=[("a", b"1")])
     hook.after(call, partition=0, offset=7)
@@ -59,7 +55,6 @@ def test_a_send_span_whose_ids_travel_is_of_kind_producer(sender, exporter):
 
 
 def test_propagation_off_writes_no_header_at_all(sender, exporter):
-    """The caller's headers go as they are, and the span, of kind CLIENT, is nobody's creation context."""
     hook = sender(propagation=False)
     headers = [("a", b"1")]
     call = hook.before("orders", headers=headers)
@@ -71,7 +66,6 @@ def test_propagation_off_writes_no_header_at_all(sender, exporter):
 
 
 def test_without_headers_both_sides_go_by_the_physical_id(tracing_with, exporter):
-    """That is all two records of one message have in common then."""
     tracing = tracing_with(propagation=False)
     send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     call = send.before("orders", body=b"x")
@@ -84,7 +78,6 @@ def test_without_headers_both_sides_go_by_the_physical_id(tracing_with, exporter
 
 @pytest.mark.parametrize("settings", [{}, {"propagation": False}, {"creation_context": "keep"}])
 def test_a_client_that_cannot_send_headers_is_given_none(sender, exporter, settings):
-    """Not even an id the headers seem to have: it will not arrive."""
     hook = sender(**settings)
     call = hook.before("orders", headers=[("UNIQ_KEY", b"never sent")], carries_headers=False)
     assert call.headers is None
@@ -115,7 +108,6 @@ def test_an_id_already_in_the_message_is_kept_without_propagation(sender, export
 
 
 def test_an_id_the_client_gives_wins_over_the_header_and_travels(sender, exporter):
-    """The receiver reads the last one of a name."""
     hook = sender()
     call = hook.before("orders", headers=[("UNIQ_KEY", b"stale")], msg_id="mine")
     assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"stale", b"mine"]
@@ -124,7 +116,6 @@ def test_an_id_the_client_gives_wins_over_the_header_and_travels(sender, exporte
 
 
 def test_a_propagator_that_carries_no_span_makes_the_send_a_client_span(sender, exporter, propagating):
-    """Baggage alone tells the receiver nothing of the span; the id still travels."""
     hook = sender()
     propagating(W3CBaggagePropagator())
     call = hook.before("orders")
@@ -135,7 +126,6 @@ def test_a_propagator_that_carries_no_span_makes_the_send_a_client_span(sender, 
 
 class _FailingPropagator(W3CBaggagePropagator):
     def inject(self, carrier, context=None, setter=None):
-        """Fail."""
         raise ZeroDivisionError
 
 
@@ -155,7 +145,6 @@ def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, m
 
 # -- a message that carries a trace context already ----------------------------------------------------------------
 def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sender, exporter):
-    """A message sent on with the headers it came with: exactly one trace header."""
     hook = sender()
     call = hook.before("orders", headers=[("traceparent", EARLIER.encode())])
     hook.after(call)
@@ -166,7 +155,6 @@ def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sender, expor
 
 
 def test_keep_leaves_a_creation_context_as_it_is(sender, exporter):
-    """The conventions' SHOULD NOT modify: the send span, of kind CLIENT, links to it; the id is still added."""
     hook = sender(creation_context="keep")
     call = hook.before("orders", headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
     hook.after(call)
@@ -178,7 +166,6 @@ def test_keep_leaves_a_creation_context_as_it_is(sender, exporter):
 
 
 def test_keep_links_to_a_creation_context_that_is_current_as_well(sender, exporter):
-    """A create span of the application's own, still open: the link is the convention, not the parent."""
     hook = sender(creation_context="keep")
     trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
     remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(1))
@@ -196,7 +183,6 @@ def test_keep_links_to_a_creation_context_that_is_current_as_well(sender, export
 
 @pytest.mark.parametrize("torn", [b"", b"00-0-0-00", b"\xff"])
 def test_keep_replaces_what_is_no_creation_context(sender, exporter, torn):
-    """A torn header is worth nothing to the receiver."""
     hook = sender(creation_context="keep")
     call = hook.before("orders", headers=[("traceparent", torn)])
     hook.after(call)
@@ -206,7 +192,6 @@ def test_keep_replaces_what_is_no_creation_context(sender, exporter, torn):
 
 # -- what the span says --------------------------------------------------------------------------------------------
 def test_a_sampler_sees_all_the_conventions_ask_for_at_the_start():
-    """System, operation, destination, the caller's partition and the server."""
     sampler = _NoSampler()
     tracing = Tracing.create(settings=Settings(), tracer_provider=TracerProvider(sampler=sampler))
     SendHook(tracing=tracing, servers="broker:9092").before("orders", partition=3)
@@ -239,7 +224,6 @@ def test_the_cluster_is_named_when_it_is_known(sender, exporter):
 
 
 def test_a_failed_send_says_what_failed(sender, exporter):
-    """The error's name, an ERROR status with its words, and the exception as an event."""
     hook = sender()
     hook.after(hook.before("orders"), error="NOT_ENOUGH_REPLICAS", description="too few", exception=OSError("torn"))
     span = exporter.take("send orders")
@@ -249,7 +233,6 @@ def test_a_failed_send_says_what_failed(sender, exporter):
 
 
 def test_an_exception_alone_names_the_error(sender, exporter):
-    """By its class."""
     hook = sender()
     hook.after(hook.before("orders"), exception=TimeoutError())
     assert exporter.take("send orders").attributes["error.type"] == "TimeoutError"
@@ -277,7 +260,6 @@ def test_what_the_client_knows_wins_over_the_headers(sender, exporter):
     ],
 )
 def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporter, msg_type, registered):
-    """Namespace (required), tag, keys, type, group and delivery timestamp; nothing of Kafka's."""
     info = ClientInfo(system="rocketmq", namespace="shop", client_host="10.0.0.1")
     hook = SendHook(tracing=tracing_with(), info=info)
     call = hook.before(

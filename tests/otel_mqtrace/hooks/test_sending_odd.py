@@ -28,14 +28,12 @@ def test_a_suppressed_send_is_not_touched(sender, exporter):
 
 
 def test_only_included_topics_are_traced(sender, exporter):
-    """And of those none that is excluded."""
     hook = sender(topic_include=("orders*", "audit"), topic_exclude=("*.dlq",))
     assert [topic for topic in ("orders", "orders.dlq", "audit", "other") if hook.before(topic)] == ["orders", "audit"]
 
 
 # -- transactions --------------------------------------------------------------------------------------------------
 def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_with, exporter):
-    """Send and end are records of the same message."""
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
@@ -48,7 +46,6 @@ def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_wi
 
 
 def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
-    """Rolled back before the broker answered: no place, one name, whatever the late answer says."""
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
@@ -81,8 +78,6 @@ def test_names_that_are_no_text_cost_neither_span_nor_trace_headers(sender, expo
 
 
 def test_a_name_that_cannot_be_printed_is_the_clients_to_refuse(sender, exporter):
-    """No failure of ours, and the pair goes on to the client as it is."""
-
     class Unspeakable:
         def __str__(self):
             raise ZeroDivisionError
@@ -96,7 +91,6 @@ def test_a_name_that_cannot_be_printed_is_the_clients_to_refuse(sender, exporter
 
 
 def test_an_empty_id_is_none(sender, exporter):
-    """Both sides name the message by the one that is written after it."""
     hook = sender()
     call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
     hook.after(call, partition=0, offset=1)

@@ -25,7 +25,6 @@ def hook(tracing_with):
 
 
 def test_nothing_is_noted_unless_asked(tracing_with):
-    """The default: not even the time is read."""
     hook = SettleHook(tracing=tracing_with())
     assert hook.before("commit") is None
     hook.after(None, [SettledOffset("orders", 0, 1)])
@@ -52,7 +51,6 @@ def test_a_settlement_is_a_client_span_of_the_client_s_own_word(hook, exporter, 
 
 
 def test_several_places_stand_on_the_links_of_what_they_settle(hook, exporter):
-    """Equal for all: on the span. A place whose message nobody knows has no link to stand on."""
     places = [
         SettledOffset("orders", 0, 5, CREATED),
         SettledOffset("orders", 1, 5, CREATED_TOO),
@@ -69,7 +67,6 @@ def test_several_places_stand_on_the_links_of_what_they_settle(hook, exporter):
 
 
 def test_several_topics_have_no_single_destination(hook, exporter):
-    """Nor has a commit of whatever there is."""
     hook.after(hook.before(), [SettledOffset("orders", 0, 5, CREATED), SettledOffset("bills", 0, 5, CREATED_TOO)])
     span = exporter.take("commit")
     assert "messaging.destination.name" not in span.attributes
@@ -91,7 +88,6 @@ def test_a_message_settled_by_its_id_is_named_by_it(tracing_with, exporter):
 
 
 def test_a_failed_settlement_says_why(hook, exporter):
-    """By the client's name for the error; by the exception's class where it has none."""
     hook.after(hook.before(), [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
     span = exporter.take("commit orders")
     assert span.attributes["error.type"] == "ILLEGAL_GENERATION"
@@ -103,7 +99,6 @@ def test_a_failed_settlement_says_why(hook, exporter):
 
 
 def test_inside_a_handler_it_is_a_child_of_the_process_span(tracing_with, exporter):
-    """Of what was current when it began, whatever is current when its answer comes."""
     tracing = tracing_with(settle_spans=True)
     consume, settle = ConsumeHook(tracing=tracing), SettleHook(tracing=tracing)
     (processing,) = consume.before([IncomingMessage(topic="orders", partition=0, offset=1)])
@@ -133,7 +128,6 @@ def test_topics_that_are_not_traced_are_not_named(tracing_with, exporter):
 
 
 def test_suppressed_nothing_is_noted(hook):
-    """An exporter's own consumer."""
     with suppress_instrumentation():
         assert hook.before() is None
 
@@ -145,7 +139,6 @@ def test_more_messages_than_a_span_has_links_are_linked_as_far_as_it_goes(hook, 
 
 
 def test_a_settlement_has_an_operation_duration(tracing_with, exporter, clock):
-    """The same as its span's."""
     reader = InMemoryMetricReader()
     hook = SettleHook(tracing=tracing_with({"meter_provider": MeterProvider([reader])}, settle_spans=True))
     call = hook.before()

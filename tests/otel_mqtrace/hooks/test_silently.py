@@ -35,13 +35,11 @@ def hook(sampler: Sampler = ALWAYS_OFF, settings: Settings | None = None, **coll
 
 
 def silently(hook: SendHook, topic: str, headers: Any) -> Any:
-    """Return the headers of a send that is not recorded; ``None`` where it is, or where a span is needed."""
     recorded = hook.record(topic, b"x", None, headers, None)
     return None if recorded is None or recorded[0] is not None else recorded[1]
 
 
 def shape(headers: Any) -> list[tuple[str, Any]]:
-    """Return headers with the ids that are drawn anew for each message blotted out."""
     return [
         (name, re.sub(rb"[0-9a-fA-F]", b"x", value) if name in {"traceparent", "UNIQ_KEY"} else value)
         for name, value in headers
@@ -50,7 +48,6 @@ def shape(headers: Any) -> list[tuple[str, Any]]:
 
 @given(headers=HEADERS)
 def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
-    """The application's own in their order, then ours; where it has some of ours already, the long way is taken."""
     silent, usual = silently(hook(), "orders", headers), hook().before("orders", headers=headers)
     names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
     if silent is None:
@@ -61,7 +58,6 @@ def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
 
 
 def test_the_applications_headers_are_left_alone() -> None:
-    """What it handed over is still its own."""
     mine = [("TAGS", b"paid")]
     assert silently(hook(), "orders", mine)[0] == ("TAGS", b"paid")
     assert mine == [("TAGS", b"paid")]
@@ -69,12 +65,10 @@ def test_the_applications_headers_are_left_alone() -> None:
 
 @pytest.mark.parametrize("sampler", [ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5))])
 def test_what_may_be_recorded_goes_the_long_way(sampler: Sampler) -> None:
-    """A sampler that goes by ids is asked with the id."""
     assert silently(hook(sampler), "orders", None) is None
 
 
 def test_what_is_current_travels_with_it() -> None:
-    """The trace it is sent in, the state of that, and baggage."""
     parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
     token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
     try:
@@ -86,7 +80,6 @@ def test_what_is_current_travels_with_it() -> None:
 
 
 def test_a_suppressed_send_is_left_alone() -> None:
-    """By the long way, which looks at the topic too."""
     with suppress_instrumentation():
         assert silently(hook(), "orders", None) is None
 
@@ -100,18 +93,15 @@ def test_a_suppressed_send_is_left_alone() -> None:
     ],
 )
 def test_what_the_settings_ask_for_wins(settings: Settings) -> None:
-    """No headers, another topic, a share of its own."""
     assert silently(hook(settings=settings), "orders", None) is None
 
 
 def test_metrics_count_it_whenever_they_begin() -> None:
-    """Then the send has to be told of."""
     provider = MeterProvider([InMemoryMetricReader()])
     assert silently(hook(meter_provider=provider), "orders", None) is None
 
 
 def test_another_propagator_writes_its_own() -> None:
-    """Whatever that is."""
     silent = hook()
     assert silently(silent, "orders", None) is not None
     before = propagate.get_global_textmap()
@@ -123,12 +113,10 @@ def test_another_propagator_writes_its_own() -> None:
 
 
 def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
-    """Not ours."""
     assert silently(hook(), "orders", "none") is None
 
 
 def test_late_provider_is_attached_before_the_first_send() -> None:
-    """Until there is one; and no id is drawn before it is needed."""
     asked: list[None] = []
     silent = hook(before_span=lambda: asked.append(None))
     ids = silent._tracing.tracer.id_generator

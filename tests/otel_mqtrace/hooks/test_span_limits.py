@@ -38,7 +38,6 @@ def _beans_of_a_poll(tracing, exporter, count):
     [(4, [4, 4, 2]), (1, [1] * 10), (0, [1] * 10), (SpanLimits.UNSET, [10]), (None, [10])],
 )
 def test_a_poll_is_split_by_the_limit_of_the_provider_itself(exporter, max_links, sizes):
-    """Whatever its limit, every message stands in exactly one span."""
     provider = _provider(exporter, SpanLimits(max_links=max_links))
     beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, 10)
     assert [len(each) for each in beans] == sizes
@@ -46,14 +45,12 @@ def test_a_poll_is_split_by_the_limit_of_the_provider_itself(exporter, max_links
 
 
 def test_a_provider_without_a_limit_still_gets_spans_of_128(exporter):
-    """What comes after it, a Collector say, keeps no more by default."""
     provider = _provider(exporter, SpanLimits(max_links=SpanLimits.UNSET))
     beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, 130)
     assert [len(each) for each in beans] == [128, 2]
 
 
 def test_the_limit_of_a_provider_that_comes_late_counts(exporter, monkeypatch):
-    """The tracer was made before there was a provider."""
     tracing = Tracing.create(settings=Settings())
     assert tracing.links_per_span == 128
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", _provider(exporter, SpanLimits(max_links=4)))

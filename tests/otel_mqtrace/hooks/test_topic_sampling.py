@@ -30,18 +30,14 @@ class _SeededIds(IdGenerator):
         self._random = random.Random(7)
 
     def generate_span_id(self):
-        """Return a span id."""
         return self._random.getrandbits(64) or 1
 
     def generate_trace_id(self):
-        """Return a trace id."""
         return self._random.getrandbits(128) or 1
 
 
 @pytest.fixture
 def provider_of(exporter):
-    """Make a provider with a sampler and seeded ids."""
-
     def make(sampler=None):
         provider = TracerProvider(id_generator=_SeededIds(), sampler=sampler)
         provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -52,8 +48,6 @@ def provider_of(exporter):
 
 @pytest.fixture
 def sampling(tracing_with, provider_of):
-    """Make a Tracing with shares by topic."""
-
     def make(topic_sampling, sampler=None):
         return tracing_with({"tracer_provider": provider_of(sampler)}, topic_sampling=topic_sampling)
 
@@ -68,7 +62,6 @@ def _send(tracing, topic="orders"):
 
 
 def test_without_shares_nothing_is_asked(tracing_with):
-    """The fast path."""
     assert tracing_with().sampling is None
 
 
@@ -94,12 +87,10 @@ def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(samplin
 
 
 def test_a_kept_trace_still_goes_through_the_sdk_s_sampler(sampling):
-    """A share of all is no vote against it."""
     assert _send(sampling({"*": 1.0}, sampler=ALWAYS_OFF)).is_recorded is False
 
 
 def test_the_first_pattern_decides_and_other_topics_are_the_sdk_s(sampling, exporter):
-    """As written in the setting."""
     tracing = sampling({"audit.keep": 1.0, "audit.*": 0.0})
     calls = [_send(tracing, topic) for topic in ("audit.keep", "audit.drop", "orders")]
     assert [call.is_recorded for call in calls] == [True, False, True]
@@ -107,7 +98,6 @@ def test_the_first_pattern_decides_and_other_topics_are_the_sdk_s(sampling, expo
 
 
 def test_a_trace_that_began_earlier_is_not_cut(sampling, exporter):
-    """An ambient span that is recorded has all its children."""
     tracing = sampling({"*": 0.0})
     parent = tracing.tracer.start_span("handle a request")
     token = context.attach(trace.set_span_in_context(parent))
@@ -121,7 +111,6 @@ def test_a_trace_that_began_earlier_is_not_cut(sampling, exporter):
 
 
 def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
-    """One decision for the whole trace: the receiver's process span, and what a handler sends on."""
     tracing = sampling({"orders": 0.0})
     sent = _send(tracing)
     hook = ConsumeHook(tracing=tracing)
@@ -137,7 +126,6 @@ def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
 
 
 def test_a_process_span_that_begins_a_trace_is_sampled_too(sampling, exporter):
-    """Messages of a producer nobody traces."""
     hook = ConsumeHook(tracing=sampling({"orders": 0.0}))
     for topic in ("orders", "invoices"):
         for call in hook.before([IncomingMessage(topic=topic, partition=0, offset=1)]):
@@ -146,7 +134,6 @@ def test_a_process_span_that_begins_a_trace_is_sampled_too(sampling, exporter):
 
 
 def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
-    """An id that was decided on is used for the span it was drawn for, and for no other."""
     tracing = sampling({"orders": 1.0})
     calls = [_send(tracing), _send(tracing, "free"), _send(tracing)]
     tracing.tracer.start_span("mine").end()
@@ -156,7 +143,6 @@ def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
 
 
 def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, exporter):
-    """The provider keeps one tracer for us; ten Tracings later it draws ids as the first time."""
     provider = provider_of()
     for _ in range(10):
         tracing = tracing_with({"tracer_provider": provider}, topic_sampling={"orders": 1.0})
@@ -167,7 +153,6 @@ def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, expor
 
 
 def test_an_id_decided_on_for_a_span_that_could_not_be_started_is_forgotten(sampling, exporter):
-    """The next trace, of a poll of several topics say, begins with an id of its own."""
     tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
     start = {"context": Context(), "start_ns": 1}
     with pytest.raises(TypeError):

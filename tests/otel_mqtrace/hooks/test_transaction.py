@@ -16,7 +16,6 @@ COMMIT = TransactionState.COMMIT_MESSAGE
 
 @pytest.fixture
 def hooks(tracing_with):
-    """A producer's two hooks."""
     tracing = tracing_with()
     return SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
 
@@ -44,7 +43,6 @@ def test_a_send_that_returns_after_the_commit_still_gets_its_end(hooks, exporter
 
 
 def test_a_send_of_before_has_no_part_in_the_next_transaction(hooks, exporter):
-    """Its own is over for good when the next begins."""
     _, transaction = hooks
     transaction.begin()
     late = _sent(hooks)
@@ -56,7 +54,6 @@ def test_a_send_of_before_has_no_part_in_the_next_transaction(hooks, exporter):
 
 
 def test_a_send_outside_has_no_end(hooks, exporter):
-    """Sent before the transaction was opened, returned while it is."""
     _, transaction = hooks
     call = _sent(hooks)
     transaction.begin()
@@ -66,7 +63,6 @@ def test_a_send_outside_has_no_end(hooks, exporter):
 
 
 def test_sends_of_many_threads_that_return_during_the_commit_are_ended_once_each(hooks, exporter):
-    """None is lost, none is ended twice."""
     _, transaction = hooks
     transaction.begin()
     calls = [_sent(hooks) for _ in range(400)]

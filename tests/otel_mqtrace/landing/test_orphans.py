@@ -38,7 +38,6 @@ def _offsets(root):
 
 
 def test_the_next_writer_finishes_what_a_killed_one_began(tmp_path):
-    """The start of the handler that took the process down is not lost with it."""
     done = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert landed_lines(tmp_path) == []
@@ -51,7 +50,6 @@ def test_the_next_writer_finishes_what_a_killed_one_began(tmp_path):
 
 
 def test_a_living_writers_part_is_left_alone(tmp_path):
-    """It is locked, by this process or another."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1)])
     assert adopt_orphans(tmp_path) == ()
@@ -61,7 +59,6 @@ def test_a_living_writers_part_is_left_alone(tmp_path):
 
 
 def test_a_part_whose_parent_forked_is_still_the_parents(tmp_path):
-    """A child that lets go does not release it."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1)])
     pid = os.fork()
@@ -74,7 +71,6 @@ def test_a_part_whose_parent_forked_is_still_the_parents(tmp_path):
 
 
 def test_an_orphan_is_counted_without_its_torn_last_line(tmp_path):
-    """The line stays in the file, for the reader to report; the manifest counts whole ones."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1), _message(2)])
     [path] = (tmp_path / "native").glob("date=*/.part-*")
@@ -119,7 +115,6 @@ assert adopted == []
 
 
 def test_a_part_is_never_adopted_while_its_writer_gives_it_its_name(tmp_path):
-    """It stays locked until it has its name: a newcomer looks just before the renaming, and finds nobody dead."""
     done = subprocess.run([sys.executable, "-c", FINISHING, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(landed_lines(tmp_path)) == 1

@@ -34,7 +34,6 @@ def _message(number, **fields):
 
 
 def _visible(root):
-    """What a reader with Hadoop's manners sees."""
     return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.name[0] not in "._")
 
 
@@ -43,7 +42,6 @@ def _manifest(root):
 
 
 def test_a_part_is_invisible_until_it_is_finished(tmp_path):
-    """Written beside and renamed: no reader ever meets half a file."""
     writer = LandingWriter(tmp_path, clock=ManualClock())
     writer.write([_message(0)])
     assert _visible(tmp_path) == []
@@ -53,7 +51,6 @@ def test_a_part_is_invisible_until_it_is_finished(tmp_path):
 
 
 def test_json_lines_have_the_fields_of_the_contract(tmp_path):
-    """The body byte for byte, the keys as text."""
     with LandingWriter(tmp_path) as writer:
         writer.write([_message(7, partition=None, keys=None), _message(8)])
     [path] = _visible(tmp_path)
@@ -91,7 +88,6 @@ def test_parquet_has_the_schema_of_the_contract(tmp_path):
 
 
 def test_each_day_has_its_own_directory(tmp_path):
-    """By arrival, in UTC."""
     with LandingWriter(tmp_path) as writer:
         writer.write([_message(1), _message(2, arrival_ms=NOW_MS + DAY_MS)])
     assert [path.split("/")[1] for path in _visible(tmp_path)] == ["date=2023-11-14", "date=2023-11-15"]
@@ -109,7 +105,6 @@ def test_a_time_that_no_calendar_has_stops_nothing(tmp_path, arrival_ms, date):
 
 
 def test_the_manifest_counts_what_each_part_holds(tmp_path):
-    """One line per part, relative to native/."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1), _message(2, arrival_ms=NOW_MS + 5)])
     finished = writer.finish()
@@ -121,7 +116,6 @@ def test_the_manifest_counts_what_each_part_holds(tmp_path):
 
 
 def test_a_full_part_is_finished_and_the_next_begun(tmp_path):
-    """By the size of its bodies."""
     writer = LandingWriter(tmp_path, max_part_bytes=6)
     due = []
     for number in range(5):
@@ -135,7 +129,6 @@ def test_a_full_part_is_finished_and_the_next_begun(tmp_path):
 
 
 def test_an_old_part_is_finished(tmp_path):
-    """By its age, and not before."""
     clock = ManualClock()
     writer = LandingWriter(tmp_path, clock=clock, max_part_age_ms=1000)
     writer.write([_message(1)])
@@ -146,7 +139,6 @@ def test_an_old_part_is_finished(tmp_path):
 
 
 def test_writers_in_one_directory_never_share_a_name(tmp_path):
-    """Same process, same instant, same ordinal."""
     clock = ManualClock()
     writers = [LandingWriter(tmp_path, clock=clock) for _ in range(20)]
     for writer in writers:
@@ -158,7 +150,6 @@ def test_writers_in_one_directory_never_share_a_name(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_fork_leaves_its_parents_part_alone(tmp_path):
-    """Nothing written twice, nothing lost, no name shared."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1)])
     pid = os.fork()
@@ -177,7 +168,6 @@ def test_a_fork_leaves_its_parents_part_alone(tmp_path):
 
 
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path):
-    """Naming the landing and the reason."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot write to the landing .*file"):
         LandingWriter(tmp_path / "file").write([_message(1)])
@@ -185,7 +175,6 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path):
 
 @contextlib.contextmanager
 def _no_file_beyond(size_bytes):
-    """A disk that is full: no file of this process may grow beyond ``size_bytes`` (Python ignores the signal)."""
     resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
@@ -200,7 +189,6 @@ def _offsets(root):
 
 
 def test_a_write_that_fails_half_way_leaves_the_part_as_it_was(tmp_path):
-    """The next message does not continue a torn line, and the part says as many messages as can be read."""
     writer = LandingWriter(tmp_path)
     writer.write([_message(1)])
     with _no_file_beyond(300), pytest.raises(UsageError, match="cannot write to the landing"):
@@ -212,7 +200,6 @@ def test_a_write_that_fails_half_way_leaves_the_part_as_it_was(tmp_path):
 
 
 def test_a_part_whose_first_write_failed_never_was(tmp_path):
-    """No part without messages is finished, and nothing of it stays in the directory."""
     writer = LandingWriter(tmp_path)
     with _no_file_beyond(10), pytest.raises(UsageError):
         writer.write([_message(1)])
@@ -224,7 +211,6 @@ def test_a_part_whose_first_write_failed_never_was(tmp_path):
 
 
 def test_a_parquet_part_that_could_not_be_finished_is_tried_again(tmp_path):
-    """A full disk for a while: one sentence, and afterwards everything is there."""
     writer = LandingWriter(tmp_path, format="parquet")
     writer.write([_message(1)])
     with _no_file_beyond(100), pytest.raises(UsageError, match="cannot write to the landing"):
@@ -237,13 +223,11 @@ def test_a_parquet_part_that_could_not_be_finished_is_tried_again(tmp_path):
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
-    """Before anything is written."""
     with pytest.raises(UsageError, match="jsonl, parquet"):
         LandingWriter(tmp_path, format="avro")
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
-    """One sentence, no traceback."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[reconcile\]"):
         LandingWriter(tmp_path, format="parquet").write([_message(1)])

@@ -87,7 +87,6 @@ currents = st.sampled_from(
 
 
 def _both(play, current, dialect, *, is_record):
-    """Play the same in a world of records and in one of spans; what is returned is equal, and what is exported."""
     recorded, other, results = World(records=True), World(records=False), []
     for world in (recorded, other):
         token = context.attach(context.Context(current))

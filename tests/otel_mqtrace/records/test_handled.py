@@ -126,7 +126,6 @@ class _World:
         return call
 
     def exported(self, call, took_ms=5, **how):
-        """End the call; return its span, and what the native lane was given at the start and at the end."""
         self.clock.advance(ms=took_ms)
         self.hook.after(call, **how)
         self.processor.force_flush()
@@ -134,7 +133,6 @@ class _World:
 
 
 def _encode_whole(trace_ctx, dialect):
-    """The encoder by another name: no template is used."""
     return encode_context(trace_ctx, dialect)
 
 

@@ -124,7 +124,6 @@ def _native(span, dialect, region_id=None):
 
 
 def _encode_whole(trace_ctx, dialect):
-    """The encoder by another name: no template is used."""
     return encode_context(trace_ctx, dialect)
 
 

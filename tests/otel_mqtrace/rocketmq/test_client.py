@@ -21,14 +21,12 @@ BRIEF_MS = 300
 
 @pytest.fixture
 def cluster():
-    """A name server and one broker with two queues."""
     with RemotingCluster() as running:
         yield running
 
 
 @pytest.fixture
 def client(cluster):
-    """A client with generous time-outs."""
     with RemotingClient(cluster.namesrv) as made:
         yield made
 
@@ -39,7 +37,6 @@ def _outgoing(client, count=1, topic="T"):
 
 
 def test_one_connection_serves_many_requests(cluster, client):
-    """All sends of a batch, and everything after, go over one socket to each server."""
     assert all(isinstance(each, Sent) for each in client.send(_outgoing(client, 50), group="g"))
     client.bounds(client.route("T").readable)
     assert len(cluster.brokers[0].connections) == len(cluster.name_server.connections) == 1
@@ -47,7 +44,6 @@ def test_one_connection_serves_many_requests(cluster, client):
 
 
 def test_a_connection_that_was_idle_too_long_is_opened_anew(cluster, client):
-    """Brokers close those; nobody notices."""
     client.send(_outgoing(client), group="g")
     cluster.brokers[0].drop_connections()
     [sent] = client.send(_outgoing(client), group="g")
@@ -55,7 +51,6 @@ def test_a_connection_that_was_idle_too_long_is_opened_anew(cluster, client):
 
 
 def test_one_refusal_is_the_one_message_s(cluster, client):
-    """The others of the batch are sent."""
     outgoing = _outgoing(client, 3)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
     first, second, third = client.send(outgoing, group="g")
@@ -76,7 +71,6 @@ def test_a_master_that_has_the_message_has_it(cluster, client, code):
 
 
 def test_a_silent_broker_is_given_up_in_time(cluster):
-    """The time-out is honoured, and the late answer of one request is not taken for that of another."""
     with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
         outgoing = _outgoing(client, 2)
         cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
@@ -88,7 +82,6 @@ def test_a_silent_broker_is_given_up_in_time(cluster):
 
 
 def test_a_silent_server_leaves_time_for_the_next(cluster):
-    """A name server, or a master with a slave, that takes the connection and says nothing."""
     [broker] = cluster.brokers
     cluster.slave(broker)
     with RemotingCluster() as mute, RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000) as client:
@@ -99,7 +92,6 @@ def test_a_silent_server_leaves_time_for_the_next(cluster):
 
 
 def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
-    """Two brokers, one silent: what the other took is not sent again."""
     with RemotingCluster("broker-b") as other:
         cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
         with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
@@ -110,7 +102,6 @@ def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
 
 
 def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, client):
-    """All that was on its way is lost, nothing after."""
     outgoing = _outgoing(client)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, HANG_UP)
     [lost] = client.send(outgoing, group="g")
@@ -120,7 +111,6 @@ def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, clie
 
 
 def test_name_servers_stand_in_for_each_other(cluster):
-    """The one that answered is asked first from then on."""
     with RemotingCluster() as other:
         other.name_server.brokers = cluster.brokers
         with RemotingClient(f"{NOWHERE};{other.namesrv},{cluster.namesrv}") as client:
@@ -131,7 +121,6 @@ def test_name_servers_stand_in_for_each_other(cluster):
 
 
 def test_when_no_name_server_answers_all_are_named(cluster):
-    """With what each of them did."""
     cluster.name_server.close()
     with (
         RemotingClient(f"{NOWHERE};{cluster.namesrv}") as client,
@@ -141,7 +130,6 @@ def test_when_no_name_server_answers_all_are_named(cluster):
 
 
 def test_what_listens_but_is_no_rocketmq_is_told():
-    """By a client that was given the wrong port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -159,7 +147,6 @@ def test_what_listens_but_is_no_rocketmq_is_told():
 
 
 def test_a_slave_answers_readers_while_the_master_is_away(cluster):
-    """Messages, bounds, the index; but not offsets of groups, and nothing is sent to it."""
     [broker] = cluster.brokers
     broker.put(b"one", properties={"KEYS": "k"})
     cluster.slave(broker)
@@ -214,7 +201,6 @@ def test_every_request_is_signed_where_keys_are_given(cluster):
 
 
 def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
-    """A shutdown does not wait for a time-out."""
     outgoing = _outgoing(client)
     arrived = threading.Event()
     broker = cluster.brokers[0]
@@ -235,7 +221,6 @@ def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
 
 @pytest.mark.parametrize("address", ["nonsense", "..:10911", f"{'x' * 64}:10911", "a\0b:10911", "::1]:70000"])
 def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster, client, address):
-    """No reason to blame the user's options, nor for an error that is none of ours."""
     cluster.brokers[0].address = address
     with pytest.raises(SilentError, match="cannot be reached"):
         client.bounds(client.route("T").readable)
@@ -243,7 +228,6 @@ def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster,
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_connections_of_its_own(cluster, client):
-    """And the parent's go on after it."""
     client.send(_outgoing(client), group="g")
     child = os.fork()
     if child == 0:
@@ -266,7 +250,6 @@ def test_a_forked_child_has_connections_of_its_own(cluster, client):
     ],
 )
 def test_addresses_are_read_as_java_writes_them(text, address):
-    """IPv6 with brackets or without."""
     assert read_address(text) == address
 
 
@@ -274,6 +257,5 @@ def test_addresses_are_read_as_java_writes_them(text, address):
     "text", ["", ";", "localhost", "localhost:", ":9876", "a:b", "a:0", "a:65536", "a:٣", "ok:1;no"]
 )
 def test_a_wrong_address_is_named(text):
-    """With the form it should have."""
     with pytest.raises(UsageError, match="give host:port"):
         read_addresses(text)

@@ -21,7 +21,6 @@ FRAME = bytes.fromhex(
 
 
 def test_an_answer_of_java_is_read():
-    """Its fields are texts; what we do not know is passed over."""
     [answer] = FrameReader().feed(FRAME)
     assert answer == Command(17, {"offset": "2"}, b"abc", opaque=7, is_response=True, remark="no such topic")
 
@@ -55,7 +54,6 @@ _commands = st.builds(
 
 @given(st.lists(_commands, max_size=4), st.lists(st.integers(1, 40)))
 def test_commands_survive_any_cut_of_the_stream(commands, cuts):
-    """Whole or byte by byte, the same commands come out, and nothing is left."""
     stream = b"".join(map(encode_command, commands))
     reader, found = FrameReader(), []
     for cut in cuts:
@@ -77,7 +75,6 @@ def test_any_bytes_are_a_command_or_an_error_of_ours(parts):
 
 @given(st.binary(max_size=200), st.integers(0, 255))
 def test_any_header_is_a_command_or_an_error_of_ours(header, kind):
-    """A right length in front of garbage."""
     frame = struct.pack(">II", 4 + len(header), kind << 24 | len(header)) + header
     with suppress(ProtocolError):
         FrameReader().feed(frame)
@@ -96,14 +93,12 @@ def test_any_header_is_a_command_or_an_error_of_ours(header, kind):
     ],
 )
 def test_a_header_that_is_none_is_named(header, complaint):
-    """The text says what was wrong."""
     frame = struct.pack(">ii", 4 + len(header), len(header)) + header
     with pytest.raises(ProtocolError, match=complaint):
         FrameReader().feed(frame)
 
 
 def test_what_speaks_another_protocol_is_told_at_its_first_bytes():
-    """An HTTP server announces an absurd length."""
     with pytest.raises(ProtocolError, match="no RocketMQ remoting port"):
         FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -115,12 +110,10 @@ def test_a_binary_header_is_refused_by_name():
 
 
 def test_fields_without_text_are_read_as_json_says_them():
-    """Some servers write numbers."""
     header = b'{"code":0,"extFields":{"a":1,"b":true}}'
     [command] = FrameReader().feed(struct.pack(">ii", 4 + len(header), len(header)) + header)
     assert command.fields == {"a": "1", "b": "true"}
 
 
 def test_an_answer_carries_the_number_of_its_request():
-    """That is how the two find each other."""
     assert response_to(Command(11, opaque=9), 19, remark="none").opaque == 9

@@ -64,19 +64,16 @@ EXPECTED = StoredMessage(
 
 
 def test_a_stored_message_is_read_as_java_wrote_it():
-    """Every field."""
     assert decode_messages(IPV4) == [EXPECTED]
 
 
 def test_hosts_may_be_of_ipv6_and_bodies_compressed():
-    """Bits of the sysFlag say so."""
     [message] = decode_messages(IPV6)
     assert (message.born_host, message.store_host) == ("[2001:db8::7]:50123", "[2001:db8::8]:10911")
     assert plain_body(message) == b"Pub\x01x\x02"
 
 
 def test_messages_lie_behind_each_other():
-    """As a pull brings them."""
     assert [message.born_host for message in decode_messages(IPV4 + IPV6 + IPV4)] == [
         "10.0.0.7:50123",
         "[2001:db8::7]:50123",
@@ -85,7 +82,6 @@ def test_messages_lie_behind_each_other():
 
 
 def test_a_topic_s_name_may_be_long():
-    """Version 2 of the layout has two bytes for its length."""
     name = b"T" * 300
     old = struct.pack(">B", 1) + b"T"
     raw = stored(b"x", properties={"KEYS": "k"})
@@ -112,7 +108,6 @@ def test_any_compressed_body_is_plain_or_an_error_of_ours(kind, body):
 
 
 def test_a_body_that_ends_too_early_is_an_error():
-    """What came before its end is not what was sent."""
     with pytest.raises(BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
         plain_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
 
@@ -148,21 +143,18 @@ def test_any_bytes_are_messages_or_an_error_of_ours(data):
 
 @given(st.integers(0, len(IPV6) - 1), st.binary(min_size=1, max_size=8))
 def test_a_damaged_message_is_messages_or_an_error_of_ours(at, damage):
-    """Wherever the damage is."""
     with suppress(ProtocolError):
         decode_messages(IPV6[:at] + damage + IPV6[at + len(damage) :])
 
 
 @pytest.mark.parametrize("length", range(1, len(IPV4)))
 def test_a_message_that_is_cut_off_is_told(length):
-    """At every byte."""
     with pytest.raises(ProtocolError, match="at byte 0"):
         decode_messages(IPV4[:length])
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
 def test_properties_survive_but_for_their_separators(properties):
-    """Which are written as an underscore."""
     fixed = {_clean(name): _clean(value) for name, value in properties.items()}
     if len(fixed) == len(properties):
         assert read_properties(encode_properties(properties)) == fixed

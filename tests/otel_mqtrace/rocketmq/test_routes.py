@@ -50,7 +50,6 @@ def test_the_json_of_old_name_servers_is_read():
 
 
 def test_masters_are_all_brokers_with_one():
-    """Slaves alone do not count."""
     slave = {**BROKER, "brokerAddrs": {"1": "10.0.0.3:10911"}}
     assert read_masters(json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}}).encode()) == ("10.0.0.1:10911",)
 
@@ -106,7 +105,6 @@ _json = st.recursive(
 
 @given(_json)
 def test_any_json_is_a_route_or_an_error_of_ours(said):
-    """And a cluster, too."""
     for read in (lambda body: read_route("T", body), read_masters):
         with suppress(ProtocolError):
             read(json.dumps(said).encode())

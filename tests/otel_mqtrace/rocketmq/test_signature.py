@@ -15,18 +15,15 @@ def test_a_request_is_signed_as_java_signs():
 
 
 def test_signing_again_changes_nothing():
-    """A request that is tried elsewhere is signed anew."""
     credentials = Credentials("access", "secret key")
     once = signed(Command(14, FIELDS), credentials)
     assert signed(once, credentials) == once
 
 
 def test_without_credentials_nothing_is_added():
-    """Brokers without access control."""
     command = Command(14, FIELDS)
     assert signed(command, None) is command
 
 
 def test_a_secret_shows_nowhere():
-    """Not in a log that prints the object."""
     assert "hidden" not in repr(Credentials("access", "hidden"))

@@ -32,13 +32,11 @@ from tests.support.opentelemetry_release import needs_sdk
 
 
 def books(processor):
-    """The account of the only lane."""
     (account,) = processor.stats().values()
     return account
 
 
 def without_threads(*exporters, **options):
-    """A processor whose spans leave when the test says so."""
     return MqTraceSpanProcessor(*exporters, **{"background": False, **options})
 
 
@@ -56,7 +54,6 @@ def test_point_01_it_is_a_span_processor_with_the_sdks_own_signatures():
 
 
 def test_point_02_the_callers_thread_neither_raises_nor_waits_nor_logs(caplog):
-    """A full queue behind an exporter that hangs: thousands of spans, not one line, no exception."""
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_queue_size=2, max_export_batch_size=1)
     processor.on_end(span())
@@ -73,7 +70,6 @@ def test_point_02_the_callers_thread_neither_raises_nor_waits_nor_logs(caplog):
 
 
 def test_point_03_unsampled_spans_are_skipped():
-    """They are nobody's: not even counted."""
     processor = without_threads(Scripted())
     processor.on_end(span(sampled=False))
     assert books(processor)["offered"] == 0
@@ -81,7 +77,6 @@ def test_point_03_unsampled_spans_are_skipped():
 
 @pytest.mark.parametrize(("policy", "left"), [("newest", ["0", "1"]), ("oldest", ["3", "4"])])
 def test_point_04_the_queue_is_bounded_and_its_policy_stated_and_its_losses_counted_and_told(policy, left, caplog):
-    """Exactly, by reason, in one line with the total."""
     exporter = Scripted()
     processor = without_threads(exporter, max_queue_size=2, max_export_batch_size=2, drop_policy=policy)
     for number in range(5):
@@ -112,7 +107,6 @@ def test_point_05_the_worker_is_a_daemon_that_suppresses_instrumentation_and_sur
 
 
 def test_an_exporter_that_changes_what_is_current_is_not_traced_the_next_time_either():
-    """It forgot to put back what it found."""
     seen = []
 
     class Forgetful(Scripted):
@@ -180,7 +174,6 @@ def test_point_07_a_flush_takes_what_came_before_it_and_tells_the_truth():
 
 
 def test_point_08_shutdown_is_once_bounded_and_counts_what_was_left():
-    """From any thread, with no time at all; the exporter is told how much it has."""
     told = []
 
     class Timed(Scripted):
@@ -284,7 +277,6 @@ def test_point_13_its_names_come_before_opentelemetrys_and_it_reports_on_itself(
 
 
 def test_point_14_one_slow_exporter_stalls_no_other():
-    """A queue and a worker for each."""
     stuck, free = Stuck(), Scripted()
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     processor.on_end(span("a"))
@@ -298,7 +290,6 @@ def test_point_14_one_slow_exporter_stalls_no_other():
 
 
 def test_point_15_no_span_is_held_beyond_its_export():
-    """Neither the live one of a start nor the ended one."""
     processor = without_threads(Scripted())
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)

@@ -24,7 +24,6 @@ def _offer(lane, *names):
 
 
 def test_a_batch_leaves_when_it_is_full():
-    """Nothing waits for time once there is enough."""
     exporter, clock = Scripted(), ManualClock()
     lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
     _offer(lane, "a")
@@ -49,7 +48,6 @@ def test_a_batch_leaves_when_its_oldest_span_has_lingered():
 
 
 def test_what_a_batch_left_behind_keeps_its_own_arrival_time():
-    """The rest of a burst lingers from its own arrival, not from the last export."""
     exporter, clock = Scripted(), ManualClock()
     lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
     _offer(lane, "a", "b", "c")
@@ -77,7 +75,6 @@ def test_a_delay_may_count_from_the_last_batch():
 
 
 def test_a_closing_lane_lets_everything_go():
-    """Closing is the third reason."""
     lane = lane_of(Scripted())
     _offer(lane, "a")
     lane.close(FOREVER)
@@ -88,7 +85,6 @@ def test_a_closing_lane_lets_everything_go():
     "answer", [SpanExportResult.FAILURE, ValueError("broken"), None], ids=["failure", "exception", "nothing"]
 )
 def test_a_batch_that_was_not_exported_is_failed(answer):
-    """FAILURE, an exception and no answer at all end the same way: counted, and the next batch goes out."""
     exporter = Scripted(answer)
     lane = lane_of(exporter, max_export_batch_size=1)
     _offer(lane, "a", "b")
@@ -99,7 +95,6 @@ def test_a_batch_that_was_not_exported_is_failed(answer):
 
 
 def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
-    """In the caller's own thread it is the caller's to handle; the account is right anyway."""
     lane = lane_of(Scripted(SystemExit(3)), max_export_batch_size=1)
     _offer(lane, "a")
     with pytest.raises(SystemExit):
@@ -109,8 +104,6 @@ def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
 
 
 class _Precise(Scripted):
-    """Knows what became of every span."""
-
     outcome = ExportOutcome(exported=1, failed=1, dropped={"too_large": 1})
 
     def take_outcome(self):
@@ -118,7 +111,6 @@ class _Precise(Scripted):
 
 
 def test_an_exporter_that_knows_better_is_believed():
-    """Part exported, part failed, part dropped under the exporter's own reason."""
     lane = lane_of(_Precise(SpanExportResult.FAILURE), max_export_batch_size=3)
     _offer(lane, "a", "b", "c")
     lane.run_once(MonotonicNs(0))
@@ -142,7 +134,6 @@ class _Timed(Scripted):
 
 
 def test_the_export_timeout_is_given_to_an_exporter_that_takes_it():
-    """A timeout that is accepted is handed on, not swallowed."""
     exporter = _Timed()
     lane = lane_of(exporter, max_export_batch_size=1, export_timeout_ms=1234)
     _offer(lane, "a")
@@ -185,7 +176,6 @@ def test_a_lane_asks_its_exporter_what_it_wants():
 
 
 def test_flushing_exports_what_waits_and_then_asks_the_exporter():
-    """In that order, with the time that is left."""
     exporter = Scripted()
     lane = lane_of(exporter, max_export_batch_size=2)
     _offer(lane, "a", "b", "c")
@@ -195,7 +185,6 @@ def test_flushing_exports_what_waits_and_then_asks_the_exporter():
 
 
 def test_flushing_tells_when_an_export_failed():
-    """A flush that lost something is no success; what did arrive is flushed on all the same."""
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     lane = lane_of(exporter, max_export_batch_size=1)
     _offer(lane, "a", "b")
@@ -204,7 +193,6 @@ def test_flushing_tells_when_an_export_failed():
 
 
 def test_a_flush_with_no_time_left_says_so():
-    """The deadline is looked at before an export is begun."""
     exporter = Scripted()
     lane = lane_of(exporter)
     _offer(lane, "a")
@@ -214,7 +202,6 @@ def test_a_flush_with_no_time_left_says_so():
 
 
 def test_finishing_counts_what_was_left():
-    """No time at all is allowed: the rest is dropped by name and the exporter is still shut down."""
     exporter = Scripted()
     lane = lane_of(exporter)
     _offer(lane, "a", "b")
@@ -226,7 +213,6 @@ def test_finishing_counts_what_was_left():
 
 
 def test_losses_are_told_in_sums_and_not_per_span(caplog):
-    """One line for a thousand refusals, then silence for half a minute, then the next sum."""
     clock = ManualClock()
     lane = lane_of(Scripted(), clock=clock, max_queue_size=1, max_export_batch_size=1)
     with caplog.at_level(logging.WARNING):

@@ -23,7 +23,6 @@ SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
 
 
 def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attributes):
-    """A span as the lane loses it."""
     context = span().context
     return ReadableSpan(
         "a", context=context, resource=resource, attributes=attributes, start_time=start_ns, end_time=end_ns
@@ -31,7 +30,6 @@ def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attribut
 
 
 def on_ledger(book):
-    """The book's rows without what is the same in all tests."""
     return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in book.rows()]
 
 
@@ -55,7 +53,6 @@ def test_a_row_says_who_lost_what_when_and_why():
 
 
 def test_losses_of_one_kind_and_time_share_a_row():
-    """Ten seconds of the span's own time; another cause, or another ten seconds, is another row."""
     book = LossBook(side="otlp", component="X")
     for end_ns in (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000):
         book.note("queue_full", lost_span(end_ns=end_ns))
@@ -68,7 +65,6 @@ def test_losses_of_one_kind_and_time_share_a_row():
 
 
 def test_a_batch_counts_by_its_messages():
-    """The reconciliation counts messages, not spans."""
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: 40}))
     assert [row["count"] for row in book.rows()] == [40]
@@ -103,7 +99,6 @@ def test_a_ledger_stays_bounded_and_keeps_the_count():
 
 @pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
 def test_what_is_no_span_costs_nobody_anything(nonsense):
-    """A lane's account does not depend on what its ledger can read."""
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", nonsense)
     book.note("queue_full", lost_span())
@@ -111,7 +106,6 @@ def test_what_is_no_span_costs_nobody_anything(nonsense):
 
 
 def test_the_file_is_written_when_something_is_lost_and_not_before(tmp_path):
-    """At most every five seconds, and at the end whatever the time."""
     clock = ManualClock()
     ledger = Ledger(tmp_path / "ledgers", clock=clock)
     book = ledger.book(side="native", component="X")
@@ -146,8 +140,6 @@ def test_a_directory_that_cannot_be_written_is_told_once(tmp_path, caplog):
 
 
 def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
-    """Refused, failed and refused by the exporter: whatever the account calls lost stands in the file."""
-
     class Choosy(Scripted):
         ledger_side = "native"
 
@@ -216,7 +208,6 @@ def test_what_cannot_be_written_does_not_reach_the_application(tmp_path, caplog)
 
 
 def test_a_batch_that_fails_after_the_shutdown_gave_up_on_it_is_in_the_file(tmp_path):
-    """The lane itself has the last word."""
     exporter = Stuck()
     exporter.answers = [SpanExportResult.FAILURE]
     processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, ledger_dir=tmp_path)

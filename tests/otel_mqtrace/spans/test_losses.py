@@ -11,14 +11,12 @@ from tests.support.lanes import Scripted, Stuck, span
 
 
 def lossy(on_drop, *answers, **settings):
-    """A processor without threads, and room for two."""
     return MqTraceSpanProcessor(
         Scripted(*answers), max_queue_size=2, max_export_batch_size=2, background=False, on_drop=on_drop, **settings
     )
 
 
 def test_the_callback_is_told_what_is_new_by_reason_and_once():
-    """By the lane, after the fact: the thread that lost a span calls nobody."""
     told = []
     processor = lossy(lambda lane, lost: told.append((lane, dict(lost))), SpanExportResult.FAILURE)
     for _ in range(5):
@@ -36,8 +34,6 @@ def test_the_callback_is_told_what_is_new_by_reason_and_once():
 
 
 def test_a_callback_that_raises_stops_nothing():
-    """It is the application's, and it is not needed."""
-
     def fail(lane, lost):
         raise RuntimeError(lane, lost)
 
@@ -62,7 +58,6 @@ def test_what_two_threads_tell_at_once_is_told_once():
 
 
 def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdown():
-    """A flush that begins then ends with the shutdown's own time, not with its own."""
     exporter, answers = Stuck(), []
 
     def ask(lane, _lost):

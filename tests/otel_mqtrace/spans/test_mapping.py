@@ -88,13 +88,11 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
 
 @given(_contexts())
 def test_a_trace_context_said_on_a_span_is_read_back_unchanged(trace_ctx):
-    """Whatever a record holds survives the way through span attributes and link attributes."""
     assert trace_context_of(_span_of(trace_ctx)) == trace_ctx
 
 
 @given(_contexts())
 def test_links_that_stand_for_no_message_are_no_beans(trace_ctx):
-    """A link to a creation context or to an ambient span says nothing about a message."""
     stranger = Link(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1)))
     assert trace_context_of(_span_of(trace_ctx, extra_links=[stranger])) == trace_ctx
 
@@ -104,7 +102,6 @@ def test_links_that_stand_for_no_message_are_no_beans(trace_ctx):
     [{}, {semconv.MQTRACE_TRACE_TYPE: "Nonsense"}, {semconv.MQTRACE_TRACE_TYPE: 5}, {"http.method": "GET"}],
 )
 def test_a_span_that_is_no_record_is_none(attributes):
-    """Spans of other libraries, and types nobody knows, are passed over."""
     exporter = RecordingExporter()
     recording_provider(exporter).get_tracer("t").start_span("x", attributes=attributes).end()
     assert trace_context_of(exporter.take()) is None
@@ -112,7 +109,6 @@ def test_a_span_that_is_no_record_is_none(attributes):
 
 @pytest.mark.parametrize("trace_type", ["Pub", "EndTransaction", "Recall"])
 def test_only_a_process_span_has_a_half_before_its_end(trace_type):
-    """A started send is no record yet; a started process span is SubBefore."""
     tracer = recording_provider(RecordingExporter()).get_tracer("t")
     assert trace_context_of(tracer.start_span("x", attributes={semconv.MQTRACE_TRACE_TYPE: trace_type})) is None
     started = tracer.start_span("x", attributes={semconv.MQTRACE_TRACE_TYPE: "Sub", semconv.MQTRACE_SUCCESS: True})
@@ -146,7 +142,6 @@ def test_foreign_values_under_our_names_read_as_absent():
 
 
 def test_what_is_equal_for_all_messages_is_said_once():
-    """The topic stands on the span, ids and offsets on the links."""
     said = share_attributes([{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}])
     assert said.span == {"a": 1}
     assert said.links == ({"b": 2}, {"b": 3}, {})
@@ -160,7 +155,6 @@ def test_cost_is_whole_milliseconds_of_the_stamps_divided_by_the_messages(start_
 
 
 def test_names_and_kinds_are_those_of_the_contract():
-    """send PRODUCER, process CONSUMER, end_transaction and recall CLIENT."""
     assert {op.span_name("T"): op.kind for op in OPERATIONS.values()} == {
         "send T": SpanKind.PRODUCER,
         "process T": SpanKind.CONSUMER,
@@ -170,8 +164,6 @@ def test_names_and_kinds_are_those_of_the_contract():
 
 
 def test_a_span_that_answers_for_itself_is_asked():
-    """An application's own class, which says less of its attributes than it was told."""
-
     class Discreet(ReadableSpan):
         @property
         def attributes(self):

@@ -20,7 +20,6 @@ GENEROUS_MS = GENEROUS_S * 1000
 
 @pytest.fixture
 def provider():
-    """A provider that is shut down afterwards, so that no thread stays."""
     provider = TracerProvider(shutdown_on_exit=False)
     yield provider
     provider.shutdown()
@@ -53,7 +52,6 @@ def test_spans_arrive_in_order_and_in_batches(provider):
 
 
 def test_a_span_leaves_by_itself_after_the_delay(provider):
-    """Nobody flushes: the worker does it."""
     arrived = threading.Event()
 
     class Waiting(Scripted):
@@ -67,7 +65,6 @@ def test_a_span_leaves_by_itself_after_the_delay(provider):
 
 
 def test_unsampled_spans_are_nobodys():
-    """Neither offered nor counted."""
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     processor, tracer = _attached(provider, Scripted(), background=False)
     tracer.start_span("a").end()
@@ -77,7 +74,6 @@ def test_unsampled_spans_are_nobodys():
 
 
 def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
-    """One lane per exporter: the other one has its spans while the first still hangs."""
     stuck, free = Stuck(), Scripted()
     processor, tracer = _attached(provider, stuck, free, max_export_batch_size=1)
     tracer.start_span("a").end()
@@ -92,7 +88,6 @@ def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
 
 
 def test_the_application_never_waits_for_a_full_queue(provider):
-    """With the exporter hanging, what does not fit is refused and counted, in exact numbers."""
     stuck = Stuck()
     processor, tracer = _attached(provider, stuck, max_queue_size=10, max_export_batch_size=1)
     tracer.start_span("first").end()
@@ -107,7 +102,6 @@ def test_the_application_never_waits_for_a_full_queue(provider):
 
 
 def test_the_account_balances_at_every_instant_under_eight_threads(provider):
-    """Read while spans end, batches fail and the queue overflows."""
     answers = [SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50
     exporter = Scripted(*answers)
     processor, tracer = _attached(
@@ -149,8 +143,6 @@ def test_the_worker_survives_whatever_an_exporter_raises(provider, poison):
 
 
 def test_an_exporter_may_flush_its_own_processor_without_hanging(provider):
-    """It is told no instead of waiting for itself."""
-
     class Recursive(Scripted):
         def export(self, spans):
             self.answer = processor.force_flush(GENEROUS_MS)
@@ -170,7 +162,6 @@ def test_flushing_accepts_none_and_an_empty_processor():
 
 
 def test_shutdown_drains_once_and_then_refuses():
-    """Idempotent; what comes later is counted as already_shutdown."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
@@ -193,7 +184,6 @@ def test_no_thread_starts_after_shutdown(monkeypatch):
 
 
 def test_shutdown_is_bounded_when_the_exporter_hangs():
-    """Zero milliseconds are honoured: what waits is dropped by name, what is in flight stays pending."""
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
     processor.on_end(span("in flight"))
@@ -230,7 +220,6 @@ def test_a_lane_that_hangs_takes_no_time_from_the_next_one(names):
 
 
 def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
-    """The time is kept, and the next lane is closed all the same."""
     hanging, free = Hanging(), Closing()
     processor = MqTraceSpanProcessor(hanging, free)
     processor.on_end(span("a"))
@@ -241,8 +230,6 @@ def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
 
 
 def test_shutdown_drains_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
-    """Python refuses new threads while it shuts down; the spans leave all the same."""
-
     def refuse(_self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -262,13 +249,10 @@ def test_no_thread_starts_before_the_first_span():
 
 
 def test_two_exporters_of_one_class_have_two_accounts():
-    """The second is told apart by its number."""
     assert list(MqTraceSpanProcessor(Scripted(), Scripted()).stats()) == ["Scripted", "Scripted#2"]
 
 
 def test_nothing_of_ours_reaches_the_application():
-    """Not even a clock that breaks: swallowed and counted."""
-
     class Broken(ManualClock):
         def monotonic_ns(self):
             raise OSError("no clock")
@@ -288,7 +272,6 @@ def _points(reader):
 
 
 def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
-    """A batch in flight is pending, but no longer in the queue."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     stuck = Stuck()

@@ -37,7 +37,6 @@ def _raising(poison):
 
 @pytest.fixture
 def thread_deaths(monkeypatch):
-    """What threads died of; each would be a stack dump on the application's stderr."""
     deaths = []
     monkeypatch.setattr(threading, "excepthook", deaths.append)
     return deaths
@@ -45,7 +44,6 @@ def thread_deaths(monkeypatch):
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
 def test_whatever_an_exporter_raises_in_its_flush_is_a_flush_that_failed(poison, thread_deaths):
-    """Not the application's exception; the lane lives on, and flushes again."""
     exporter = Flushing(_raising(poison))
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
@@ -60,8 +58,6 @@ def test_whatever_an_exporter_raises_in_its_flush_is_a_flush_that_failed(poison,
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
 @pytest.mark.parametrize("background", [True, False])
 def test_whatever_an_exporter_raises_in_its_shutdown_stays_there(poison, background, thread_deaths):
-    """Neither the application nor the thread dies of it."""
-
     class Broken(Scripted):
         def shutdown(self):
             super().shutdown()
@@ -76,7 +72,6 @@ def test_whatever_an_exporter_raises_in_its_shutdown_stays_there(poison, backgro
 
 
 def test_a_lane_that_hangs_takes_no_time_from_the_next_ones_flush():
-    """The exporter behind it is flushed at once, with the time that is left then, not with none at the end."""
     stuck, free = Stuck(), Flushing()
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     processor.on_end(span("a"))
@@ -97,7 +92,6 @@ def test_a_lane_that_hangs_takes_no_time_from_the_next_ones_flush():
 
 
 def test_a_flush_is_bounded_when_the_exporters_own_hangs():
-    """It hangs on the lane's thread, not on the application's."""
     let_go = threading.Event()
     exporter = Flushing(lambda: let_go.wait(GENEROUS_S))
     processor = MqTraceSpanProcessor(exporter)
@@ -110,7 +104,6 @@ def test_a_flush_is_bounded_when_the_exporters_own_hangs():
 
 
 def test_nobody_is_flushed_for_who_has_stopped_waiting():
-    """A hundred impatient callers leave nothing behind."""
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
     processor.on_end(span("a"))
@@ -123,7 +116,6 @@ def test_nobody_is_flushed_for_who_has_stopped_waiting():
 
 
 def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
-    """It is told no instead of flushing for ever."""
     inner = []
     exporter = Flushing(lambda: inner.append(processor.force_flush(GENEROUS_MS)))
     processor = MqTraceSpanProcessor(exporter)
@@ -134,7 +126,6 @@ def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
 
 
 def test_a_flush_after_shutdown_asks_nobody_and_starts_nothing(monkeypatch):
-    """The shutdown was the last flush; all of it is out."""
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
@@ -146,8 +137,6 @@ def test_a_flush_after_shutdown_asks_nobody_and_starts_nothing(monkeypatch):
 
 
 def test_a_flush_works_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
-    """As at the interpreter's end: what waits leaves, and the exporter is flushed."""
-
     def refuse(_self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -161,7 +150,6 @@ def test_a_flush_works_in_the_calling_thread_when_no_thread_can_start(monkeypatc
 
 @pytest.mark.parametrize("forever", [float("inf"), float("nan"), sys.maxsize])
 def test_a_flush_may_be_given_all_the_time_there_is(forever):
-    """The system's locks have a bound; the caller need not know it."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span())
@@ -170,7 +158,6 @@ def test_a_flush_may_be_given_all_the_time_there_is(forever):
 
 
 def test_without_threads_an_export_that_hangs_elsewhere_holds_up_neither_flush_nor_shutdown():
-    """Nor does a signal handler wait for the export that it interrupted."""
     exporter = Stuck()
     processor = MqTraceSpanProcessor(exporter, background=False, max_export_batch_size=1)
     processor.on_end(span("stuck"))

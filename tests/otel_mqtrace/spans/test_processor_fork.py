@@ -55,7 +55,6 @@ else:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize("way", ["fork", "multiprocessing"])
 def test_a_forked_child_exports_its_own_spans_and_only_those(way):
-    """An empty queue of its own, a worker of its own, flushed at its end even past atexit; the exporter was told."""
     done = subprocess.run([sys.executable, "-c", FORKING, way], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(map(json.loads, done.stdout.splitlines())) == [

@@ -37,7 +37,6 @@ tracer = provider.get_tracer("x")
 
 
 def run(code, *arguments, prefix=""):
-    """What a program printed that has a processor, after it ended well."""
     program = prefix + WRITING + textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
@@ -63,7 +62,6 @@ def test_a_child_of_billiard_which_ends_by_os_exit_flushes_first():
 
 
 def test_a_spawned_child_starts_from_nothing(tmp_path):
-    """It imports the application anew, and so has a processor of its own."""
     program = tmp_path / "application.py"
     program.write_text(
         WRITING
@@ -167,7 +165,6 @@ def gunicorn(directory):
 
 
 def test_a_preloading_server_and_its_workers_each_export_their_own(tmp_path):
-    """What was queued at import is the master's, once; each request's span is its worker's, once."""
     with gunicorn(tmp_path) as address:
         pids = {urllib.request.urlopen(f"{address}/{number}", timeout=30).read() for number in range(20)}
     told = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())

@@ -155,7 +155,6 @@ def test_items_left_behind_have_waited_since_the_take_before_them():
 
 @given(batch_size=st.integers(1, 4), waits=st.lists(st.integers(0, 30)), steps=st.data())
 def test_batch_is_never_due_late(batch_size, waits, steps):
-    """The oracle is a list of the arrival times."""
     clock = ManualClock()
     drop_policy = steps.draw(st.sampled_from(["newest", "oldest"]))
     queue, came = _queue(5, drop_policy, batch_size=batch_size, clock=clock), []
@@ -360,7 +359,6 @@ def test_account_balances_and_marks_are_right_after_every_step(steps, max_size, 
 
 
 def test_item_appended_after_the_end_is_counted():
-    """Its thread had found room before the queue was closed."""
     reasons = []
     for between in every_line_of(SpanQueue.offer):
         queue = _queue()

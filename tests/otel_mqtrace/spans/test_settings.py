@@ -42,13 +42,11 @@ def test_the_batch_of_rocketmq5_is_capped_at_twenty():
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    """A mistake in code is told at once."""
     with pytest.raises(ValueError, match="rocketmq4, rocketmq5"):
         MqTraceSpanProcessor.preset("rocketmq6", Scripted())
 
 
 def test_the_environment_speaks_when_code_does_not(monkeypatch):
-    """MQTRACE_* before OTEL_BSP_*, a keyword before both."""
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
@@ -59,7 +57,6 @@ def test_the_environment_speaks_when_code_does_not(monkeypatch):
 
 
 def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypatch):
-    """The stock processor raises here; ours shrinks the batch."""
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
     assert MqTraceSpanProcessor(Scripted()).settings.max_export_batch_size == 10
 
@@ -82,7 +79,6 @@ def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypa
 )
 @pytest.mark.parametrize("preset", [None, "rocketmq4", "rocketmq5"])
 def test_a_wrong_value_in_code_is_refused_by_the_name_of_its_argument(wrong, preset, caplog):
-    """Told to the programmer, and nothing to the log."""
     if preset == "rocketmq5" and len(wrong) == 2:
         wrong = {"max_export_batch_size": 11, "max_queue_size": 9}
     make = MqTraceSpanProcessor if preset is None else partial(MqTraceSpanProcessor.preset, preset)
@@ -92,7 +88,6 @@ def test_a_wrong_value_in_code_is_refused_by_the_name_of_its_argument(wrong, pre
 
 
 def test_the_batch_of_a_preset_shrinks_with_a_queue_that_was_chosen():
-    """Nobody chose the two together."""
     settings = MqTraceSpanProcessor.preset("rocketmq4", Scripted(), max_queue_size=50).settings
     assert (settings.max_queue_size, settings.max_export_batch_size) == (50, 50)
 

@@ -52,7 +52,6 @@ def test_a_start_that_is_recorded_but_not_sampled_is_nobodys():
 
 
 def test_starts_are_offered_as_snapshots_to_those_who_want_them():
-    """What was on the span when it started, no end time, and not the live span itself."""
     provider = TracerProvider(shutdown_on_exit=False)
     starts, plain = _Starts(), Scripted()
     processor, tracer = _attached(provider, starts, plain, background=False)

@@ -12,7 +12,6 @@ from tests.support.lanes import GENEROUS_S
 
 
 def test_a_worker_that_died_is_started_again():
-    """Whatever killed it, the next need brings it back."""
     runs = threading.Semaphore(0)
     worker = Worker("test", runs.release)
     assert not worker.running
@@ -24,7 +23,6 @@ def test_a_worker_that_died_is_started_again():
 
 
 def test_a_living_worker_is_left_alone():
-    """Asking twice starts one."""
     stop, runs = threading.Event(), []
 
     def body():

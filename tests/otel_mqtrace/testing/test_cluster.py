@@ -60,7 +60,6 @@ def read(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> list[cimpl
 
 
 def test_a_message_comes_back_with_its_headers(kafka: EmbeddedKafka) -> None:
-    """Repeated, empty, absent and non-ASCII header values survive the round trip in order."""
     headers = [("KEYS", "订单 🧾".encode()), ("a", b""), ("a", None), ("UNIQ_KEY", b"0A")]
     kafka.create_topic("orders", 1)
     assert send(producer_of(kafka), "orders", b"body", key=b"k", headers=headers) == [None]
@@ -69,7 +68,6 @@ def test_a_message_comes_back_with_its_headers(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_topic_has_exactly_the_partitions_asked_for(kafka: EmbeddedKafka) -> None:
-    """An explicit topic has its own partition count, and cannot be created twice."""
     kafka.create_topic("orders", 3)
     assert kafka.watermarks("orders") == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     with pytest.raises(PeerError, match="topic_create"):
@@ -77,7 +75,6 @@ def test_a_topic_has_exactly_the_partitions_asked_for(kafka: EmbeddedKafka) -> N
 
 
 def test_two_groups_each_see_every_message(kafka: EmbeddedKafka) -> None:
-    """Groups do not share: both read the whole topic."""
     kafka.create_topic("orders", 2)
     values = [str(number).encode() for number in range(20)]
     send(producer_of(kafka), "orders", *values)
@@ -86,7 +83,6 @@ def test_two_groups_each_see_every_message(kafka: EmbeddedKafka) -> None:
 
 
 def test_pushed_errors_reach_the_delivery_report(kafka: EmbeddedKafka) -> None:
-    """A non-retriable error fails one send; the next one passes."""
     kafka.create_topic("orders")
     kafka.push_request_errors(kafka.PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
     producer = producer_of(kafka)
@@ -97,7 +93,6 @@ def test_pushed_errors_reach_the_delivery_report(kafka: EmbeddedKafka) -> None:
 
 
 def test_cleared_errors_never_happen(kafka: EmbeddedKafka) -> None:
-    """Errors pushed and taken back do not touch a send."""
     kafka.create_topic("orders")
     kafka.push_request_errors(kafka.PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
     kafka.clear_request_errors(kafka.PRODUCE)
@@ -105,7 +100,6 @@ def test_cleared_errors_never_happen(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> None:
-    """An authorisation error on a topic is what the producer gets, and 0 takes it away."""
     kafka.create_topic("orders")
     kafka.set_topic_error("orders", KafkaError.TOPIC_AUTHORIZATION_FAILED)
     (failed,) = send(producer_of(kafka, **{"message.timeout.ms": 2000}), "orders", b"1")
@@ -116,7 +110,6 @@ def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> Non
 
 
 def test_a_broker_that_is_down_delivers_when_it_is_up_again(kafka: EmbeddedKafka) -> None:
-    """What was sent to a stopped broker waits and arrives."""
     kafka.create_topic("orders")
     producer = producer_of(kafka, **{"reconnect.backoff.max.ms": 100})
     assert send(producer, "orders", b"1") == [None]
@@ -129,7 +122,6 @@ def test_a_broker_that_is_down_delivers_when_it_is_up_again(kafka: EmbeddedKafka
 
 
 def test_round_trip_time_can_be_set(kafka: EmbeddedKafka) -> None:
-    """A slow broker is slow: the delivery report measures at least the round trip asked for."""
     kafka.create_topic("orders")
     producer = producer_of(kafka)
     send(producer, "orders", b"warm")
@@ -141,7 +133,6 @@ def test_round_trip_time_can_be_set(kafka: EmbeddedKafka) -> None:
 
 
 def test_transactions_commit_and_abort(kafka: EmbeddedKafka) -> None:
-    """The coordinator answers both ends of a transaction."""
     kafka.create_topic("orders")
     producer = producer_of(kafka, **{"transactional.id": "orders-1"})
     producer.init_transactions(WAIT_S)
@@ -152,7 +143,6 @@ def test_transactions_commit_and_abort(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
-    """More than the retention of one partition: the check names topic, partition and how many are gone."""
     kafka.create_topic("trace")
     producer = producer_of(kafka)
     send(producer, "trace", b"small")
@@ -164,7 +154,6 @@ def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
 
 
 def test_nothing_is_left_after_the_block() -> None:
-    """No thread of ours survives, the port refuses, and closing again is harmless."""
     before = len(list(Path("/proc/self/task").iterdir())), threading.active_count()
     with EmbeddedKafka(brokers=3) as kafka:
         assert len(kafka.bootstrap_servers.split(",")) == 3
@@ -175,7 +164,6 @@ def test_nothing_is_left_after_the_block() -> None:
 
 
 def test_without_the_c_interface_it_is_still_a_broker() -> None:
-    """The property way carries messages, and says what it lacks and how to get it."""
     with EmbeddedKafka(librdkafka=["/nowhere/librdkafka.so"]) as kafka:
         assert send(producer_of(kafka), "orders", b"1") == [None]
         assert len(kafka.watermarks("orders")) == 4
@@ -184,21 +172,18 @@ def test_without_the_c_interface_it_is_still_a_broker() -> None:
 
 
 def test_a_group_starts_reading_soon(kafka: EmbeddedKafka) -> None:
-    """The initial rebalance delay is short enough that a first assignment does not cost seconds."""
     kafka.create_topic("orders")
     send(producer_of(kafka), "orders", b"1")
     assert read(kafka, "orders", "g", 1)[0].offset() != OFFSET_BEGINNING
 
 
 def test_no_broker_is_refused() -> None:
-    """Zero brokers is a usage error, told at once."""
     with pytest.raises(UsageError, match="at least one"):
         EmbeddedKafka(brokers=0)
 
 
 @pytest.mark.parametrize("module", ["otel_mqtrace.testing.embedded.cluster", "otel_mqtrace.testing.embedded.library"])
 def test_without_the_client_the_extra_is_named(module: str) -> None:
-    """Whichever part of the package is imported: the sentence that installs what is missing."""
     code = f"import sys; sys.modules['confluent_kafka'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

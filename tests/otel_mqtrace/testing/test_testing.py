@@ -11,14 +11,12 @@ from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka,
 
 
 def test_time_moves_only_when_told():
-    """Both clocks move together."""
     clock = ManualClock(wall_ns=5)
     clock.advance(ms=2, ns=3)
     assert (clock.wall_ns(), clock.monotonic_ns()) == (2_000_008, 2_000_003)
 
 
 def test_ids_count_upwards():
-    """Whole spans can be compared."""
     exporter = RecordingExporter()
     tracer = recording_provider(exporter, fixed_ids=True).get_tracer("t")
     for _ in range(2):
@@ -27,7 +25,6 @@ def test_ids_count_upwards():
 
 
 def test_a_span_nobody_took_fails_the_test():
-    """Strict on purpose; and taking what is not there fails as well."""
     exporter = RecordingExporter()
     recording_provider(exporter).get_tracer("t").start_span("x").end()
     with pytest.raises(AssertionError, match="'x'"):
@@ -39,7 +36,6 @@ def test_a_span_nobody_took_fails_the_test():
 
 
 def test_a_broker_comes_with_the_kit():
-    """A client sends to it as to any other; it is gone at the end of the block."""
     with contextmanager(embedded_kafka)() as kafka:
         kafka.create_topic("orders", partitions=2)
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -22,7 +22,6 @@ def _again(said):
 
 @given(sayable())
 def test_an_object_made_of_its_values_is_the_same(drawn):
-    """Equal, with the same hash and the same text, whichever of them is asked."""
     trace_ctx, _, _ = drawn
     again = _again(trace_ctx)
     assert type(again) is TraceContext
@@ -40,12 +39,10 @@ def test_it_cannot_be_changed_and_holds_nothing_else():
 
 
 def test_it_can_be_copied_replaced_and_sent():
-    """To another process, for one."""
     bean = new_bean(*map(str, range(len(fields(TraceBean)))))
     assert pickle.loads(pickle.dumps(bean)) == copy.deepcopy(bean) == replace(bean) == TraceBean(**asdict(bean))
 
 
 def test_every_value_is_needed():
-    """Nothing is left out by mistake."""
     with pytest.raises(TypeError):
         new_bean("orders")

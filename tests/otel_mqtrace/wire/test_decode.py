@@ -40,7 +40,6 @@ def _bad(text):
 
 @given(bodies, st.sampled_from("ab"), st.sampled_from(["utf-8", "gbk", "latin-1"]))
 def test_no_bytes_make_it_raise(body, msg_type_map, charset):
-    """Whatever bytes arrive, every record is either decoded or reported, at its own place."""
     decoded = decode_body(body, msg_type_map=msg_type_map, charset=charset)
     indexes = sorted([*decoded.record_indexes, *(error.record_index for error in decoded.errors)])
     assert indexes == list(range(len(decoded.contexts) + len(decoded.errors)))
@@ -51,7 +50,6 @@ def test_no_bytes_make_it_raise(body, msg_type_map, charset):
 
 @given(st.lists(pieces, max_size=5), st.data())
 def test_a_body_may_be_fed_in_parts(parts, data):
-    """Cut at any terminator, the parts say what the whole says."""
     cut = data.draw(st.integers(0, len(parts)))
     first, second = ("".join(piece + "\x02" for piece in half).encode() for half in (parts[:cut], parts[cut:]))
     one, other, whole = (decode_body(body) for body in (first, second, first + second))
@@ -61,7 +59,6 @@ def test_a_body_may_be_fed_in_parts(parts, data):
 
 @given(sayable(), st.binary(max_size=40))
 def test_trailing_data_does_not_touch_what_came_before(drawn, tail):
-    """Garbage behind a good body costs the garbage, not the body."""
     trace_ctx, dialect, channel = drawn
     body = encode_context(trace_ctx, dialect, access_channel=channel).body
     alone = decode_body(body)
@@ -72,14 +69,12 @@ def test_trailing_data_does_not_touch_what_came_before(drawn, tail):
 
 @pytest.mark.parametrize("cut", range(1, len(GOOD)))
 def test_a_body_cut_off_anywhere_loses_only_its_last_record(cut):
-    """Byte by byte: the record before the cut is there, the cut one is either readable or reported."""
     decoded = decode_body((GOOD + GOOD[:cut]).encode())
     assert decoded.contexts[0] == _one(GOOD)
     assert len(decoded.contexts) + len(decoded.errors) == 2
 
 
 def test_a_long_glued_body_takes_linear_time():
-    """A hundred thousand glued records are read record by record, not piece by ever shorter piece."""
     count = 100_000
     decoded = decode_body(b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x01" * count)
     assert len(decoded.contexts) == count
@@ -219,7 +214,6 @@ def test_message_types_depend_on_the_writers_map():
     ],
 )
 def test_clients_in_other_languages_are_read(vector, dialect, keys):
-    """Go, C++, ONS and Rust: every one is read, its texts as they are, its shape named after the newest such writer."""
     decoded = decode_body(ODD[vector])
     assert decoded.errors == ()
     assert decoded.dialects == (dialect,)
@@ -232,12 +226,10 @@ def test_a_shape_nobody_writes_has_no_dialect():
 
 
 def test_absence_is_a_question_of_its_own():
-    """The words for nothing stay words in the record; whoever wants the meaning asks."""
     assert [absent(text) for text in (None, "", "null", "dKey", "NULL", "0")] == [True] * 4 + [False] * 2
 
 
 def test_another_charset_may_be_named():
-    """A body from a Chinese machine before 5.0.0 is GBK; read as UTF-8 it is damaged, but still a record."""
     body = (PUB + "\x010\x02").replace("tag", "标签").encode("gbk")
     assert decode_body(body, charset="gbk").contexts[0].beans[0].tags == "标签"
     damaged = decode_body(body)
@@ -247,7 +239,6 @@ def test_another_charset_may_be_named():
 
 @pytest.mark.parametrize("options", [{"charset": "nonsense"}, {"charset": "base64"}, {"msg_type_map": "c"}])
 def test_a_wrong_option_is_the_callers_mistake(options):
-    """An unknown charset or map is a usage error, not a bad record."""
     with pytest.raises(UsageError):
         decode_body(b"x", **options)
 

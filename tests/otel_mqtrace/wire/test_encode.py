@@ -39,7 +39,6 @@ def _fields(trace_ctx, dialect="5.5.0"):
 
 @pytest.mark.parametrize(("item", "dialect"), GOLDEN)
 def test_a_golden_vector_is_written_byte_for_byte(item, dialect):
-    """What the reference encoder wrote for a context is what we write for it, its key set included."""
     encoded = encode_context(
         trace_context(item["context"]), dialect, access_channel=AccessChannel[item["access_channel"]]
     )
@@ -50,7 +49,6 @@ def test_a_golden_vector_is_written_byte_for_byte(item, dialect):
 
 
 def test_every_dialect_is_covered_by_a_golden_vector():
-    """No dialect is in the table without evidence of what it writes."""
     assert {dialect for item in json_lines(VECTORS / "golden.jsonl") for dialect in item["dialects"]} == set(DIALECTS)
 
 
@@ -146,7 +144,6 @@ def test_the_contexts_own_channel_wins():
     ],
 )
 def test_what_the_format_cannot_say_is_refused_by_field(trace_ctx, dialect, field):
-    """The error names the field at fault in one line."""
     with pytest.raises(EncodeError) as caught:
         encode_context(trace_ctx, dialect)
     assert caught.value.field == field
@@ -162,13 +159,11 @@ def test_absent_numbers_and_flags_are_rocketmqs_initial_values():
 
 
 def test_an_unknown_dialect_lists_the_known_ones():
-    """A wrong name is a usage error whose text is the fix."""
     with pytest.raises(UsageError, match=r"unknown dialect '6\.0'.*5\.5\.0"):
         encode_context(PUB, "6.0")
 
 
 def test_another_charset_is_written_on_request():
-    """GBK as a machine before 5.0.0 wrote it, a question mark for what it has no character for; the keys stay Unicode."""
     bean = replace(PUB.beans[0], keys="订单 😀", tags="标签")
     encoded = encode_context(replace(PUB, beans=(bean,)), "4.9.5", charset="gbk")
     assert "\x01标签\x01订单 ?\x01".encode("gbk") in encoded.body

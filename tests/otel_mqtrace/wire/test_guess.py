@@ -19,7 +19,6 @@ from tests.support.native_vectors import RECORDED_FILES, recorded
 
 
 def guess(*bodies):
-    """The only group's guess."""
     guesses = WriterGuesses()
     for body in bodies:
         guesses.take(decode_body(body))
@@ -28,14 +27,12 @@ def guess(*bodies):
 
 
 def dialect_of(version):
-    """The name of the dialect that a release writes."""
     names = [name for name in DIALECTS if tuple(map(int, name.split("."))) <= tuple(map(int, version.split(".")))]
     return max(names, key=lambda name: tuple(map(int, name.split("."))))
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_the_true_writer_is_always_among_those_that_fit(name):
-    """For every group of every recorded client."""
     guesses, versions = WriterGuesses(), set()
     for each in recorded(name):
         versions.add(each.version)
@@ -66,7 +63,6 @@ END = TraceContext(
 
 @pytest.mark.parametrize(("dialect", "map_name"), [("5.0.0", "b"), ("5.1.4", "a")])
 def test_the_end_of_a_transaction_tells_the_map(dialect, map_name):
-    """It is a commit by definition: ordinal 2 in map A, 3 in map B."""
     told = guess(encode_context(END, dialect).body)
     assert told.message_type_map == map_name
     assert told.evidence[-1].startswith("1 EndTransaction with ordinal")
@@ -74,14 +70,12 @@ def test_the_end_of_a_transaction_tells_the_map(dialect, map_name):
 
 
 def test_both_maps_in_one_group_are_said_and_not_decided():
-    """Two kinds of client share it."""
     told = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
     assert told.message_type_map is None
     assert sum("EndTransaction with ordinal" in each for each in told.evidence) == 2
 
 
 def test_a_delay_of_map_b_is_told_by_what_no_client_writes():
-    """Ordinal 4 under map A is Order_Msg."""
     assert MESSAGE_TYPE_MAPS["a"][4] is MessageType.ORDER
     body = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
     assert guess(body).message_type_map == "b"
@@ -95,14 +89,12 @@ def test_the_word_for_no_keys_tells_who_says_it(keys, writer):
 
 
 def test_a_short_sub_after_belongs_to_the_group_of_its_first_half():
-    """It names none itself."""
     before = "SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01dKey\x02"
     told = guess((before + "SubAfter\x01Q\x01I\x011\x01true\x01dKey\x02").encode())
     assert (told.group_name, told.records, told.writers) == ("g", 2, ("cpp-2",))
 
 
 def test_shapes_that_no_one_client_writes_are_several_clients():
-    """Then nobody fits, and the evidence shows why."""
     told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01k\x01host\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02")
     assert told.writers == ()
     assert told.evidence == ("1 SubAfter of 6 fields", "1 SubBefore of 9 fields")
@@ -124,7 +116,6 @@ def test_gos_clients_stamp_a_send_when_it_is_over():
 
 
 def batch(ids, offsets):
-    """The Pub of a batch."""
     return TraceContext(
         trace_type=TraceType.PUB, cost_ms=7, beans=(TraceBean(topic="t", msg_id=ids, offset_msg_id=offsets),)
     )
@@ -141,14 +132,12 @@ def batch(ids, offsets):
     ],
 )
 def test_a_batch_is_taken_apart_by_its_ids(ids, offsets, exploded):
-    """Offset ids go by their place; a list of another length tells nothing."""
     made = explode(batch(ids, offsets))
     assert [(each.beans[0].msg_id, each.beans[0].offset_msg_id) for each in made] == exploded
     assert {(each.beans[0].topic, each.cost_ms) for each in made} == {("t", 7)}
 
 
 def test_a_record_under_map_b_is_named_after_a_writer_of_map_b():
-    """Who says that the bodies are of 5.0.0 gets its name, wherever it writes that shape."""
     body = encode_context(END, "5.0.0").body
     assert decode_body(body, msg_type_map="b").dialects == ("5.0.0",)
     assert decode_body(body).dialects == ("5.5.0",)

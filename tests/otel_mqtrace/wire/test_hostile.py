@@ -54,7 +54,6 @@ ODD = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_older():
-    """Keep what the process held before out of the many collections to come: of a whole suite each takes half a second."""
     gc.collect()
     gc.freeze()
     yield
@@ -63,7 +62,6 @@ def _nothing_older():
 
 @st.composite
 def damaged(draw):
-    """A real body with bytes cut out, put in or doubled."""
     body = draw(st.sampled_from(SEEDS))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(body)))
@@ -77,7 +75,6 @@ def damaged(draw):
 @given(st.integers(0, 255), bodies | damaged())
 @example(6, b"B\xb14\x02" + GLUED)
 def test_the_laws_hold_for_any_bytes(choice, body):
-    """Whole and in parts, in ten charsets: the same laws that the coverage-guided fuzzer holds the codec to."""
     laws.hold_for(bytes([choice]) + body)
 
 
@@ -107,7 +104,6 @@ def test_digits_of_every_script_are_java_numbers_and_nothing_else_is():
     ],
 )
 def test_a_number_of_any_length_is_what_java_makes_of_it(text, cost_ms):
-    """Zeros in front do not count, however many."""
     decoded = decode_body(f"SubAfter\x01R\x01I\x01{text}\x01true\x01k\x010\x02".encode())
     assert [trace_ctx.cost_ms for trace_ctx in decoded.contexts] == ([] if cost_ms is None else [cost_ms])
     assert [error.reason for error in decoded.errors] == (["does not fit 32 bits"] if cost_ms is None else [])
@@ -167,7 +163,6 @@ def _work(body):
 
 
 def _peak_bytes(act):
-    """The least of three: what other threads and finalisers hold meanwhile is not the act's."""
     return min(_peak_once(act) for _ in range(3))
 
 
@@ -192,7 +187,6 @@ def test_twice_the_bytes_are_at_most_twice_the_work_and_memory(kind):
 
 @pytest.mark.parametrize("kind", LONG)
 def test_a_stream_of_nonsense_needs_the_memory_of_a_part(kind):
-    """Forty parts need what ten need."""
     part_bytes = 2_000
 
     def drain(body):

@@ -40,8 +40,6 @@ scopes = st.sampled_from(
 
 
 class _Span(ReadableSpan):
-    """A span with counts of what limits took away."""
-
     dropped_attributes = dropped_events = dropped_links = 0
 
 
@@ -68,7 +66,6 @@ def spans(draw):
 
 
 def _by_resource(request):
-    """The groups with equal resources and scopes as one: OpenTelemetry compares them, we go by what they encode to."""
     return sorted(
         (each.resource.SerializeToString(), each.schema_url, scope.scope.SerializeToString(), scope.schema_url, span)
         for each in request.resource_spans

@@ -108,7 +108,6 @@ def _differences(ours, reference, reader):
 
 @pytest.mark.parametrize("name", WRITTEN_BY_US)
 def test_what_a_5_3_client_wrote_is_written_again_byte_for_byte(name):
-    """encode(decode(body)) is the body, for every readable body of the dialect we write by default."""
     bodies = 0
     for body in recorded(name):
         decoded = decode_body(body.body)
@@ -121,7 +120,6 @@ def test_what_a_5_3_client_wrote_is_written_again_byte_for_byte(name):
 
 @pytest.mark.parametrize("name", [name for name in RECORDED_FILES if name not in WRITTEN_BY_US])
 def test_what_any_client_wrote_is_written_again_in_its_own_dialect(name):
-    """Every readable record of an older client, CLOUD's and GBK's included, comes out as it was, but the glued form."""
     charset = "gbk" if "gbk" in name else "utf-8"
     written = 0
     for body in recorded(name):
@@ -149,7 +147,6 @@ def test_what_any_client_wrote_is_written_again_in_its_own_dialect(name):
     ],
 )
 def test_the_twice_recorded_runs_hold_what_was_counted_when_they_were_recorded(name, counts, broken):
-    """Record for record, the counts are those taken by the people who recorded the runs."""
     decoded = [decode_body(body.body) for body in recorded(name)]
     types = [trace_ctx.trace_type.value for body in decoded for trace_ctx in body.contexts]
     assert {trace_type.value: types.count(trace_type.value) for trace_type in TraceType} == counts

@@ -22,7 +22,6 @@ NAMES = {
 
 
 def named(item):
-    """The vector's name, and which of several bodies of that name it is."""
     return f"{item['id']}-{item['case']}" if "case" in item else item["id"]
 
 
@@ -34,7 +33,6 @@ def test_a_body_is_read_as_its_vector_says(item):
 
 
 def _told(record, ours):
-    """Of what was read, what the vector speaks of."""
     if "error" in record:
         return {"error": {name: record["error"][name] for name in ("field", "reason")}}
     return {name: record[name] for name in ours if name in record}
@@ -52,7 +50,6 @@ def test_a_vector_where_the_reference_loses_something_says_how_we_differ(item):
 
 @pytest.mark.parametrize("item", GOLDEN, ids=lambda item: f"{item['id']}-{item['access_channel']}")
 def test_a_golden_body_is_read_and_written_again(item):
-    """encode(decode(x)) is x in every dialect that the vector is of."""
     for dialect in item["dialects"]:
         row = DIALECTS[dialect]
         decoded = decode_body(item["body"].encode(), msg_type_map=row.message_type_map)

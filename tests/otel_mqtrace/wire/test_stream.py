@@ -20,7 +20,6 @@ from tests.support.native_vectors import RECORDED_FILES, recorded
     st.integers(1, 30),
 )
 def test_parts_say_what_the_whole_says(pieces, part_bytes):
-    """Wherever the reads happen to end."""
     body = b"".join(pieces)
     parts = decode_stream(io.BytesIO(body).read, part_bytes=part_bytes)
     assert joined(parts) == decode_body(body)
@@ -29,7 +28,6 @@ def test_parts_say_what_the_whole_says(pieces, part_bytes):
 @pytest.mark.parametrize("name", RECORDED_FILES)
 @pytest.mark.parametrize("part_bytes", [7, 4096])
 def test_recorded_bodies_are_read_in_parts_as_whole(name, part_bytes):
-    """What real clients wrote, one body after the other in one stream."""
     body = b"".join(each.body for each in recorded(name))
     assert joined(decode_stream(io.BytesIO(body).read, part_bytes=part_bytes)) == decode_body(body)
 
@@ -44,7 +42,6 @@ def test_a_charset_without_the_separators_is_read_whole():
 
 @pytest.mark.parametrize("charset", ["iso-2022-jp", "utf-7", "hz"])
 def test_a_charset_that_shifts_is_read_whole(charset):
-    """What an escape in the first part means is not forgotten in the second."""
     body = ("Foo\x01客\x02" * 9).encode(charset, errors="replace")
     assert joined(decode_stream(io.BytesIO(body).read, part_bytes=5, charset=charset)) == decode_body(
         body, charset=charset
@@ -65,8 +62,6 @@ def test_half_a_character_does_not_take_the_terminator_along(charset, half):
 
 
 def test_a_wrong_charset_fails_before_anything_is_read():
-    """It is the caller's mistake, not the file's."""
-
     def read(_count):
         raise AssertionError("was read")
 
@@ -75,7 +70,6 @@ def test_a_wrong_charset_fails_before_anything_is_read():
 
 
 def test_what_never_ends_is_one_bad_record_and_is_not_kept():
-    """And the record after it is read."""
     good = b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x02"
     body = good + b"y" * 5_000 + b"\x02" + good
     whole = joined(decode_stream(io.BytesIO(body).read, part_bytes=100, max_record_bytes=1_000))

@@ -40,7 +40,6 @@ class Collector:
     _server: ServerProcess | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        """Choose ports and start."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.grpc_port, self.http_port, self.metrics_port = free_ports(3)
         self._server = ServerProcess("the Collector", self.directory / "log")
@@ -48,7 +47,6 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
         self.stop()
 
     @property

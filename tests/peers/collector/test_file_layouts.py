@@ -27,7 +27,6 @@ def _grpc(collector):
 
 
 def _run_shop(kafka, topic, exporter):
-    """Have messages sent by one service and handled by another; return what both ended, as the SDK has it."""
     ended = RecordingExporter()
     with traced("shop", ended, exporter()):
         send(kafka, topic, MESSAGES)
@@ -41,7 +40,6 @@ def _fail_for_some(message):
 
 
 def _as_inspected(span):
-    """What of a span in the plain form ``mqtrace inspect --spans`` must say."""
     attributes, links = span["attributes"], [link[:2] for link in span["links"]]
     times = (str(span["start_ns"]), str(span["end_ns"]))
     return (span["trace_id"], span["parent"], span["name"], times, attributes, links, span["status"][1])

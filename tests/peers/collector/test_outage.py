@@ -46,7 +46,6 @@ def kafka():
 
 @contextmanager
 def _nobody_in(collector, port):
-    """Stop the Collector, and in its place turn away whoever comes; at the block's end somebody has come."""
     collector.stop()
     with socket.create_server(("127.0.0.1", getattr(collector, port))) as door:
         door.settimeout(PATIENCE_SECONDS)
@@ -55,7 +54,6 @@ def _nobody_in(collector, port):
 
 
 def _kept(collector):
-    """The offsets of the messages whose send spans lie in the Collector's file, as often as they do."""
     collector.stop()
     spans = answers("inspect", collector.output, "--spans")
     return sorted(span["attributes"]["messaging.kafka.offset"] for span in spans)
@@ -63,7 +61,6 @@ def _kept(collector):
 
 @exporters
 def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, exporter, port):
-    """The exporter tries again on its lane; the application goes on sending, and no span is lost or counted as lost."""
     collector = start_collector("otlp-only.yaml")
     with traced("shop", exporter(collector, LONG)) as processor:
         send(kafka, "orders", 50)
@@ -82,7 +79,6 @@ def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, 
 def test_spans_of_an_outage_that_outlasts_the_exporter_are_counted_as_failed(
     start_collector, kafka, exporter, port, caplog
 ):
-    """Every send is delivered all the same; books and file agree on how many spans there are, to the last one."""
     caplog.set_level(logging.WARNING)
     collector = start_collector("otlp-only.yaml")
     with traced("shop", exporter(collector, SHORT)) as processor:

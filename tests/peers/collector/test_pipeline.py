@@ -70,7 +70,6 @@ def _reconciled(ran, otlp, out):
 
 @pytest.mark.parametrize("otlp", ["collector/out/traces*.jsonl", *(f"{topic}.jsonl" for topic in TOPICS)])
 def test_what_a_collector_kept_reconciles_with_the_native_trace(ran, tmp_path, otlp):
-    """From its rotated files and from either Kafka topic: every event on both sides, none different, PASS even if strict."""
     result = _reconciled(ran, ran / otlp, tmp_path / "report")
     matched = {status: count for status, count in result["status"].items() if count}
     assert (result["verdict"], result["conservation"]["holds"]) == ("PASS", True)
@@ -79,7 +78,6 @@ def test_what_a_collector_kept_reconciles_with_the_native_trace(ran, tmp_path, o
 
 
 def test_the_file_exporter_did_rotate(ran):
-    """The files above are several, by the Collector's own naming, and are one input to a glob."""
     files = sorted(path.name for path in (ran / "collector" / "out").iterdir())
     assert len(files) > 1
     (inventory,) = answers("inspect", ran / "collector" / "out", "--json")
@@ -96,7 +94,6 @@ def test_records_partitioned_by_trace_hold_one_trace_each(ran):
 
 
 def test_jaeger_behind_the_collector_has_the_same_traces(ran, jaeger):
-    """What lies in the files is what Jaeger answers: producer and consumer of each message, one trace."""
     held = JaegerQuery(jaeger.query_url).search("piped-shop", spans=2 * MESSAGES)
     kept = answers("inspect", ran / "collector" / "out", "--spans")
     assert {(span["trace_id"], span["span_id"], span["parent"]) for span in held} == {

@@ -32,7 +32,6 @@ class Jaeger:
     _server: ServerProcess | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        """Start it, and return when it answers a question."""
         names = ("GRPC", "HTTP", "QUERY_HTTP", "QUERY_GRPC")
         ports = {f"JAEGER_{name}_PORT": str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
         self.grpc_endpoint = f"127.0.0.1:{ports['JAEGER_GRPC_PORT']}"
@@ -43,7 +42,6 @@ class Jaeger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
         self._server.stop()
 
     def _answers(self) -> bool:

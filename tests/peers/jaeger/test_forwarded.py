@@ -28,13 +28,11 @@ OK, ERROR = 0, 2
 
 
 def _bodies(name="*"):
-    """The bodies of trace messages that unmodified RocketMQ clients wrote, those of one file or of all."""
     lines = [line for file in sorted(RECORDED.glob(f"{name}.jsonl")) for line in file.read_text("utf-8").splitlines()]
     return [base64.b64decode(json.loads(line)["body_base64"]) for line in lines]
 
 
 def _stories(bodies):
-    """Every message's records, by its id: what the decoder reads, and nothing the forwarder makes of it."""
     stories = defaultdict(list)
     for body in bodies:
         for context in decode_body(body).contexts:
@@ -79,14 +77,12 @@ def forwarded(source, jaeger, tmp_path_factory):
 
 
 def _told(span):
-    """What of a span tells the message's story: who, what, which attempt or decision, and how it went."""
     attributes = span["attributes"]
     detail = attributes.get("mqtrace.retry_times", attributes.get("mqtrace.transaction_state"))
     return (span["resource"]["service.name"], span["kind"], span["name"].partition(" ")[0], detail, span["status"][0])
 
 
 def test_a_message_s_trace_is_its_whole_story(forwarded):
-    """A half message, undecided, committed on the broker's question, refused three times by each of two groups."""
     query, _, _ = forwarded
     (trace_id,) = query.ids_with("PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000")
     spans = query.shown(trace_id, spans=9)
@@ -106,7 +102,6 @@ def test_a_message_s_trace_is_its_whole_story(forwarded):
 
 
 def test_a_retry_that_succeeds_is_seen_beside_the_failure(forwarded):
-    """Client 5.3.3: one group takes the message at once, the other at its second attempt."""
     query, _, _ = forwarded
     (trace_id,) = query.ids_with(
         "PG_end_to_end_v533l", traces=1, messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4"
@@ -122,7 +117,6 @@ def test_a_retry_that_succeeds_is_seen_beside_the_failure(forwarded):
 
 @pytest.mark.parametrize("version", ["4.4.0", "4.8.0", "4.9.1", "4.9.8", "5.0.0", "5.1.4", "5.3.3"])
 def test_every_message_of_every_client_is_one_trace_with_all_that_was_recorded(forwarded, version):
-    """As many sends, decisions, and listener calls as the records say, message by message, none in another trace."""
     query, _, _ = forwarded
     for msg_id, records in _stories(_bodies(f"rocketmq-{version}")).items():
         wanted = _counted(records)
@@ -133,7 +127,6 @@ def test_every_message_of_every_client_is_one_trace_with_all_that_was_recorded(f
 
 
 def _counted(records):
-    """How many spans of each trace type the records about one message ask for; both halves of a call are one."""
     events = set()
     for context, bean in records:
         if context.trace_type in {TraceType.SUB_BEFORE, TraceType.SUB_AFTER}:
@@ -145,7 +138,6 @@ def _counted(records):
 
 
 def test_forwarding_all_of_it_again_adds_nothing(forwarded):
-    """The same ids come out of the same records: Jaeger shows each span once, however often it was sent."""
     query, first, second = forwarded
     assert (first["spans"], first["rejected"], first["pending"]) == (second["spans"], 0, 0)
     shown = {

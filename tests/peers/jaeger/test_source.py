@@ -36,7 +36,6 @@ def sent(jaeger):
 
 
 def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_path):
-    """Twice in the address is once in the file."""
     address = JaegerAddress(urlsplit(jaeger.query_url).netloc, (SERVICE,))
     path = tmp_path / "spans.jsonl"
     fetch_spans(address, path, traces_per_page=2)
@@ -48,7 +47,6 @@ def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_p
 
 
 def test_reconcile_reads_the_spans_of_the_address(jaeger, sent, tmp_path, capsys):
-    """Every span of the service counts as read."""
     native = tmp_path / "native.jsonl"
     native.touch()
     src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"

@@ -47,7 +47,6 @@ def _grpc(jaeger):
 
 
 def _run(kafka, jaeger, name, *, exporter=_http, handler=bool, **options):
-    """Have one message of topic ``name`` sent by one service and handled by another; return what the SDK ended of both."""
     kafka.create_topic(name, partitions=1)
     ended = RecordingExporter()
     with traced(f"{name}-shop", ended, exporter(jaeger), **options):
@@ -59,7 +58,6 @@ def _run(kafka, jaeger, name, *, exporter=_http, handler=bool, **options):
 
 @pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
 def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, exporter):
-    """By default the process span is the send span's child, and Jaeger holds both to the last attribute."""
     name = f"one-trace-{exporter.__name__}"
     sent, processed = _run(kafka, jaeger, name, exporter=exporter)
     held = query.trace(sent["trace_id"], spans=2)
@@ -73,7 +71,6 @@ def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, 
 
 
 def test_in_link_mode_the_consumer_has_a_trace_of_its_own_that_links_to_the_producer_s(kafka, jaeger, query):
-    """Two traces of one span each; the link and its attributes are kept, and no call is drawn."""
     name = "linked"
     sent, processed = _run(kafka, jaeger, name, process_context="link")
     assert processed["trace_id"] != sent["trace_id"]
@@ -93,7 +90,6 @@ def test_with_both_the_consumer_is_child_and_has_the_link(kafka, jaeger, query):
 
 
 def test_a_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, query):
-    """Status, error type and the exception's event arrive, and the page's own search finds the trace by them."""
     sent, processed = _run(kafka, jaeger, "raises", handler=lambda message: 1 / message.offset())
     producer, consumer = query.trace(sent["trace_id"], spans=2)
     assert (producer, consumer) == (sent, processed)
@@ -106,7 +102,6 @@ def test_a_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, que
 
 
 def test_a_send_that_the_client_refuses_is_a_trace_of_one_failed_producer(kafka, jaeger, query):
-    """Nothing was sent, and Jaeger shows why."""
     kafka.create_topic("refused", partitions=1)
     ended = RecordingExporter()
     with traced("refused-shop", ended, _http(jaeger)), pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
@@ -118,7 +113,6 @@ def test_a_send_that_the_client_refuses_is_a_trace_of_one_failed_producer(kafka,
 
 
 def test_a_search_finds_every_message_of_a_service_and_by_its_keys(kafka, jaeger, query):
-    """Two hundred messages are two hundred traces; one is found by message id, topic and tag."""
     kafka.create_topic("searched", partitions=1)
     ended, count = RecordingExporter(), 200
     with traced("searched-shop", ended, _http(jaeger)):

@@ -34,7 +34,6 @@ class KafkaBroker:
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        """Fetch the jars (once per machine), format the log directory, start, and wait until it answers."""
         java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         jars = jars_of(HERE / "broker.xml", "Kafka")
         java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{jars}/*"]
@@ -70,7 +69,6 @@ class KafkaBroker:
         self._process.wait()
 
     def __exit__(self, *_: object) -> None:
-        """Stop the process we started, by its own handle: politely first."""
         if self._process is None:
             return
         self._process.terminate()

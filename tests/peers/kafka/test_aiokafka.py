@@ -37,7 +37,6 @@ def _play(story):
 
 
 def test_a_group_takes_over_and_nobody_handles_twice(kafka, spans):
-    """Two members, one after the other: the second goes on where the first committed."""
     topic = kafka.create_topic("aiokafka-group", partitions=2)
 
     async def story():
@@ -72,7 +71,6 @@ def test_a_group_takes_over_and_nobody_handles_twice(kafka, spans):
 
 
 def test_what_was_rolled_back_is_told_and_not_read(kafka, spans):
-    """A reader of committed messages sees one of the two; the ends say which."""
     topic = kafka.create_topic("aiokafka-transactions")
 
     async def story():

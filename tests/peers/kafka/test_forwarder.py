@@ -14,7 +14,6 @@ KILLS, SEED = 25, 1
 
 
 def test_kill_9_at_any_moment_loses_nothing(kafka, tmp_path, capsys):
-    """Twenty-five times; every span arrives, and whatever arrives again says the same under the same ids."""
     topic = kafka.create_topic("forwarded-under-fire", partitions=3)
     send = kafka_sender(kafka.bootstrap_servers, topic, 3, seed=SEED)
     source = f"kafka://{kafka.bootstrap_servers}/{topic}"

@@ -106,7 +106,6 @@ def transactions(kafka, topic):
 
 
 def test_what_was_rolled_back_is_sent_and_ended_and_never_processed(kafka):
-    """Read committed: the same with and without us; every send, end and delivery has its span."""
     with Untraced():
         alone = transactions(kafka, kafka.create_topic("peer-orders-tx-alone"))
     topic = kafka.create_topic("peer-orders-tx")
@@ -202,7 +201,6 @@ def outlived(broker, topic):
 
 
 def test_a_broker_that_dies_in_the_middle_costs_neither_a_message_nor_a_span(tmp_path, kafka):
-    """The application's producer and consumer live on; each order is stored, handled, and traced at both ends."""
     with KafkaBroker(tmp_path / "broker") as broker:
         with Untraced():
             alone, handled_alone = outlived(broker, broker.create_topic("peer-orders-alone"))
@@ -234,7 +232,6 @@ def trimmed(kafka, topic):
 
 
 def test_what_retention_removed_was_sent_and_never_processed(kafka):
-    """The administrator's client is nobody's business of ours."""
     with Untraced():
         alone = trimmed(kafka, kafka.create_topic("peer-orders-trimmed-alone"))
     topic = kafka.create_topic("peer-orders-trimmed")

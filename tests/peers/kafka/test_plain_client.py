@@ -17,7 +17,6 @@ def producer(kafka):
 
 
 def _report_of(producer, topic, value, **more):
-    """Send one message and return its delivery report."""
     reports = []
     producer.produce(topic, value, on_delivery=lambda error, message: reports.append((error, message)), **more)
     assert producer.flush(30) == 0
@@ -25,7 +24,6 @@ def _report_of(producer, topic, value, **more):
 
 
 def test_headers_come_back_as_they_went(kafka, producer):
-    """Order, repeated names, an absent value and an empty one survive the broker."""
     topic = kafka.create_topic("peer-headers")
     headers = [("a", b"1"), ("a", b"2"), ("none", None), ("empty", b""), ("binary", b"\x00\xff")]
     error, _ = _report_of(producer, topic, b"x", key="钥匙", headers=headers)
@@ -54,6 +52,5 @@ def test_a_value_above_the_topic_s_limit_fails_in_the_report(kafka, producer):
 
 
 def test_a_value_above_the_client_s_limit_fails_in_the_call(producer):
-    """The client refuses it before anything is sent."""
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         producer.produce("peer-any", b"x" * 2_000_000)

@@ -73,7 +73,6 @@ def test_exactly_the_messages_of_a_range_are_found(kafka, topic, begin_ms, first
 
 
 def test_a_message_whose_timestamp_is_out_of_order_is_found(kafka, begin_ms):
-    """Writers' clocks differ: within the margin, order on the topic does not matter."""
     name = kafka.create_topic(f"peer-query-{next(_numbers)}")
     producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for number, late_ms in enumerate((0, MARGIN_MS - 1_000, 500)):
@@ -85,7 +84,6 @@ def test_a_message_whose_timestamp_is_out_of_order_is_found(kafka, begin_ms):
 
 
 def test_a_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
-    """Markers take offsets and are no messages; what was aborted is not seen."""
     name = kafka.create_topic(f"peer-query-{next(_numbers)}")
     producer = OwnProducer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0},

@@ -64,7 +64,6 @@ EXPLICIT = {"share.acknowledgement.mode": "explicit"}
 
 
 def _poll(consumer):
-    """Return the next batch; a share group gives its first one a few seconds after it was joined."""
     deadline = monotonic() + PATIENCE_SECONDS
     while monotonic() < deadline:
         batch = consumer.poll(1)
@@ -79,7 +78,6 @@ def _told(span):
 
 
 def test_a_released_message_comes_again_and_counts(group_of, spans):
-    """Three deliveries are three process spans with 0, 1 and 2 retries: two that failed and the one that did it."""
     consumer = group_of("peer-share-released", [b"x"], **EXPLICIT)
     sent = spans.take("send peer-share-released")
     for ack_type in (RELEASE, RELEASE, ACCEPT):
@@ -98,7 +96,6 @@ def test_a_released_message_comes_again_and_counts(group_of, spans):
 
 
 def test_a_rejected_message_never_comes_again(group_of, spans):
-    """REJECT failed as RELEASE did; each message in a block of its own, each commit a settle span."""
     consumer = group_of("peer-share-rejected", [b"good", b"bad"], **EXPLICIT)
     heard = []
     consumer.set_acknowledgement_commit_callback(lambda offsets, problem: heard.append((offsets, problem)))
@@ -119,7 +116,6 @@ def test_a_rejected_message_never_comes_again(group_of, spans):
 
 
 def test_without_acknowledgements_the_next_poll_accepts(group_of, spans):
-    """Implicit mode, the client's default: one delivery, a success, and nothing comes again."""
     consumer = group_of("peer-share-implicit", [b"x"])
     _poll(consumer)
     assert len(consumer.poll(2)) == 0
@@ -128,7 +124,6 @@ def test_without_acknowledgements_the_next_poll_accepts(group_of, spans):
 
 
 def test_a_message_nobody_acknowledged_is_returnnull_and_comes_again(kafka, group_of, spans):
-    """Closed with a message in hand: the broker gives it to the next member, as a second delivery."""
     consumer = group_of("peer-share-left", [b"x"], **EXPLICIT)
     _poll(consumer)
     consumer.close()

@@ -70,7 +70,6 @@ def by_client(address):
 
 
 def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offsets(address):
-    """The markers of transactions and the aborted message are offsets without a message."""
     ranges = topic_ranges(address, {})
     assert [(one.first, one.end) for one in ranges] == [(2, 6), (0, 4)]
     rows = by_client(address)
@@ -79,7 +78,6 @@ def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offse
 
 
 def test_a_topic_that_is_not_there_is_one_line(kafka):
-    """Nothing is created by asking."""
     with pytest.raises(PeerError, match=r"/no-such-topic cannot be read: .*check the topic's name"):
         topic_ranges(TopicAddress(kafka.bootstrap_servers, "no-such-topic"), {})
 

@@ -46,7 +46,6 @@ def _producer(kafka):
 
 
 def _consume_one(kafka, topic):
-    """Process one message of ``topic`` in the group and return it."""
     settings = {"group.id": GROUP, "auto.offset.reset": "earliest", "bootstrap.servers": kafka.bootstrap_servers}
     consumer = confluent_kafka.Consumer(settings)
     consumer.subscribe([topic])
@@ -59,7 +58,6 @@ def _consume_one(kafka, topic):
 
 
 def test_a_message_s_spans_agree_with_what_the_broker_did(kafka, provider, spans):
-    """The send span has the offset of the report; the process span names the same message and the same trace."""
     topic = kafka.create_topic("traced-orders", partitions=2)
     reports = []
     producer = _producer(kafka)
@@ -85,7 +83,6 @@ def test_a_message_s_spans_agree_with_what_the_broker_did(kafka, provider, spans
 
 
 def test_sends_that_a_real_broker_refuses_are_recorded_with_its_own_word(kafka, provider, spans):
-    """One fails in the report, one in the call; both have a failed span, and the exception is the client's own."""
     topic = kafka.create_topic("traced-small", max_message_bytes="1000")
     producer = _producer(kafka)
     producer.produce(topic, b"x" * 5000)
@@ -98,7 +95,6 @@ def test_sends_that_a_real_broker_refuses_are_recorded_with_its_own_word(kafka, 
 
 
 def test_a_send_to_an_unknown_topic_is_recorded_as_failed(kafka, provider, spans):
-    """Nothing is created on the way."""
     producer = _producer(kafka)
     producer.produce("traced-nowhere", b"x")
     producer.flush(30)
@@ -108,7 +104,6 @@ def test_a_send_to_an_unknown_topic_is_recorded_as_failed(kafka, provider, spans
 
 
 def test_records_on_a_real_trace_topic_are_forwarded_and_say_what_happened(kafka, provider, tmp_path):
-    """Instrumented send and process → native exporter → trace topic → landing → decoder."""
     trace_topic = kafka.create_topic("PEER_TRACE_TOPIC", partitions=2)
     exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=trace_topic)
     processor = MqTraceSpanProcessor(exporter)
@@ -140,7 +135,6 @@ def test_records_on_a_real_trace_topic_are_forwarded_and_say_what_happened(kafka
 
 
 def test_a_missing_trace_topic_is_one_warning_and_never_an_exception(kafka, provider, caplog):
-    """The application's own message is delivered all the same, and the lost record is counted as failed."""
     exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic="PEER_NO_TRACE_TOPIC")
     processor = MqTraceSpanProcessor(exporter)
     provider.add_span_processor(processor)
@@ -156,7 +150,6 @@ def test_a_missing_trace_topic_is_one_warning_and_never_an_exception(kafka, prov
 
 
 def _decoded(landing):
-    """Every context and every bad record of a landing."""
     lines = [
         line for part in landing.glob("native/date=*/part-*.jsonl") for line in part.read_text("utf-8").splitlines()
     ]

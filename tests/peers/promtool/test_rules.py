@@ -41,14 +41,12 @@ def _unit_tests(rules):
 
 
 def test_promtool_accepts_the_rules(promtool):
-    """Every expression parses, and no lint is raised."""
     done = _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
 def test_each_alert_fires_when_it_should_and_is_silent_before(promtool, tmp_path):
-    """By promtool's unit tests; each alert has a case of both kinds."""
     document = _unit_tests(RULES)
     cases = [case for test in document["tests"] for case in test["alert_rule_test"]]
     names = {alert.name for alert in ALERTS}
@@ -61,7 +59,6 @@ def test_each_alert_fires_when_it_should_and_is_silent_before(promtool, tmp_path
 
 
 def test_a_wrong_threshold_would_be_found(promtool, tmp_path):
-    """The unit tests can fail."""
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES.read_text(encoding="utf-8").replace("> 0.8", "> 0.9"), encoding="utf-8")
     path = tmp_path / "alerts_test.yaml"
@@ -85,5 +82,4 @@ def test_promtool_accepts_the_metrics_of_a_run(promtool, tmp_path):
 
 
 def test_promtool_refuses_metrics_that_are_none(promtool):
-    """The check above can fail."""
     assert _run(promtool, "check", "metrics", text='a{b="c" 3\n').returncode != 0

@@ -50,7 +50,6 @@ class RocketMq:
     _preload: Path = Path()
 
     def __enter__(self) -> Self:
-        """Start them, each when the one before answers."""
         self._jars = jars_of(HERE / "server.xml", "RocketMQ")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._preload = self._loopback_only()
@@ -83,7 +82,6 @@ class RocketMq:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the processes we started, by their own handles: politely, then not; nobody needs their files any more."""
         for process in reversed(self._running.values()):
             process.terminate()
         for process in self._running.values():
@@ -149,7 +147,6 @@ class RocketMq:
         (self.directory / name).write_text(text, encoding="utf-8")
 
     def _loopback_only(self) -> Path:
-        """Compile what keeps every port of the servers on 127.0.0.1; without a compiler they are not started."""
         compiler = shutil.which("cc")
         if compiler is None:
             raise PeerUnavailableError("no C compiler (cc) to keep RocketMQ's ports on 127.0.0.1 with")

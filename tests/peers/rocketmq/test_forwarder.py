@@ -17,7 +17,6 @@ KILLS, SEED = 20, 2
 
 
 def test_kill_9_at_any_moment_loses_nothing(rocketmq_server, tmp_path, capsys):
-    """Twenty times; every span arrives, and whatever arrives again says the same under the same ids."""
     topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
     chance = random.Random(SEED)
     with RemotingClient(rocketmq_server.name_server) as client:

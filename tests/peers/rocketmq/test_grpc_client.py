@@ -111,7 +111,6 @@ def topic_of(rocketmq_server):
 def test_a_message_s_spans_agree_with_what_the_broker_stored(
     instrument, started, topic_of, receive_from, spans, rocketmq_server
 ):
-    """Ids, tag, keys, hosts, the trace; the application's own property comes through untouched."""
     instrument()
     topic = topic_of()
     mine = _message(topic, tag="paid", keys="order-1")
@@ -141,7 +140,6 @@ def test_a_message_s_spans_agree_with_what_the_broker_stored(
 
 
 def test_an_asynchronous_fifo_message_keeps_its_group(instrument, started, topic_of, receive_from, spans):
-    """The group comes back with the message."""
     instrument()
     topic = topic_of("FIFO")
     producer = started(rocketmq.Producer, [topic])
@@ -161,7 +159,6 @@ def test_an_asynchronous_fifo_message_keeps_its_group(instrument, started, topic
 
 
 def test_a_delayed_message_may_be_recalled_once(instrument, started, topic_of, spans):
-    """The broker's word for the second try is the span's."""
     instrument()
     topic = topic_of("DELAY")
     producer = started(rocketmq.Producer, [topic])
@@ -178,7 +175,6 @@ def test_a_delayed_message_may_be_recalled_once(instrument, started, topic_of, s
 def test_transactions_end_by_the_application_or_when_the_broker_asks(
     instrument, started, topic_of, receive_from, spans
 ):
-    """One is committed and delivered; of the other the broker asks, and the checker takes it back."""
     instrument()
     topic = topic_of("TRANSACTION")
     asked = SimpleQueue()
@@ -218,7 +214,6 @@ def test_transactions_end_by_the_application_or_when_the_broker_asks(
 
 
 def test_a_message_that_was_not_acknowledged_comes_again(instrument, started, topic_of, receive_from, spans):
-    """First nobody said anything, then it was acknowledged: attempts one and two."""
     instrument()
     topic = topic_of()
     started(rocketmq.Producer, [topic]).send(_message(topic))
@@ -234,7 +229,6 @@ def test_a_message_that_was_not_acknowledged_comes_again(instrument, started, to
 
 
 def test_a_push_consumer_tries_again_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
-    """The listener fails, raises, then succeeds; the client settles each by itself."""
     instrument(settle_spans=True)
     topic = topic_of()
     calls = SimpleQueue()
@@ -306,7 +300,6 @@ def test_the_broker_refuses_what_it_keeps_to_itself(started, rocketmq_server, to
 
 
 def test_ten_times_on_and_off_the_last_message_goes_out_bare(instrument, started, topic_of, receive_from, spans):
-    """Each time on, one span and one trace header; off, none."""
     topic = topic_of()
     producer = started(rocketmq.Producer, [topic])
     for _ in range(10):

@@ -55,13 +55,11 @@ def _consumed(sent, **changes):
 
 
 def _printed(rocketmq_server, sent, *arguments):
-    """What mqadmin says of one message: type, group, host, cost and status of each line."""
     output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", sent.beans[0].msg_id, *arguments)
     return [(kind, group, host, int(cost), status) for kind, group, host, _, cost, status in _LINE.findall(output)]
 
 
 def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, export):
-    """Producer group, cost and status; every attempt of every group, a failed one as failed."""
     sent = _sent(cost_ms=7, group_name="order-producers")
     failed = {"success": False, "context_code": ContextCode.EXCEPTION}
     export(
@@ -80,7 +78,6 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
 
 
 def test_mqadmin_says_that_a_send_failed(rocketmq_server, export):
-    """The broker's refusal is in the record."""
     sent = _sent(success=False)
     export(sent)
     assert [line[-1] for line in _printed(rocketmq_server, sent)] == ["failed"]
@@ -172,7 +169,6 @@ def _received(consumer):
 
 
 def _found(rocketmq_server, topic, msg_id):
-    """The trace messages that the broker's index finds, which follows the store."""
     pause = Event()
     for _ in range(_PATIENCE_SECONDS * 10):
         found = list(find_by_key(rocketmq_server.name_server, topic, msg_id))

@@ -56,7 +56,6 @@ def _search(rocketmq_server, topic, msg_id, **options):
 
 
 def test_the_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
-    """As soon as the broker has indexed it."""
     pause = Event()
     for _ in range(_PATIENCE_SECONDS * 10):
         stories = _search(rocketmq_server, topic, sent).stories
@@ -67,7 +66,6 @@ def test_the_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
 
 
 def test_a_scan_finds_it_at_once_and_keeps_to_its_range(rocketmq_server, topic, sent):
-    """Without the index; before and after the range there is nothing."""
     now_ms = int(time() * 1000)
     minute_ms = 60_000
     around = _search(

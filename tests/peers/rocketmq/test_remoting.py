@@ -68,7 +68,6 @@ def test_what_was_sent_is_drained_once_and_goes_on_where_it_was_committed(rocket
 
 
 def test_a_broker_restarted_in_between_costs_nothing(rocketmq_server, client, topic):
-    """Messages, committed offsets and our open clients outlive it."""
     _send(client, topic, b"before")
     with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
         [before] = _drained(source)
@@ -83,7 +82,6 @@ def test_a_broker_restarted_in_between_costs_nothing(rocketmq_server, client, to
 
 
 def test_a_broker_killed_while_an_exporter_is_busy_loses_no_record(rocketmq_server, topic):
-    """What is exported while it is away waits for it; a name server has forgotten the topic by then."""
     exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
     processor, trace = traced(exporter, background=True, max_export_batch_size=1, export_timeout_millis=120_000)
     for number in range(60):
@@ -112,7 +110,6 @@ def test_what_java_s_client_sent_is_read(rocketmq_server, client, topic):
 
 
 def test_offsets_are_found_by_time(rocketmq_server, client, topic):
-    """The first offset at or after the store time of a message is that message's."""
     [sent] = _send(client, topic, b"one")
     with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
         [landed] = _drained(source)
@@ -122,7 +119,6 @@ def test_offsets_are_found_by_time(rocketmq_server, client, topic):
 
 
 def test_a_broker_makes_a_group_at_its_first_pull_not_at_a_commit(client, topic):
-    """Why a source pulls once more when its commit is refused for want of the group."""
     queue = client.route(topic).readable[0]
     assert client.committed([queue], "peer-fresh-group") == {queue: None}
     with pytest.raises(RefusedError) as refused:
@@ -134,13 +130,11 @@ def test_a_broker_makes_a_group_at_its_first_pull_not_at_a_commit(client, topic)
 
 
 def test_a_name_server_that_is_away_is_passed_over(rocketmq_server, topic):
-    """As long as one of the list answers."""
     with RemotingClient(f"127.0.0.1:1;{rocketmq_server.name_server}") as client:
         assert len(client.route(topic).readable) == 4
 
 
 def test_a_topic_that_is_not_there_is_named_with_the_mend(rocketmq_server, client):
-    """By reader and writer alike."""
     with pytest.raises(RefusedError, match=r"no-such-topic.*TOPIC_NOT_EXIST.*create the topic"):
         client.writable("no-such-topic")
     source = RemotingTraceSource(rocketmq_server.name_server, "no-such-topic")
@@ -180,7 +174,6 @@ def guarded(rocketmq_server, tmp_path_factory):
 
 
 def test_a_broker_with_access_control_takes_what_we_sign(guarded):
-    """Exporter, source, index and administration; the signature covers fields and body."""
     exporter = NativeRocketMqSpanExporter(namesrv=guarded.name_server, **_ACCESS)
     processor, trace = traced(exporter)
     for number in range(100):
@@ -197,7 +190,6 @@ def test_a_broker_with_access_control_takes_what_we_sign(guarded):
 
 @pytest.mark.parametrize("access", [{}, {**_ACCESS, "secret_key": "wrong"}], ids=["unsigned", "wrong secret"])
 def test_a_broker_with_access_control_refuses_others_in_one_line(guarded, access):
-    """The error names broker and question, and no secret."""
     source = RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **access)
     with source, pytest.raises(RefusedError) as refused:
         list(source.drain())
@@ -206,7 +198,6 @@ def test_a_broker_with_access_control_refuses_others_in_one_line(guarded, access
 
 
 def test_found_by_key_are_the_messages_with_that_key_only(rocketmq_server, client, topic):
-    """A part of a key is none."""
     _send(client, topic, b"mine", KEYS="order-1 order-2")
     _send(client, topic, b"yours", KEYS="order-3")
     found, pause = [], Event()

@@ -28,8 +28,6 @@ _CALLS = ("produce", "poll", "consume")
 
 
 class _Measure(NamedTuple):
-    """A variant, which of the two times, and the most it may be of the incumbent's: for produce, poll and consume."""
-
     what: str
     ours: Variant
     part: int

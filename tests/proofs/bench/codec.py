@@ -182,7 +182,6 @@ def _in_turns(
 
 
 def _speed(one: _Contender, records: int, repeats: int) -> float:
-    """Return records a second of this process's CPU time: another process on the machine must not count."""
     began = time.process_time_ns()
     done = [one.act() for _ in range(repeats)]
     took_ns = time.process_time_ns() - began

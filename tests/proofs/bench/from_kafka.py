@@ -102,7 +102,6 @@ def _topics(messages: int) -> Iterator[dict[str, Callable[[], float]]]:
 
 
 def _alone(bodies: Sequence[LandedMessage], messages: int) -> float:
-    """Return how many records this thread decodes, pairs and writes in a second of CPU time."""
     return RECORDS_EACH * messages / cpu_us(lambda: forwarded(bodies, Nowhere(), SPANS_EACH * messages)) * 1e6
 
 
@@ -141,6 +140,5 @@ def _raise(error: object, _message: object) -> None:
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of every child that has ended; the broker and the receiver go on."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -29,7 +29,6 @@ _SIDES: Final = ("native", "otlp")
 
 
 def _options(day: Path, out: Path, engine: str) -> ReconcileOptions:
-    """Return what the command line makes of the options that the run from raw files has."""
     sides = {side: (str(day / side),) for side in _SIDES}
     where = {"master": MASTER, "driver_memory": MEMORY} if engine == "spark" else {}
     return ReconcileOptions(**sides, **where, engine=engine, out=out, history=out / "history", grace_ms=0)

@@ -69,7 +69,6 @@ def _run(messages: int) -> dict[str, Any]:
 
 
 def _profile(cost: dict[str, Any]) -> list[Row]:
-    """Return what the JVM of a run spent its time on a processor on."""
     java = max(_of(cost, "JVM"), key=lambda used: used["processor_seconds"])
     work = java["work_seconds"]
     assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
@@ -82,19 +81,16 @@ def _profile(cost: dict[str, Any]) -> list[Row]:
 
 
 def _us_an_event(cost: dict[str, Any]) -> float:
-    """Return the microseconds of wall time that an event took of all that came after Spark's start."""
     _start, *others = cost["stages_seconds"].values()
     return sum(others) * 1e6 / (2 * int(cost["messages"]))
 
 
 def _most_mib(small: dict[str, Any], large: dict[str, Any], part: str) -> tuple[float, float]:
-    """Return the most that one process of a part held, of the larger and of the smaller run."""
     of_large, of_small = (max(used["most_resident_mib"] for used in _of(cost, part)) for cost in (large, small))
     return of_large, of_small
 
 
 def _of(cost: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    """Return what each process of a part used."""
     found = [used for name, used in cost["processes"].items() if name.startswith(part)]
     assert found, f"no {part} was seen"
     return found

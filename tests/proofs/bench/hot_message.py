@@ -104,7 +104,6 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, half: str, deliveries: int) -> str:
-    """Write one record of each delivery: the native ones before and after it, and its span, the first of which is lost."""
     with parquet.ParquetWriter(path, NORMALISED) as writer:
         for first in range(half == "span", deliveries, _ROWS):
             numbers = np.arange(first, min(first + _ROWS, deliveries))

@@ -59,7 +59,6 @@ def _imported_ms(statement: str) -> float:
 
 
 def _started_ms(code: str, word: str) -> float:
-    """Return the milliseconds of a whole process, which must say ``word``."""
     began = time.perf_counter_ns()
     text = _answered(code)
     took_ns = time.perf_counter_ns() - began

@@ -176,7 +176,6 @@ def _as_protobuf(lines: Path, target: Path) -> int:
 
 
 def _message(export: dict[str, Any]) -> tuple[Any, int]:
-    """Return an export of OTLP/JSON as a message of OTLP, and how many spans it holds."""
     from google.protobuf.json_format import ParseDict  # noqa: PLC0415 - as above
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
 

@@ -58,8 +58,6 @@ _CONTENDERS: dict[str, _Make] = {"ours": _ours, "theirs": _theirs}
 
 
 class _Null(SpanExporter):
-    """Counts what it is given and keeps nothing."""
-
     def __init__(self) -> None:
         self.spans = 0
 
@@ -107,7 +105,6 @@ def measured(effort: Effort) -> list[Row]:
 
 
 def _ended(count: int) -> list[ReadableSpan]:
-    """Return spans as an SDK hands them over, sampled and with ten attributes."""
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("bench")
     spans = [tracer.start_span("send orders", attributes=_ATTRIBUTES) for _ in range(count)]
     for span in spans:
@@ -155,7 +152,6 @@ def _throughput(make: _Make, spans: list[ReadableSpan], *, threads: int) -> floa
 
 
 def _offered(processor: SpanProcessor, spans: Sequence[ReadableSpan]) -> int:
-    """Offer every span and return the nanoseconds of CPU time that this thread spent on it."""
     on_end, began = processor.on_end, time.thread_time_ns()
     for span in spans:
         on_end(span)

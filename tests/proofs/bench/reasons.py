@@ -38,7 +38,6 @@ def _ratio(row: Row) -> str:
 
 
 def _of_the_day(row: Row, measured: Measured) -> str:
-    """Say how fast the machine was, where the bound is of seconds."""
     unit = "" if row.target is None else row.target.unit
     took = _figure(measured, "steps", steps.SPAN)
     if unit not in _OF_SECONDS or took is None:
@@ -51,8 +50,6 @@ def _figure(measured: Measured, section: str, measure: str) -> float | None:
 
 
 def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], str]:
-    """Say what of our figure is spent in ``parts``, which were measured in ``section``."""
-
     def told(row: Row, measured: Measured) -> str:
         known = {part: figure for part in parts if (figure := _figure(measured, section, part)) is not None}
         listed = "; ".join(f"{part}: {written(figure)}" for part, figure in known.items())

@@ -101,7 +101,6 @@ def _from_raw(engine: str, root: Path, truth: dict[str, int], jobs: dict[str, in
 
 
 def _from_parquet(engine: str, root: Path, truth: dict[str, int], jobs: dict[str, int]) -> float:
-    """Return the seconds of a process that begins where both sides are read."""
     del jobs  # those of a run from raw files are the ones with a target
     out = _emptied(root / "parsed")
     out.mkdir()

@@ -86,11 +86,6 @@ def _watched() -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def _processes() -> dict[str, dict[str, Any]]:
-    """Return the most memory that this process, the JVM it started and Python's workers ever held, and their processor time.
-
-    Each under its part, of ``_PARTS``, and its number. ``work_seconds``: what those threads of a JVM used that are still
-    there, by their kind of work.
-    """
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
     generation, found = {os.getpid()}, dict[str, dict[str, Any]]()
     for part in _PARTS:
@@ -115,7 +110,6 @@ def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:
 
 
 def _on_a_processor(entry: Path) -> tuple[str, float]:
-    """Return the name in a directory of ``/proc``, of which Linux keeps 15 characters, and the seconds on a processor."""
     try:
         text = (entry / "stat").read_text()
     except OSError:  # gone meanwhile

@@ -106,7 +106,6 @@ def measured(effort: Effort) -> list[Row]:
 
 
 def _timed_us(act: Callable[[], _Result], is_done: Callable[[_Result], bool], calls: int) -> float:
-    """Return µs a call; fail when any call left what is not a thing done."""
     began = time.thread_time_ns()
     results = [act() for _ in range(calls)]
     took_ns = time.thread_time_ns() - began

@@ -21,12 +21,10 @@ def _figures(*rows, name="processor", effort=None):
 
 
 def test_the_page_is_made_of_the_figures_kept_beside_it():
-    """`make performance` fixes it."""
     assert PAGE.read_text(encoding="utf-8") == page(record.read(KEPT)), "run: make performance"
 
 
 def test_every_kept_section_is_one_that_can_be_measured_again():
-    """A figure nobody can repeat has no place on the page."""
     assert set(record.read(KEPT)) <= set(SECTIONS)
 
 
@@ -50,12 +48,10 @@ def test_every_section_has_a_module(name):
     ],
 )
 def test_a_target_is_met_by_the_ratio_or_by_our_own_figure(ours, theirs, target, met):
-    """By the ratio where the target is one; nothing is met that was not wanted, or has no anchor."""
     assert Row("m", "a", ours, theirs, "u", target).met is met
 
 
 def test_a_file_cannot_say_met_of_a_figure_that_is_not():
-    """What is read back is judged anew."""
     figures = _figures(Row("`on_end` with room", "a", 3.0, 2.0, "µs", Target("≤", 1.0)))
     figures["processor"]["rows"][0] |= {"met": True, "ratio": 0.1}
     (row,) = rows_of(figures["processor"])
@@ -72,7 +68,6 @@ def test_what_is_missed_is_explained_and_what_is_met_is_not():
 
 
 def test_a_missed_target_without_a_known_reason_is_told_all_the_same():
-    """With its figures."""
     assert "3.00 x, wanted ≤ 1 x" in page(_figures(Row("something new", "a", 3.0, 1.0, "µs", Target("≤", 1.0))))
 
 
@@ -86,7 +81,6 @@ def test_a_bound_of_seconds_is_told_with_how_fast_the_machine_was():
 
 
 def test_a_quick_run_is_not_taken_for_a_measurement():
-    """The page warns of it, and counts none of its targets."""
     row = Row("m", "a", 1.0, 2.0, "µs", Target("≤", 1.0))
     quick, earnest = page(_figures(row, effort=Effort(2, 0.05))), page(_figures(row))
     assert "hardly any work" in quick
@@ -104,18 +98,15 @@ def test_an_anchor_that_noise_left_nothing_of_proves_nothing():
 
 
 def test_a_figure_of_ours_that_noise_left_nothing_of_proves_nothing():
-    """Tracing gives back no time."""
     row = beside("m", "a", [-1.0, -1.0, 3.0], [2.0, 4.0, 1.0], "µs", Target("≤", 0.5))
     assert (row.ratio, row.met) == (None, None)
 
 
 def test_a_section_that_was_not_measured_is_named():
-    """With the command that does it."""
     assert "Not measured yet: `make bench ARGS='--only reconcile'`." in page({})
 
 
 def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_path):
-    """Through the file and back."""
     old = {**_figures(Row("m", "a", 1.0, 2.0, "µs"), name="growth"), **_figures(Row("m", "a", 1.0, 2.0, "µs"))}
     old["growth"]["measured_at"] = "2026-01-01 00:00 UTC"
     record.write(tmp_path / "bench.json", old)
@@ -127,7 +118,6 @@ def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_p
 
 
 def test_the_page_keeps_what_was_not_measured_again():
-    """Nor does a quick look, or a smaller day, replace figures that took more work."""
     row = Row("m", "a", 1.0, 2.0, "µs")
     kept = _figures(row, name="growth", effort=Effort(messages=500_000)) | _figures(row)
     quick = record.with_section({}, "growth", [row], Effort(share=0.05, messages=500_000))
@@ -142,7 +132,6 @@ def test_the_page_keeps_what_was_not_measured_again():
 
 
 def test_a_section_says_what_it_was_measured_with():
-    """Rounds, messages where it reads any, and the commit."""
     row, effort = Row("m", "a", 1.0, 2.0, "µs"), Effort(1, messages=7_000)
     told = page(record.with_section({}, "reconcile", [row], SECTIONS["reconcile"].fitting(effort), "abc1234"))
     assert "at commit `abc1234`, 1 round of 7,000 messages (`--messages 7000`), on " in told
@@ -151,13 +140,11 @@ def test_a_section_says_what_it_was_measured_with():
 
 
 def test_figures_of_an_earlier_form_are_not_mixed_in(tmp_path):
-    """There is nothing to take from them."""
     (tmp_path / "bench.json").write_text('{"steps": []}')
     assert record.read(tmp_path / "bench.json") == record.read(tmp_path / "none.json") == {}
 
 
 def test_the_machine_is_described_and_not_named():
-    """No host, no user, no folder."""
     told = str(record.machine())
     assert str(Path.home()) not in told
     assert str(ROOT) not in told
@@ -172,7 +159,6 @@ def test_contenders_take_turns_and_every_round_begins_with_another():
 
 
 def test_medians_count_and_the_rounds_are_told():
-    """One busy round moves neither side's figure."""
     row = beside("m", "a", [1.0, 2.0, 90.0], [2.0, 2.0, 2.0], "µs")
     assert (row.ours, row.theirs, row.low, row.ratio, row.high) == (2.0, 2.0, 0.5, 1.0, 45.0)
 

@@ -94,7 +94,6 @@ class _Day:
                 file.write(f"{_HEAD}{','.join(self._spans(range(start, start + PER_LINE)))}]}}]}}]}}\n")
 
     def _body(self, numbers: range) -> bytes:
-        """Return a trace message: the sends of some messages, then their deliveries."""
         sends = (self._send(number) for number in numbers if number % EVERY != LOST_SEND_RECORD)
         deliveries = (self._delivery(number) for number in numbers if not self._loses(number, LOST_DELIVERY_RECORD))
         return "".join((*sends, *deliveries)).encode()

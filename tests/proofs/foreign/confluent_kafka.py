@@ -156,7 +156,6 @@ def _environment(mode: str, lines: Path, done: Path) -> dict[str, str]:
 
 
 def _watch(process: subprocess.Popen[bytes], lines: Path, hang_s: float, until: float) -> None:
-    """Wait for the process; kill it ``until`` then, or when it has begun to write and not gone on for ``hang_s`` s."""
     written, since = 0, time.monotonic()
     while process.poll() is None:
         if (now_written := lines.stat().st_size) != written or not written:
@@ -196,7 +195,6 @@ def broken(bare: Outcome, under: Outcome) -> list[str]:
 
 
 def _confirmed(checkout: Path, mode: str, suspects: Sequence[str], *, hang_s: float, until: float) -> list[str]:
-    """Return those of ``suspects`` that fail alone, too: this machine may just have been busy."""
     if not suspects:
         return []
     again = run_mode(checkout, mode, suspects, hang_s=hang_s, until=until)

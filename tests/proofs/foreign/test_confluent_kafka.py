@@ -58,7 +58,6 @@ def checkout(tmp_path):
 
 
 def test_what_tracing_breaks_is_found_and_nothing_else(checkout, capsys):
-    """Two tests fail without any tracing and are nobody's fault; one that dies does not cost those after it."""
     modes = ["early", "late", "records-early", "records-late"]
     assert main([str(checkout), *(word for mode in modes for word in ("--mode", mode))]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -98,6 +97,5 @@ def test_fewer_spans_late_than_early_are_wrong():
 
 
 def test_a_folder_that_is_no_checkout_is_told(tmp_path, capsys):
-    """One line, exit code 2."""
     assert main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("foreign suite: error: ")

@@ -46,7 +46,6 @@ def _suite(directory):
 
 
 def test_the_sdks_own_tests_pass_with_our_processor_in_its_place(tmp_path):
-    """All that apply; the rest is skipped by name."""
     suite = _suite(tmp_path)
     arguments = ["-p", "batch_processor_shim", "-p", "no:randomly", "-p", "no:cacheprovider", "-q", "-rs"]
     done = subprocess.run(

@@ -14,7 +14,6 @@ GOOD = b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x02"
 
 
 def test_every_seed_keeps_the_laws():
-    """All vectors and all recorded bodies, in five charsets and parts."""
     assert sum(len(laws.hold_for(seed).contexts) for seed in seeds()) > 1_500
 
 
@@ -27,7 +26,6 @@ def test_every_seed_keeps_the_laws():
     ],
 )
 def test_a_body_with_a_gap_breaks_the_law(broken):
-    """A record lost, or numbered past another, does not go unseen."""
     whole = decode_body(GOOD * 2)
     laws.every_piece_is_accounted_for(whole)
     with pytest.raises(AssertionError):
@@ -35,7 +33,6 @@ def test_a_body_with_a_gap_breaks_the_law(broken):
 
 
 def test_a_stream_that_says_something_else_breaks_the_law():
-    """Read under another map or one record short."""
     body = GOOD * 3
     laws.parts_say_what_the_whole_says(body, decode_body(body), "utf-8", "a", part_bytes=7)
     with pytest.raises(AssertionError):

@@ -128,7 +128,6 @@ class _Calls:
         return poll
 
     def _looking(self) -> Callable[[int], None]:
-        """As an application does whose log lines carry the trace id."""
         consumer = self._consumer()
 
         def look(messages: int) -> None:
@@ -167,8 +166,6 @@ class _Calls:
 
 
 class _Closing:
-    """A producer with the ``close`` of a consumer."""
-
     def __init__(self, producer: Any) -> None:
         self.producer = producer
 
@@ -195,7 +192,6 @@ def _latencies_us(client: _Closing, topic: str, messages: int) -> tuple[float, f
 
 
 def _objects_held(client: _Closing, topic: str, messages: int) -> tuple[float, float]:
-    """Return the objects that the garbage collector tracks for a send in flight, and the memory blocks it holds."""
     producer = client.producer
     gc.collect()
     objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
@@ -251,7 +247,6 @@ def main(subject: str, mode: str, servers: str, topic: str, messages: str, endpo
 
 
 def _records(landing: Path) -> Counter[str]:
-    """Count the native records that were written, by type."""
     bodies = (base64.b64decode(line["body_base64"]) for line in landed_lines(landing))
     return Counter(trace_ctx.trace_type.value for body in bodies for trace_ctx in decode_body(body).contexts)
 

@@ -134,7 +134,6 @@ class _Contender:
 
 
 def _audit(variant: Variant, servers: str, topic: str, sent: int) -> None:
-    """Fail unless every message carries a trace of its own, sampled or not as it should be."""
     traces = [_trace(message) for message in _read_back(servers, topic)]
     assert len(traces) == sent, f"{variant}: {len(traces)} messages"
     if variant == BARE:
@@ -161,6 +160,5 @@ def _read_back(servers: str, topic: str) -> list[confluent_kafka.Message]:
 
 
 def _trace(message: confluent_kafka.Message) -> SpanContext:
-    """Return the trace that a message carries; an invalid one where it carries none."""
     carrier = {name: value.decode() for name, value in message.headers() or ()}
     return get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()

@@ -87,7 +87,6 @@ def _looked(subject: Subject, servers: str, name: str) -> Seen:
 
 
 def _report(target: int, seen: Seen) -> None:
-    """Write the report and leave at once: nothing of the child's may run on, no handler at exit, no thread."""
     with os.fdopen(target, "w", encoding="utf-8") as out:
         out.write(json.dumps({"yes": seen.yes, "evidence": seen.evidence}))
     sys.stderr.flush()

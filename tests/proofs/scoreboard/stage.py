@@ -157,8 +157,6 @@ class Stage:
 
 
 class _Listening(logging.Handler):
-    """Keeps what is logged as an error: a tracing library's complaints land in the application's log."""
-
     def __init__(self, heard: list[str]) -> None:
         super().__init__(logging.ERROR)
         self._heard = heard

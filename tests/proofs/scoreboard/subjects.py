@@ -13,7 +13,6 @@ __all__ = ["INCUMBENT", "OURS", "SUBJECTS", "Subject"]
 
 
 def _no_block(_message: object) -> AbstractContextManager[None]:
-    """The incumbent has no way to say that a message is being handled: the code simply runs."""
     return nullcontext()
 
 

@@ -95,7 +95,6 @@ def test_cost_row_fails_where_one_call_misses_the_mark():
 
 
 def test_a_page_can_be_read_back():
-    """Verdicts and evidence stand in their own cells, whatever the evidence contains."""
     theirs, ours = Seen("partly", "1 | 2"), Seen(True, "line\nline")
     every = [*PROBES, *(row.number for row in ROWS if row.probe is None)]
     text = page({"incumbent": dict.fromkeys(every, theirs), "ours": dict.fromkeys(every, ours)})
@@ -104,7 +103,6 @@ def test_a_page_can_be_read_back():
 
 
 def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
-    """What an instrumentation raises into the user's code is evidence; a crash is not the end of the scoreboard."""
     from tests.proofs.scoreboard import runner  # noqa: PLC0415 - its table is changed
 
     monkeypatch.setitem(runner.PROBES, "raises", lambda _: 1 / 0)
@@ -116,6 +114,5 @@ def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
 
 
 def test_the_rows_are_the_findings_and_the_features():
-    """Seventeen findings, thirty-nine features, each numbered once."""
     numbers = [row.number for row in ROWS]
     assert numbers == [f"F{n}" for n in range(1, 18)] + [f"T{n}" for n in range(1, 40)]

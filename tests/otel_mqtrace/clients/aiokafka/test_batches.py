@@ -22,7 +22,6 @@ def _filled(producer, *messages):
 
 
 async def _read(kafka, topic, count):
-    """Return (value, names of headers) of the first ``count`` records, untraced."""
     with suppress_instrumentation():
         consumer = await consumer_of(kafka, topic)
         records = [await consumer.getone() for _ in range(count)]
@@ -31,7 +30,6 @@ async def _read(kafka, topic, count):
 
 
 def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill, kafka, topic):
-    """By default nothing is written into the batch: offsets count up from the one the broker answers with."""
     fill(topic, {"value": b"before"})
     instrument()
 
@@ -61,7 +59,6 @@ def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill, kafk
 
 
 def test_serialisers_run_once_and_sizes_are_theirs(instrument, spans, kafka, topic):
-    """A batch takes what the producer's serialisers take."""
     instrument()
     seen = []
 
@@ -131,7 +128,6 @@ def test_send_each_gives_every_message_its_headers(instrument, spans, kafka, top
 
 
 def test_send_each_fails_as_the_batch_would_have(instrument, spans, kafka, topic):
-    """What the client refuses is raised to the caller."""
     instrument(headerless_sends="send_each")
 
     async def story():
@@ -145,7 +141,6 @@ def test_send_each_fails_as_the_batch_would_have(instrument, spans, kafka, topic
 
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
 def test_a_batch_that_is_left_alone_is_the_clients_own(instrument, spans, kafka, topic, options):
-    """No span and no header, and nothing kept."""
     instrument(**options)
 
     async def story():
@@ -159,7 +154,6 @@ def test_a_batch_that_is_left_alone_is_the_clients_own(instrument, spans, kafka,
 
 
 def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans, kafka, topic):
-    """There is no such partition: one error, one span for each; tried again, it is another attempt."""
     instrument()
 
     async def story():
@@ -175,7 +169,6 @@ def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans, kafk
 
 
 def test_send_each_goes_on_where_it_stopped(instrument, spans, kafka, topic):
-    """The second message was refused once: the first is not sent twice."""
     instrument(headerless_sends="send_each")
     refused = []
 

@@ -92,7 +92,6 @@ def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, spans, 
 
 
 def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument, spans, fill, kafka, topic):
-    """A pool of workers on one consumer: each has its own message current and ends it by asking again."""
     _fill(fill, topic, 3)
     instrument()
     seen = {}
@@ -123,7 +122,6 @@ def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument,
 
 @pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
 def test_a_task_that_ends_says_how_its_message_went(instrument, spans, fill, kafka, topic, ending, error):
-    """A worker that fails or is cancelled with a message in hand did not handle it."""
     _fill(fill, topic, 1)
     instrument()
 
@@ -192,7 +190,6 @@ def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic
 
 
 def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, topic):
-    """One span per message, current inside, over at the end of the block."""
     _fill(fill, topic, 1)
     instrument()
 
@@ -212,7 +209,6 @@ def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, t
 
 
 def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans, fill, kafka, topic):
-    """The consumer asks on; the block in another task still has the group, and from then on its own span."""
     _fill(fill, topic, 3)
     instrument(process_spans="explicit")
 
@@ -243,7 +239,6 @@ def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans
 
 
 def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, kafka, topic):
-    """The first batch's span was open before anybody knew; from then on the blocks have the say."""
     _fill(fill, topic, 4)
     instrument()
 
@@ -285,7 +280,6 @@ def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instr
 
 
 def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
-    """Whatever a deserialiser makes of a value, and a tombstone is one although it made something of it."""
     fill(topic, {"value": b"12345"}, {"value": None, "key": b"k"})
     instrument()
 
@@ -303,7 +297,6 @@ def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fill, kafka, topic):
-    """Nobody said how its message went; and nothing of ours keeps the consumer or the record alive."""
     _fill(fill, topic, 1)
     instrument()
 

@@ -17,7 +17,6 @@ from tests.support.asyncio_kafka import consuming, play, producing
 
 @pytest.fixture
 def landing(tmp_path):
-    """Switch tracing on with native files as the only exporter; uninstrumenting flushes them."""
     AioKafkaInstrumentor().instrument(
         tracer_provider=TracerProvider(), exporters=[NativeFileSpanExporter(directory=tmp_path)]
     )
@@ -27,8 +26,6 @@ def landing(tmp_path):
 
 
 def test_sent_and_handled_messages_decode_as_rocketmqs_records(landing, kafka, topic):
-    """Pub, SubBefore and SubAfter of every message, under one message id and one request id."""
-
     async def story():
         async with producing(kafka) as producer:
             for n in range(3):

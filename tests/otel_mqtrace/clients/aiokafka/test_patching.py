@@ -28,7 +28,6 @@ class EarlyProducer(AIOKafkaProducer):
     """Made before anything is instrumented, and does its own before sending."""
 
     async def send(self, topic, value=None, *args, **kwargs):
-        """Send in capitals."""
         return await super().send(topic, value.upper(), *args, **kwargs)
 
 
@@ -37,7 +36,6 @@ def _everything():
 
 
 def test_ten_times_on_and_off_leaves_no_trace(instrument):
-    """Every attribute of every class is the object it was."""
     before, sources_before = _everything(), list(sources)
     for _ in range(10):
         instrument()
@@ -66,8 +64,6 @@ def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
 
 
 def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it_are_not(instrument, spans, kafka, topic):
-    """What a client says of itself is asked of the object, whenever it was made."""
-
     async def story():
         async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
             await producer.send_and_wait(topic, b"1")
@@ -106,7 +102,6 @@ def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
 
 
 def test_a_password_is_handed_on_and_never_shown(instrument, spans, caplog):
-    """The trace topic is on the same cluster, behind the same SASL; spans and logs say nothing of it."""
     instrument()
 
     async def story():
@@ -135,14 +130,12 @@ async def _foreign_send(wrapped, instance, args, kwargs):
 
 @pytest.fixture
 def neighbour():
-    """Wrap ``send`` as most instrumentations do; taken off at the end."""
     original = AIOKafkaProducer.send
     yield lambda: wrapt.wrap_function_wrapper(AIOKafkaProducer, "send", _foreign_send)
     AIOKafkaProducer.send = original
 
 
 def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
-    """Detected, named, stepped back."""
     neighbour()
     before = _everything()
     assert foreign_wrapper() == f"the module {__name__}"
@@ -174,7 +167,6 @@ def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, ne
 
 
 def test_who_comes_after_us_is_told_of_once(instrument, neighbour, spans, kafka, topic, caplog):
-    """At the next client that comes into sight."""
     instrument()
     neighbour()
 
@@ -190,7 +182,6 @@ def test_who_comes_after_us_is_told_of_once(instrument, neighbour, spans, kafka,
 
 
 def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, topic):
-    """A client belongs to its loop; what we remember of it goes with it."""
     instrument()
 
     async def story():
@@ -204,7 +195,6 @@ def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, t
 
 
 def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
-    """A method that this version lacks, or that a later one renamed."""
     instrument()
     assert AioKafkaInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
     AioKafkaInstrumentor().uninstrument()

@@ -28,7 +28,6 @@ async def _headers_of_first(kafka, topic):
 
 
 def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
-    """Open while the future is, then it says partition, offset, leader, cluster and size."""
     instrument()
 
     async def story():
@@ -87,7 +86,6 @@ def _outcome_of_sending(kafka, topic, headers):
     "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, []]
 )
 def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, topic, headers):
-    """Nothing that fails without us works with us, nor the reverse; the error is the client's own."""
     alone = _outcome_of_sending(kafka, topic, headers)
     instrument()
     assert _outcome_of_sending(kafka, topic, headers) == alone
@@ -117,7 +115,6 @@ def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic
 
 
 def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topic):
-    """And has the length zero."""
     instrument()
 
     async def story():
@@ -131,7 +128,6 @@ def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topi
 
 
 def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
-    """The same exception outside, its Kafka name inside."""
     instrument()
 
     async def story():
@@ -149,7 +145,6 @@ def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
 
 
 def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
-    """The name of Kafka's error code, and no offset."""
     instrument()
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
 
@@ -166,7 +161,6 @@ def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
 
 
 def test_asyncio_still_complains_of_a_failure_nobody_looked_at(instrument, spans, kafka, topic):
-    """Our looking at a future does not count as the application's."""
     instrument()
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
     complaints = []
@@ -185,7 +179,6 @@ def test_asyncio_still_complains_of_a_failure_nobody_looked_at(instrument, spans
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_who_stops_waiting_does_not_stop_the_message(instrument, spans, topic, stops):
-    """A cancelled wait: the client sends on, and the span says what the broker answered in the end."""
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
@@ -225,7 +218,6 @@ def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, kafka,
 
 
 def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
-    """acks=0: the future brings None."""
     instrument()
 
     async def story():
@@ -240,7 +232,6 @@ def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument,
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, topic):
-    """Collected with a message in flight: its span ends, by name."""
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
@@ -287,7 +278,6 @@ def test_a_child_ends_no_span_of_its_parents(instrument, spans, kafka, topic):
 
 
 def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):
-    """In the task that sends, also when it was created with the span current."""
     instrument()
 
     async def story():
@@ -303,7 +293,6 @@ def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, 
 
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
 def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
-    """An excluded topic, and propagation switched off (the send is still recorded)."""
     instrument(**options)
 
     async def story():

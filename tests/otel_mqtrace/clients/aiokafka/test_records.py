@@ -22,8 +22,6 @@ headers = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts),
 
 
 class _Metadata:
-    """As much of the client's cluster metadata as names a leader."""
-
     def __init__(self, cluster_id):
         self._mqtrace_cluster_id = cluster_id
 
@@ -35,8 +33,6 @@ class _Metadata:
 
 
 class _Producer:
-    """As much of a producer as tracing reads."""
-
     _value_serializer = None
 
     def __init__(self, cluster_id):
@@ -121,8 +117,6 @@ def test_recorded_send_equals_the_span_of_the_same_send(send, dialect):
 
 
 class _Consumer:
-    """As much of a consumer as tracing reads."""
-
     _group_id = "billing"
 
     def __init__(self, cluster_id):
@@ -158,7 +152,7 @@ async def _consume(world, batch, make, cluster_id, took_ms):
         return by_partition
 
     async def stop(self):
-        """Nothing more is to be said."""
+        pass
 
     await (traced_getmany(getmany) if batch else traced_getone(getone))(consumer)
     world.clock.advance(ms=took_ms)

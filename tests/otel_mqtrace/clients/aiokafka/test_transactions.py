@@ -42,7 +42,6 @@ def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, ka
 
 
 def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic):
-    """Its messages end with it."""
     instrument()
 
     async def story():
@@ -77,7 +76,6 @@ def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrume
 
 @pytest.mark.parametrize("given", [False, True])
 def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, given):
-    """The offsets the caller gave, or the position after what was handed over; a child of the process span."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument(settle_spans=True)
 
@@ -122,7 +120,6 @@ def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(instrum
 
 
 def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
-    """And the client's own exception goes on."""
     instrument(settle_spans=True)
 
     async def story():
@@ -135,7 +132,6 @@ def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
 
 
 def test_commits_are_not_recorded_unless_asked_for(instrument, spans, fill, kafka, topic):
-    """The default."""
     fill(topic, {"value": b"1"})
     instrument()
 

@@ -18,7 +18,6 @@ class _Commits(rocketmq.TransactionChecker):
 
 
 def _records(landing):
-    """Every record of a landing, by message and type; none may be bad."""
     lines = [line for part in landing.glob("native/date=*/part-*.jsonl") for line in part.read_text().splitlines()]
     bodies = [decode_body(base64.b64decode(json.loads(line)["body_base64"])) for line in lines]
     assert [error for body in bodies for error in body.errors] == []

@@ -26,8 +26,6 @@ _CLASSES = (
 
 
 class _Knowing:
-    """What an application gives to a client, and what knows that client."""
-
     client = None
 
 
@@ -44,7 +42,6 @@ def _as_it_is():
 
 
 def test_ten_times_on_and_off_leaves_no_trace(instrument):
-    """Every class is what it was, to the identity of each method."""
     before = _as_it_is()
     for _ in range(10):
         instrument()
@@ -54,7 +51,6 @@ def test_ten_times_on_and_off_leaves_no_trace(instrument):
 
 
 def test_every_method_keeps_its_name_and_its_documentation(instrument):
-    """Signatures are the client's own."""
     names = [(owner, name) for owner in _CLASSES for name, value in vars(owner).items() if callable(value)]
     before = {(owner, name): getattr(owner, name) for owner, name in names}
     instrument()
@@ -67,7 +63,6 @@ def test_every_method_keeps_its_name_and_its_documentation(instrument):
 
 
 def test_lite_and_own_subclasses_inherit(instrument):
-    """Made before or after: the base class is changed in place."""
     instrument()
     assert rocketmq.LiteSimpleConsumer.receive is rocketmq.SimpleConsumer.receive
     assert type("Own", (rocketmq.Producer,), {}).send is rocketmq.Producer.send
@@ -88,7 +83,6 @@ def test_a_method_that_somebody_wrapped_after_us_stays_theirs(instrument):
 
 
 def test_no_client_is_kept_alive(instrument, proxy, spans, message):
-    """Forgotten it is gone, though its checker and its listener know it; a client that ran frees itself when it likes."""
     instrument()
     conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials())
     checker, listener = _Knowing(), _Knowing()
@@ -104,12 +98,10 @@ def test_no_client_is_kept_alive(instrument, proxy, spans, message):
 
 
 def test_a_client_nobody_else_wrapped_is_free():
-    """Its own metrics are no spans."""
     assert patching.foreign_wrapper() is None
 
 
 def test_we_step_back_before_another_instrumentation(instrument, caplog):
-    """It is named, and nothing is changed."""
     original = rocketmq.Producer.send
     rocketmq.Producer.send = _wrapped(original)
     try:
@@ -123,7 +115,6 @@ def test_we_step_back_before_another_instrumentation(instrument, caplog):
 
 
 def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
-    """A class that refuses to be changed."""
     before = _as_it_is()
 
     class _Stubborn(type):
@@ -138,7 +129,6 @@ def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
 
 
 def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
-    """An older client lacks a class or a method: nothing goes untraced in silence."""
     monkeypatch.delattr(rocketmq, "PushConsumer")
     monkeypatch.delattr(rocketmq.Producer, "recall_message_async")
     instrument()
@@ -149,13 +139,11 @@ def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeyp
 
 
 def test_a_whole_client_has_nothing_untraced(instrument):
-    """The doctor finds nothing to say of it."""
     instrument()
     assert RocketMqInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
 
 
 def test_what_is_no_message_is_the_clients_to_refuse(instrument, producer, spans):
-    """send(None) is the application's mistake, and no failure of tracing."""
     with pytest.raises(AttributeError) as raised:
         producer.send(None)
     RocketMqInstrumentor().uninstrument()

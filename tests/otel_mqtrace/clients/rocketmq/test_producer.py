@@ -24,7 +24,6 @@ def _traceparent(span):
 
 
 def test_a_sent_message_carries_every_field_of_the_table(proxy, producer, spans, message, clock):
-    """Ids, type, tag, keys, size, hosts, namespace and cost; the queue of a receipt is not where it is stored."""
     receipt = producer.send(message(tag="paid", keys="order-1"))
     span = spans.take()
     said = dict(span.attributes)
@@ -59,7 +58,6 @@ def test_a_sent_message_carries_every_field_of_the_table(proxy, producer, spans,
 
 
 def test_the_trace_travels_and_the_caller_s_message_keeps_its_own_properties(proxy, producer, spans, message):
-    """On the wire stands one trace header more; on the caller's message what the client writes there, and nothing."""
     mine = message(properties={"shop": "berlin", "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
     before = dict(mine.properties)
     with_baggage = context.attach(baggage.set_baggage("tenant", "acme"))
@@ -74,7 +72,6 @@ def test_the_trace_travels_and_the_caller_s_message_keeps_its_own_properties(pro
 
 
 def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, message):
-    """Each send has an id and a span of its own."""
     mine = message()
     receipts = [producer.send(mine), producer.send(message=mine), producer.send_async(message=mine).result(10)]
     ids = [receipt.message_id for receipt in receipts]
@@ -96,7 +93,6 @@ def test_the_id_is_known_when_the_span_begins(instrument, started, spans, messag
 
 
 def test_a_namespace_is_named(instrument, started, proxy, spans, message):
-    """The topic stands without it, as on the wire."""
     instrument()
     started(rocketmq.Producer, namespace="team").send(message())
     assert proxy.sent[0].topic.resource_namespace == "team"
@@ -105,7 +101,6 @@ def test_a_namespace_is_named(instrument, started, proxy, spans, message):
 
 
 def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, message, tracer):
-    """Callbacks run in the context of the send, in the client's own thread."""
     heard, done = [], threading.Event()
 
     def hear(future):
@@ -125,7 +120,6 @@ def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, me
 
 
 def test_an_asynchronous_send_that_fails_says_so_in_both_places(proxy, producer, spans, message):
-    """The future raises what the client raises, and the span has the broker's word for it."""
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
     with pytest.raises(TooManyRequestsException):
         producer.send_async(message()).result(10)
@@ -134,7 +128,6 @@ def test_an_asynchronous_send_that_fails_says_so_in_both_places(proxy, producer,
 
 
 def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer, spans, message):
-    """What happened to the message is one thing, who waits for it another."""
     heard = threading.Event()
     future = producer.send_async(message())
     cancelled = future.cancel()
@@ -156,7 +149,6 @@ def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer,
 
 
 def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message):
-    """The exception is the client's own, recorded on the span."""
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
     with pytest.raises(ClientException):
         producer.send(message())
@@ -166,7 +158,6 @@ def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message):
 
 
 def test_a_send_the_client_refuses_is_named_by_its_exception(producer, spans, message):
-    """The body is larger than the client and the server allow: nothing went out."""
     with pytest.raises(IllegalArgumentException):
         producer.send(message(b"x" * (rocketmq.Producer.DEFAULT_MAX_BODY_SIZE + 1)))
     assert spans.take().attributes["error.type"] == "IllegalArgumentException"
@@ -192,7 +183,6 @@ def test_fifo_and_delayed_messages_say_so(producer, spans, message, fields, kind
 
 
 def test_what_is_not_traced_goes_out_as_it_was(instrument, started, proxy, spans, message, topic):
-    """An excluded topic, and tracing suppressed."""
     instrument(topic_exclude=topic)
     producer = started(rocketmq.Producer)
     producer.send(message())
@@ -202,7 +192,6 @@ def test_what_is_not_traced_goes_out_as_it_was(instrument, started, proxy, spans
 
 
 def test_without_propagation_nothing_is_written(instrument, started, proxy, spans, message):
-    """The span is there all the same, with the id of the message."""
     instrument(propagation=False)
     receipt = started(rocketmq.Producer).send(message(properties={"mine": "1"}))
     assert dict(proxy.sent[0].user_properties) == {"mine": "1"}
@@ -211,7 +200,6 @@ def test_without_propagation_nothing_is_written(instrument, started, proxy, span
 
 
 def test_a_producer_made_before_is_traced_and_goes_on_untraced_after(instrument, started, proxy, spans, message):
-    """The class is changed, not the object."""
     producer = started(rocketmq.Producer)
     instrument()
     producer.send(message())
@@ -222,7 +210,6 @@ def test_a_producer_made_before_is_traced_and_goes_on_untraced_after(instrument,
 
 
 def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
-    """Both forms, and one that fails."""
     receipt = producer.send(message(delivery_timestamp=1_800_000_000))
     assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
     assert producer.recall_message_async(topic, receipt.recall_handle).result(10) == receipt.message_id

@@ -16,8 +16,6 @@ from tests.support.rocketmq_proxy import STORE_HOST
 
 
 class _Listener(rocketmq.MessageListener):
-    """Does what was asked for by the body of a message, and remembers where it was called."""
-
     def __init__(self, acts):
         self.acts = acts
         self.calls = SimpleQueue()
@@ -76,8 +74,6 @@ OUTCOMES = {
 
 @pytest.fixture
 def listening(started, topic):
-    """Start a push consumer of the topic whose listener does ``acts``; return the consumer and the calls made."""
-
     def start(acts=ACTS):
         listener = _Listener(acts)
         consumer = started(rocketmq.PushConsumer, "billing", listener, {topic: rocketmq.FilterExpression()})
@@ -110,7 +106,6 @@ def test_each_call_of_the_listener_is_a_span_with_its_outcome(producer, listenin
 
 
 def test_a_fifo_consumer_s_tries_are_spans_of_their_own(proxy, producer, listening, spans, topic, message):
-    """The client calls again, here and now, until it is consumed; each try counts."""
     proxy.fifo = True
     answers = iter([ConsumeResult.FAILURE, ConsumeResult.FAILURE, ConsumeResult.SUCCESS])
     producer.send(message(b"retried", message_group="g"))
@@ -149,7 +144,6 @@ def test_what_the_client_settles_by_itself_is_recorded_when_asked_for(
 
 
 def test_a_listener_without_tracing_is_called_as_it_is(instrument, producer, listening, spans, topic, message):
-    """The consumer was made under tracing, which is off by now."""
     consumer, calls = listening()
     RocketMqInstrumentor().uninstrument()
     producer.send(message(b"success"))
@@ -158,7 +152,6 @@ def test_a_listener_without_tracing_is_called_as_it_is(instrument, producer, lis
 
 
 def test_the_client_refuses_what_it_refuses(producer, started):
-    """A missing listener, a missing argument: the client says so itself."""
     with pytest.raises(rocketmq.v5.exception.IllegalArgumentException):
         started(rocketmq.PushConsumer, "billing", None, {"orders": rocketmq.FilterExpression()})
     with pytest.raises(TypeError, match="subscription"):

@@ -20,7 +20,6 @@ def _code(span):
 
 
 def test_a_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, proxy, clock):
-    """Every field of the table; the span continues the trace of the send and links to it."""
     (sent,) = send(b"hello")
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=40)
@@ -66,7 +65,6 @@ def test_a_message_is_processed_from_receive_to_ack(send, consumer, spans, topic
 
 
 def test_a_message_that_comes_again_counts_its_deliveries(send, consumer, spans, topic, proxy, clock):
-    """The first delivery said nothing in its time; the second lies in a retry topic, whose queue is not named."""
     send(b"hello")
     consumer.receive(16, 30)
     clock.advance(ms=31_000)
@@ -95,7 +93,6 @@ def test_a_message_that_comes_again_ends_what_was_open_of_it(send, consumer, spa
 
 
 def test_each_message_of_a_receive_is_current_in_its_turn(send, consumer, spans, topic, tracer):
-    """In a loop that acknowledges each, what the handler does belongs to the message at hand."""
     send(b"1", b"2", b"3")
     for message in consumer.receive(16, 30):
         with tracer.start_as_current_span(f"bill {message.body.decode()}"):
@@ -108,7 +105,6 @@ def test_each_message_of_a_receive_is_current_in_its_turn(send, consumer, spans,
 
 
 def test_a_message_left_out_is_passed_over_by_the_next_ack(send, consumer, spans, topic, tracer):
-    """The second of three is not acknowledged: behind the third nothing is current."""
     send(b"1", b"2", b"3")
     first, _, third = consumer.receive(16, 30)
     consumer.ack(first)
@@ -119,7 +115,6 @@ def test_a_message_left_out_is_passed_over_by_the_next_ack(send, consumer, spans
 
 
 def test_a_worker_may_acknowledge_long_after_the_next_receive(send, consumer, spans, topic, clock):
-    """The message stays in the application's hands for its invisible duration, in whatever thread."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=29_000)
@@ -146,7 +141,6 @@ def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consu
 
 
 def test_threads_that_share_a_consumer_keep_out_of_each_other_s_hands(send, consumer, spans, topic):
-    """Another thread receives and acknowledges; here nothing changes."""
     send(b"1", b"2")
     (mine,) = consumer.receive(1, 30)
     here = trace.get_current_span()
@@ -181,7 +175,6 @@ def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
 
 
 def test_a_message_put_off_and_not_acknowledged_has_failed(send, consumer, spans, topic, clock):
-    """The pause is over, the broker delivers it again."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=5)
@@ -193,7 +186,6 @@ def test_a_message_put_off_and_not_acknowledged_has_failed(send, consumer, spans
 
 
 def test_an_ack_the_broker_refuses_is_the_settlement_s_failure(instrument, started, consumer_of, spans, proxy, topic):
-    """Handled it was: the process span is a success, its child says what came of the acknowledgement."""
     instrument(settle_spans=True)
     message = rocketmq.Message()
     message.topic, message.body = topic, b"hello"
@@ -213,7 +205,6 @@ def test_an_ack_the_broker_refuses_is_the_settlement_s_failure(instrument, start
 
 
 def test_each_settlement_is_a_child_of_its_own_message(instrument, send, consumer_of, spans, topic):
-    """Also where another message is current: the first is put off, the second acknowledged."""
     send(b"1", b"2")
     consumer_of_two = consumer_of(topic)
     RocketMqInstrumentor().uninstrument()
@@ -235,7 +226,6 @@ def test_an_empty_receive_is_nothing_unless_asked_for(instrument, consumer_of, s
 
 
 def test_a_receive_is_a_span_when_asked_for(instrument, started, consumer_of, spans, topic, message):
-    """It links to every message it returned."""
     instrument(receive_spans=True)
     producer = started(rocketmq.Producer)
     for _ in range(2):
@@ -260,7 +250,6 @@ def test_a_receive_that_fails_raises_what_the_client_raises(instrument, consumer
 
 
 def test_an_asynchronous_receive_hands_over_before_its_future_is_done(send, consumer, spans, topic):
-    """Nothing becomes current in any thread; the acknowledgement ends the span."""
     send(b"hello")
     (message,) = consumer.receive_async(16, 30).result(10)
     assert not trace.get_current_span().get_span_context().is_valid

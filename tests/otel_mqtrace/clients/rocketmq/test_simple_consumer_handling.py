@@ -18,7 +18,6 @@ def _code(span):
 
 
 def test_a_block_takes_the_message_over(send, consumer, spans, topic):
-    """One span, ended by the block; the acknowledgement inside it changes nothing."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     with pytest.raises(ValueError, match="no such order"), process(message):  # noqa: PT012 - the shape of a handler
@@ -62,7 +61,6 @@ def test_what_is_said_of_the_message_at_hand_counts(send, consumer, spans, topic
 
 
 def test_baggage_comes_back_with_the_message(producer, consumer_of, spans, topic, message):
-    """While it is current."""
     token = context.attach(baggage.set_baggage("tenant", "acme"))
     producer.send(message())
     context.detach(token)
@@ -102,7 +100,6 @@ def test_a_shutdown_because_of_an_exception_says_so_of_the_message_at_hand(send,
 
 
 def test_switching_tracing_off_ends_what_is_open(send, consumer, spans, topic):
-    """The consumer goes on untraced, and nothing stays current."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     RocketMqInstrumentor().uninstrument()
@@ -112,7 +109,6 @@ def test_switching_tracing_off_ends_what_is_open(send, consumer, spans, topic):
 
 
 def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, topic, spans, clock):
-    """Without shutdown and without acknowledgement: RETURNNULL as of then, once the next hook is called."""
     send(b"x")
     consumer = consumer_of(topic)
     (message,) = consumer.receive(16, 30)

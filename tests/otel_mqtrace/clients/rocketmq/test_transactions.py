@@ -34,13 +34,11 @@ class _Checker(rocketmq.TransactionChecker):
 
 @pytest.fixture
 def checker():
-    """The application's checker."""
     return _Checker()
 
 
 @pytest.fixture
 def producer(instrument, started, checker):
-    """A traced producer that may send half messages."""
     instrument()
     return started(rocketmq.Producer, None, checker)
 
@@ -82,7 +80,6 @@ def test_an_end_belongs_to_the_trace_of_its_half_message(proxy, producer, spans,
 
 
 def test_an_end_that_failed_is_not_recorded_and_may_be_tried_again(proxy, producer, spans, message, topic):
-    """The client raises; the second try is the end."""
     transaction, _, _ = _half_sent(producer, spans, message, topic)
     proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
     with pytest.raises(ClientException):
@@ -106,7 +103,6 @@ def test_two_transactions_of_one_producer_do_not_mix(producer, spans, message, t
 
 
 def test_an_answer_to_the_broker_s_question_is_an_end_from_a_check(proxy, producer, spans, message, topic, checker):
-    """The message comes back from the broker, and with it the trace it was sent in."""
     _, receipt, sent = _half_sent(producer, spans, message, topic)
     proxy.ask_about(proxy.sent[0])
     proxy.await_requests(proxy.ended)
@@ -127,7 +123,6 @@ def test_an_answer_to_the_broker_s_question_is_an_end_from_a_check(proxy, produc
 
 
 def test_a_checker_that_does_not_know_says_so(proxy, producer, spans, message, topic, checker):
-    """The broker will ask again."""
     _half_sent(producer, spans, message, topic)
     checker.resolution = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
     proxy.ask_about(proxy.sent[0])
@@ -136,7 +131,6 @@ def test_a_checker_that_does_not_know_says_so(proxy, producer, spans, message, t
 
 
 def test_a_checker_that_raises_ends_nothing(proxy, producer, spans, message, topic, checker):
-    """The client drops the question; the next one is answered and recorded."""
     _half_sent(producer, spans, message, topic)
     checker.resolution = ValueError("no such order")
     proxy.ask_about(proxy.sent[0])

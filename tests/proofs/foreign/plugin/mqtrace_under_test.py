@@ -25,11 +25,6 @@ _AT_THE_END = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode
 
 
 class _CountingEnds(SpanProcessor):
-    """Counts spans by what they do, the word of their name that is not the topic, as they end.
-
-    Without an ``on_start`` it leaves ordinary sends and polls to be recorded as tuples.
-    """
-
     def __init__(self):
         self.ended = Counter()
         self.counted = self.ended
@@ -40,8 +35,6 @@ class _CountingEnds(SpanProcessor):
 
 
 class _Counting(_CountingEnds):
-    """Counts them as they start, too: what never ends is seen."""
-
     def __init__(self):
         super().__init__()
         self.counted = Counter()
@@ -52,7 +45,6 @@ class _Counting(_CountingEnds):
 
 
 def _operation(span) -> str:
-    """``send T`` of ours and ``T send`` of the incumbent are both a send."""
     known = {"send", "poll", "process", "recv", "commit", "end_transaction"}
     return next((word for word in span.name.split() if word in known), span.name)
 
@@ -78,7 +70,6 @@ def _switch(subject: str, provider) -> None:
 
 
 def _failures_of(subject: str) -> dict[str, int]:
-    """What ours failed at without the application noticing, by place; nobody else tells."""
     if subject != "ours":
         return {}
     from otel_mqtrace import MqTraceInstrumentor  # noqa: PLC0415 - only where it is the subject

@@ -21,7 +21,6 @@ class Release:
     """The answer of a share group that hands over two messages once, the second for the third time."""
 
     def __init__(self, topic: str) -> None:
-        """Make the batch."""
         again = Message(topic=topic, partition=0, offset=8, value=b"an order")
         self.batch = [Messages([Message(topic=topic, partition=0, offset=7, value=b"an order"), again])]
 

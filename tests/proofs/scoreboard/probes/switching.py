@@ -103,8 +103,6 @@ def _record_types(parts: list[Path]) -> list[str]:
 
 
 class _Stuck(SpanExporter):
-    """A collector that does not answer until it is let go."""
-
     def __init__(self) -> None:
         self.go, self.busy = threading.Event(), threading.Event()
 
@@ -116,7 +114,6 @@ class _Stuck(SpanExporter):
 
 
 def _processor_of(stage: Stage, exporter: SpanExporter) -> Any:
-    """The processor each subject leads its users to: ours, or the SDK's."""
     if stage.subject.name == "ours":
         from otel_mqtrace import MqTraceSpanProcessor  # noqa: PLC0415 - only in the process of ours
 
@@ -151,8 +148,6 @@ def honest_processor(stage: Stage) -> Seen:
 
 
 class _Pipe(SpanExporter):
-    """Writes one byte for each span."""
-
     def __init__(self, target: int) -> None:
         self._target = target
 
