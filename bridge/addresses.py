@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.storage import SCHEMES, StorePath, as_path
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.settings_text import without_password
+from otel_mqtrace.client_properties import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -32,4 +32,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
         table.padding = (0, 2, 0, 0)
         for column in table.columns:
             column.no_wrap, column.width = True, None
+        with console.capture() as printed:
+            console.print(table)
+        console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+        return
     console.print(table)

@@ -1,15 +1,23 @@
-"""The properties file of a Kafka client: ``name=value`` lines, which may hold passwords."""
+"""Texts about a connection that may hold passwords: the properties file of a Kafka client, and addresses."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_properties"]
+__all__ = ["read_properties", "without_password"]
+
+_USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
+
+
+def without_password(text: str) -> str:
+    """Return ``text`` without the user and password that an address in it may carry: ``https://user:password@host``."""
+    return _USER_INFORMATION.sub("…@", text)
 
 
 def read_properties(path: Path) -> dict[str, str]:

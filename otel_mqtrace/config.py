@@ -8,18 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping  # noqa: TC003 - declarative configuration asks for the types of the settings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from otel_mqtrace.settings_text import READERS, one_of, without_password
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+from otel_mqtrace.client_properties import without_password
 
 __all__ = [
     "BATCH_SIZE",
+    "DIALECTS",
     "ENVIRONMENT_PREFIX",
     "LINGER_MS",
     "NEVER_SHOWN",
@@ -41,6 +39,141 @@ LINGER_MS: Final = 500
 """Defaults of a lane: RocketMQ's queue and batch, in spans, and its linger, in ms."""
 
 
+# -- readers of settings: a text or a given value in, the value or an error out ----------------------------------------
+DIALECTS: Final = (
+    *("4.4.0", "4.8.0", "4.9.0", "4.9.1", "4.9.2", "4.9.3", "4.9.5"),
+    *("5.0.0", "5.1.1", "5.1.4", "5.3.1", "5.3.2", "5.5.0"),
+)
+"""The releases of RocketMQ whose records can be written; the codec is not imported for their names."""
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in {"true", "1", "yes", "on"}:
+        return True
+    if word in {"false", "0", "no", "off"}:
+        return False
+    raise ValueError("true or false was expected")
+
+
+def _whole(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise ValueError("a whole number was expected") from None
+
+
+def _up_to(most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        number = _whole(value)
+        if not 0 < number <= most:
+            raise ValueError(f"a number from 1 to {most} was expected")
+        return number
+
+    return read
+
+
+def _names(value: object) -> tuple[str, ...]:
+    parts = (part.strip() for part in _texts(value, "a list of names was expected"))
+    return tuple(part for part in parts if part and part != "none")
+
+
+def _texts(value: object, expected: str) -> list[str]:
+    """Return the texts of a list, or of one text with commas; bytes are a list of numbers, and so are refused."""
+    if isinstance(value, str):
+        return value.split(",")
+    if not isinstance(value, Iterable):
+        raise TypeError(expected)
+    parts = list(value)
+    if not all(isinstance(part, str) for part in parts):
+        raise TypeError(expected)
+    return parts
+
+
+def _addresses(value: object) -> str:
+    """Several as the clients write them, with commas, or in a list."""
+    parts = [part.strip() for part in _texts(value, "host:port with commas, or a list of them, was expected")]
+    if not all(parts) or not parts:
+        raise ValueError("some text was expected")
+    return ",".join(parts)
+
+
+def _ratios(value: object) -> dict[str, float]:
+    expected = "pattern=share pairs were expected, each share from 0 to 1, as in audit.*=0,orders=0.1"
+    if isinstance(value, Mapping):
+        pairs = [(str(pattern), said) for pattern, said in value.items()]
+    else:
+        pairs = [each.strip().rpartition("=")[::2] for each in _texts(value, expected) if each.strip()]
+    ratios = {}
+    for pattern, said in pairs:
+        try:
+            ratio = float(said)
+        except (TypeError, ValueError):
+            ratio = -1.0
+        if not pattern or not 0 <= ratio <= 1:
+            raise ValueError(expected)
+        ratios[str(pattern).strip()] = ratio
+    return ratios
+
+
+def _text(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text:
+        raise ValueError("some text was expected")
+    return text
+
+
+def _directory(value: object) -> str:
+    text = _text(value)
+    if "://" in text:
+        raise ValueError("a directory of this machine was expected")
+    return text
+
+
+def _client_properties(value: object) -> str | dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    try:
+        return _text(value)
+    except ValueError:
+        raise ValueError("a path or a mapping of client properties was expected") from None
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    """Return the reader of a setting that has just these values."""
+
+    def parse(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)} was expected")
+        return str(value)
+
+    return parse
+
+
+_positive: Final = _up_to(2**31 - 1)
+_REDACTED: Final = ("*authorization*", "*cookie*", "*credential*", "*password*", "*secret*", "*token*")
+
+
+def _setting(
+    read: Callable[[object], Any], default: Any = None, *, unset: str | None = None, secret: bool = False
+) -> Any:
+    """Return the field of one setting.
+
+    ``read`` takes a text or an object and returns the value; its ``ValueError`` or ``TypeError`` says what was
+    expected. ``unset`` says in words what is used where ``default`` is ``None``.
+    """
+    metadata = {"read": read, "unset": unset}
+    if isinstance(default, dict):
+        return field(default_factory=dict, hash=False, metadata=metadata)
+    return field(default=default, repr=not secret, hash=False if secret else None, metadata=metadata)
+
+
+def _lane_default(value: int, variable: str) -> str:
+    return f"{value}, or what the preset or OTEL_BSP_{variable} says,"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every tunable, read once. ``None`` means "not said": the part that uses the setting then has its own default.
@@ -51,53 +184,46 @@ class Settings:
     ``kafka_config`` is the path of a properties file or, given in code, the client properties themselves.
     """
 
-    enabled: bool = True
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    exporters: tuple[str, ...] = ("mqtrace_native",)
-    bootstrap_servers: str | None = field(default=None, repr=False)
-    kafka_config: str | Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
-    namesrv: str | None = None
-    rocketmq_access_key: str | None = field(default=None, repr=False)
-    rocketmq_secret_key: str | None = field(default=None, repr=False)
-    landing_dir: str = "mqtrace-landing"
-    dialect: str = "5.5.0"
-    region_id: str = "DefaultRegion"
-    region_name: str | None = None
-    group_name: str | None = None
-    preset: str | None = None
-    queue_size: int | None = None
-    batch_size: int | None = None
-    linger_ms: int | None = None
-    ledger_dir: str | None = None
-    max_message_bytes: int = 128_000
-    process_context: str = "auto"
-    process_spans: str = "auto"
-    process_timeout_ms: int = 900_000
-    receive_spans: bool = False
-    empty_poll_spans: bool = False
-    settle_spans: bool = False
-    topic_include: tuple[str, ...] = ()
-    topic_exclude: tuple[str, ...] = ()
-    topic_sampling: Mapping[str, float] = field(default_factory=dict, hash=False)
-    propagation: bool = True
-    creation_context: str = "replace"
-    headerless_sends: str = "correlate"
-    retry_header: str = "RECONSUME_TIME"
-    capture_headers: tuple[str, ...] = ()
-    redact_headers: tuple[str, ...] = (
-        "*authorization*",
-        "*cookie*",
-        "*credential*",
-        "*password*",
-        "*secret*",
-        "*token*",
-    )
-    client_metrics: bool = False
-    client_metrics_interval_ms: int = 15_000
-    create_trace_topic: bool = False
-    spool_dir: str | None = None
-    spool_bytes: int = 64 * 1024 * 1024
-    on_conflict: str = "step_back"
+    enabled: bool = _setting(_flag, default=True)
+    trace_topic: str = _setting(_text, "RMQ_SYS_TRACE_TOPIC")
+    exporters: tuple[str, ...] = _setting(_names, ("mqtrace_native",))
+    bootstrap_servers: str | None = _setting(_addresses, secret=True)
+    kafka_config: str | Mapping[str, Any] | None = _setting(_client_properties, secret=True)
+    namesrv: str | None = _setting(_text, unset="no name server")
+    rocketmq_access_key: str | None = _setting(_text, secret=True)
+    rocketmq_secret_key: str | None = _setting(_text, secret=True)
+    landing_dir: str = _setting(_directory, "mqtrace-landing")
+    dialect: str = _setting(_one_of(*DIALECTS), "5.5.0")
+    region_id: str = _setting(_text, "DefaultRegion")
+    region_name: str | None = _setting(_text, unset="no name")
+    group_name: str | None = _setting(_text, unset="no name")
+    preset: str | None = _setting(_one_of("rocketmq4", "rocketmq5"), unset="no preset")
+    queue_size: int | None = _setting(_positive, unset=_lane_default(QUEUE_SIZE, "MAX_QUEUE_SIZE"))
+    batch_size: int | None = _setting(_positive, unset=_lane_default(BATCH_SIZE, "MAX_EXPORT_BATCH_SIZE"))
+    linger_ms: int | None = _setting(_positive, unset=_lane_default(LINGER_MS, "SCHEDULE_DELAY"))
+    ledger_dir: str | None = _setting(_directory, unset="no directory")
+    max_message_bytes: int = _setting(_positive, 128_000)
+    process_context: str = _setting(_one_of("auto", "link", "parent", "both"), "auto")
+    process_spans: str = _setting(_one_of("auto", "explicit"), "auto")
+    process_timeout_ms: int = _setting(_positive, 900_000)
+    receive_spans: bool = _setting(_flag, default=False)
+    empty_poll_spans: bool = _setting(_flag, default=False)
+    settle_spans: bool = _setting(_flag, default=False)
+    topic_include: tuple[str, ...] = _setting(_names, ())
+    topic_exclude: tuple[str, ...] = _setting(_names, ())
+    topic_sampling: Mapping[str, float] = _setting(_ratios, {})
+    propagation: bool = _setting(_flag, default=True)
+    creation_context: str = _setting(_one_of("replace", "keep"), "replace")
+    headerless_sends: str = _setting(_one_of("correlate", "send_each", "leave"), "correlate")
+    retry_header: str = _setting(_text, "RECONSUME_TIME")
+    capture_headers: tuple[str, ...] = _setting(_names, ())
+    redact_headers: tuple[str, ...] = _setting(_names, _REDACTED)
+    client_metrics: bool = _setting(_flag, default=False)
+    client_metrics_interval_ms: int = _setting(_positive, 15_000)
+    create_trace_topic: bool = _setting(_flag, default=False)
+    spool_dir: str | None = _setting(_directory, unset="no directory")
+    spool_bytes: int = _setting(_up_to(2**63 - 1), 64 * 1024 * 1024)
+    on_conflict: str = _setting(_one_of("step_back", "wrap"), "step_back")
 
     @classmethod
     def from_env(
@@ -105,22 +231,17 @@ class Settings:
         overrides: Mapping[str, Any] | None = None,
         *,
         environ: Mapping[str, str] | None = None,
-        choices: Mapping[str, Collection[str]] | None = None,
     ) -> Settings:
-        """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top.
-
-        ``choices`` names the values of settings that only the caller can judge; any other value is a wrong one.
-        """
-        readers = {**READERS, **{name: one_of(*allowed) for name, allowed in (choices or {}).items()}}
+        """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
         environment = os.environ if environ is None else environ
         found: dict[str, Any] = {}
         for each in fields(cls):
             text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text.strip():
-                _accept(found, readers, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
+                _accept(found, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
         for name, value in (overrides or {}).items():
             if value is not None:
-                _accept(found, readers, name, value, source=f"option {name}")
+                _accept(found, name, value, source=f"option {name}")
         _fit_batch(found)
         return replace(cls(), **found)
 
@@ -145,20 +266,19 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _accept(
-    found: dict[str, Any], readers: Mapping[str, Callable[[object], Any]], name: str, value: object, *, source: str
-) -> None:
-    read = readers.get(name)
-    if read is None:
+def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> None:
+    if name not in _FIELDS:
         _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
         return
     try:
-        found[name] = read(value)
+        found[name] = _FIELDS[name].metadata["read"](value)
     except (TypeError, ValueError) as problem:
         if name in NEVER_SHOWN:
             _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
-        instead = repr(found[name]) if name in found else _UNSAID.get(name) or repr(getattr(_DEFAULTS, name))
+        instead = (
+            repr(found[name]) if name in found else _FIELDS[name].metadata["unset"] or repr(getattr(_DEFAULTS, name))
+        )
         _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
@@ -180,20 +300,9 @@ def _warn_once(setting: str, what: str) -> None:
 
 
 _DEFAULTS: Final = Settings()
-_UNSAID: Final[Mapping[str, str]] = {
-    "namesrv": "no name server",
-    "queue_size": f"{QUEUE_SIZE}, or what the preset or OTEL_BSP_MAX_QUEUE_SIZE says,",
-    "batch_size": f"{BATCH_SIZE}, or what the preset or OTEL_BSP_MAX_EXPORT_BATCH_SIZE says,",
-    "linger_ms": f"{LINGER_MS}, or what the preset or OTEL_BSP_SCHEDULE_DELAY says,",
-    "preset": "no preset",
-    "region_name": "no name",
-    "group_name": "no name",
-    "ledger_dir": "no directory",
-    "spool_dir": "no directory",
-}
-"""What is used where the default is ``None``, in words."""
-NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config", "rocketmq_access_key", "rocketmq_secret_key"})
-"""What may hold a secret: a value of these is in no line of a log and in nothing the doctor tells."""
+_FIELDS: Final = {each.name: each for each in fields(Settings)}
+NEVER_SHOWN: Final = frozenset(each.name for each in fields(Settings) if not each.repr)
+"""What may hold a secret: a value of these is in no line of a log and in no output of the doctor."""
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
 _CONNECTION_KEYS: Final = re.compile(

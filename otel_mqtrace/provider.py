@@ -18,9 +18,9 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.guard import OnceFlag
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
-from otel_mqtrace.settings_text import without_password
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:

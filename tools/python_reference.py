@@ -190,12 +190,12 @@ def _members(thing: Any, names: Sequence[str]) -> list[str]:
 
 
 def _arguments(thing: Any) -> list[str]:
-    """Return the table of a constructor's arguments: default from the signature, meaning from the docstring."""
-    text = inspect.getdoc(thing) or ""
-    block = re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
-    if block is None:
+    """Return the table of a constructor's arguments: default from the signature, meaning from the docstrings."""
+    texts = [inspect.cleandoc(each.__doc__ or "") for each in inspect.getmro(thing) if _is_ours(each)]
+    blocks = [found[1] for text in texts if (found := re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE))]
+    if not blocks:
         raise SystemExit(f"{thing.__name__} has no Args: in its docstring")
-    said = re.findall(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", block[1], re.MULTILINE)
+    said = re.findall(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", "\n".join(blocks), re.MULTILINE)
     known = inspect.signature(thing).parameters
     rows = []
     for name, meaning in said:
@@ -203,6 +203,10 @@ def _arguments(thing: Any) -> list[str]:
         shown = "" if default is inspect.Parameter.empty or callable(default) else f"`{default!r}`"
         rows.append((f"`{name}`", "none" if default is None else shown, _markdown(meaning)))
     return _table(("argument", "default", "meaning"), rows)
+
+
+def _is_ours(thing: type) -> bool:
+    return thing.__module__.startswith("otel_mqtrace.")
 
 
 def _keywords(function: Any) -> dict[str, inspect.Parameter]:

@@ -15,8 +15,8 @@ from bridge.storage import as_path
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.delivery import DeliveryFailures
-from otel_mqtrace.exporters.packing import pack
+from otel_mqtrace.exporters.native_delivery import DeliveryFailures
+from otel_mqtrace.exporters.packing import Packing
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bridge.forwarder.store_landing import StoreLanding
     from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.delivery import MessageDelivery
+    from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
     from otel_mqtrace.landing.writer import LandingWriter
     from otel_mqtrace.model import TraceContext
@@ -144,12 +144,11 @@ class NativeForwarding:
             PeerError: the sink did not take them; they are kept for the next attempt.
             UsageError: the landing cannot be written.
         """
-        packed = pack(
-            enumerate(self._ready),
-            encode=encode_context,
-            dialect=self._dialect,
-            max_message_bytes=self._max_message_bytes,
-        )
+        packing = Packing(encode_context, self._dialect, self._max_message_bytes)
+        for position, context in enumerate(self._ready):
+            packing.add_context(position, context)
+        packing.finish_messages()
+        packed = packing.packed
         if packed.messages:
             self._sink.write(packed.messages)
         delivered = len(self._ready) - len(packed.refused)
@@ -192,7 +191,7 @@ def open_native(  # noqa: PLR0913 - what the options say, each by its name
 def _kafka_delivery(
     address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
 ) -> MessageDelivery:
-    from otel_mqtrace.exporters.kafka_delivery import TraceProducer  # noqa: PLC0415 - optional extra
+    from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
 
     settings = Settings.from_env({"trace_topic": address.topic})
     return TraceProducer(
@@ -208,7 +207,7 @@ def _kafka_delivery(
 def _rocketmq_delivery(
     address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
 ) -> MessageDelivery:
-    from otel_mqtrace.exporters.rocketmq_delivery import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
+    from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
 
     said = {
         "trace_topic": address.topic,

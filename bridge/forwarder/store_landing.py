@@ -15,8 +15,7 @@ from bridge.storage import open_parquet, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import BODY_BASE64, NATIVE_DIRECTORY, LandedPart, date_of
-from otel_mqtrace.landing.parts import PART_FORMATS, json_line, landed_table
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing.writer import PART_FORMATS, LandingWriter, json_line, landed_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.client_properties import read_properties
 from otel_mqtrace.message_id import new_unique_id
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             )
             return
         try:
-            found = admin.list_topics(timeout=_TIMEOUT_S)
+            cluster = admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
             why = reasons[-1] if reasons else _text(error)
             checkup.error(
@@ -76,12 +78,12 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             )
             return
         facts: dict[str, Any] = {
-            "cluster_id": found.cluster_id,
-            "brokers": len(found.brokers),
+            "cluster_id": cluster.cluster_id,
+            "brokers": len(cluster.brokers),
             "topic": settings.trace_topic,
         }
         checkup.facts["broker"] = facts
-        topic = found.topics.get(settings.trace_topic)
+        topic = cluster.topics.get(settings.trace_topic)
         if topic is None or topic.error is not None or not topic.partitions:
             _missing(checkup, settings)
         else:
@@ -92,12 +94,13 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
 
 def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
     given = settings.kafka_config
+    properties: dict[str, Any]
     try:
-        properties = _properties(given) if given is None or isinstance(given, str) else dict(given)
-    except (OSError, ValueError) as error:
+        properties = read_properties(Path(given)) if isinstance(given, str) else dict(given or {})
+    except UsageError as error:
         checkup.error(
             "kafka_config_unreadable",
-            f"the client properties cannot be read: {error}",
+            str(error),
             where="MQTRACE_KAFKA_CONFIG",
             fix="name a file of name=value lines that this user can read",
         )
@@ -112,19 +115,6 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
             )
             return None
         properties["bootstrap.servers"] = servers
-    return properties
-
-
-def _properties(path: str | None) -> dict[str, Any]:
-    """Read ``name=value`` lines; an error names the line, never its text."""
-    lines = [] if path is None else Path(path).read_text(encoding="utf-8").splitlines()
-    properties = {}
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if line and not line.startswith(("#", "!")):
-            name, separator, value = line.partition("=")
-            if not separator:
-                raise ValueError(f"line {number} of {path} is not name=value")
-            properties[name.strip()] = value.strip()
     return properties
 
 
@@ -157,7 +147,7 @@ def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict
     try:
         entries = admin.describe_configs([resource], request_timeout=_DESCRIBE_TIMEOUT_S)[resource].result()
     except (KafkaException, TimeoutError) as error:
-        facts["configuration"] = f"not measured: the brokers do not tell ({_name(error)})"
+        facts["configuration"] = f"not measured: the brokers do not answer ({_name(error)})"
         return
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
     report = {name: entries[name].value for name in names if name in entries}

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
 from otel_mqtrace.provider import EXPORTER_GROUP
-from otel_mqtrace.settings_text import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

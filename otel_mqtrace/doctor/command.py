@@ -69,32 +69,23 @@ def doctor(
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    from rich.markup import escape  # noqa: PLC0415 - keep `mqtrace --help` fast
-    from rich.table import Table  # noqa: PLC0415 - as above
-
-    from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415 - as above
-
-    console = open_console()
-    facts = Table("what", "seen", title="Facts", title_justify="left")
-    for name, value in report["facts"].items():
-        facts.add_row(name, escape(_spoken(value)))
-    print_table(facts, console)
-    if report["healthy"]:
-        console.print("[green]healthy[/green]: nothing was found")
-        return
-    findings = Table(title="Findings", title_justify="left", show_lines=True)
-    for name in ("what", "where", "fix"):
-        findings.add_column(name, overflow="fold")
+    """Print one line for each fact and three for each finding; nothing is folded or padded, on a terminal or not."""
+    lines = _lines(report["facts"])
     for each in report["findings"]:
-        findings.add_row(
-            *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["fix"]))
-        )
-    print_table(findings, console)
+        lines += ["", f"{each['severity']}: {each['what']} ({each['code']})"]
+        lines += [f"  where: {each['where']}", f"  fix: {each['fix']}"]
+    if report["healthy"]:
+        lines += ["", "healthy: nothing was found"]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _spoken(value: Any) -> str:
-    if isinstance(value, dict):
-        return "\n".join(f"{name}: {_spoken(each)}" for name, each in value.items() if each is not None)
-    if isinstance(value, list):
-        return "\n".join(map(_spoken, value)) if value and isinstance(value[0], dict) else ", ".join(map(str, value))
-    return str(value)
+def _lines(facts: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{name}:", *(f"  {line}" for line in _lines(value))]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [line for number, each in enumerate(value, start=1) for line in _lines({f"{name} {number}": each})]
+        elif value is not None and value not in ({}, []):
+            lines.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return lines

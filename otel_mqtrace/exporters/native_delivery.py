@@ -1,40 +1,271 @@
-"""The base of the native exporters: pack batches of spans, deliver the messages, count what became of the spans."""
+"""What the native exporters share: the way to a trace topic, with or without a spool, and the account of each span."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.exporters.packing import has_record
+from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.exporters.spool import Spool
-from otel_mqtrace.exporters.spooled import SpooledDelivery
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
-    from otel_mqtrace.exporters.delivery import MessageDelivery
-    from otel_mqtrace.exporters.packing import SpanPacker, TraceMessage
+    from otel_mqtrace.exporters.packing import Encode, TraceMessage
     from otel_mqtrace.spans.stats import ExportOutcome
 
-__all__ = ["NativeDeliveryExporter", "NativeExporter", "with_spool"]
+__all__ = [
+    "PATIENCE_MS",
+    "DeliveryFailures",
+    "MessageDelivery",
+    "NativeDeliveryExporter",
+    "NativeExporter",
+    "SpooledDelivery",
+    "Undelivered",
+    "with_spool",
+]
+
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """What a delivery could not send: ``retriable`` another time, ``rejected`` never, for the broker refuses it."""
+
+    retriable: tuple[TraceMessage, ...] = ()
+    rejected: tuple[TraceMessage, ...] = ()
+
+    @property
+    def messages(self) -> tuple[TraceMessage, ...]:
+        """Both."""
+        return self.retriable + self.rejected
+
+
+class MessageDelivery(Protocol):
+    """The way to a trace topic, as an exporter needs it."""
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not taken by ``deadline``."""
+        ...
+
+    def idle(self) -> None:
+        """Use a quiet moment."""
+        ...
+
+    def flush(self, deadline: MonotonicNs) -> bool:
+        """Return whether nothing is on its way any more."""
+        ...
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, and close the connection by ``deadline``."""
+        ...
+
+    def after_fork(self) -> None:
+        """Begin anew in a child."""
+        ...
+
+
+class DeliveryFailures:
+    """Logs each kind of failure once as a warning, then at DEBUG.
+
+    ``lost`` is the word for what did not happen to traces; with :attr:`has_spool` a spool keeps them.
+    """
+
+    def __init__(self, lost: str = "delivered") -> None:
+        self.has_spool = False
+        self._lost = lost
+        self._logged: set[str] = set()
+
+    def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:
+        """Log ``text``, one of a ``kind`` (else the text itself); no spool keeps ``rejected`` messages."""
+        kind = text if kind is None else kind
+        level = logging.DEBUG if kind in self._logged else logging.WARNING
+        self._logged.add(kind)
+        if self.has_spool and not rejected:
+            _logger.log(level, "mqtrace: native traces wait on disk: %s (logged once; counted as spooled)", text)
+        else:
+            line = "mqtrace: native traces are not %s: %s (logged once; counted in stats())"
+            _logger.log(level, line, self._lost, text)
+
+    def after_fork(self) -> None:
+        """Log anew in a child."""
+        self._logged = set()
+
+
+PATIENCE_MS: Final = 8_000
+"""How long a delivery may take before the disk takes over; a missing topic is reported after five seconds."""
+_PATIENCE_NS: Final = PATIENCE_MS * 1_000_000
+_PROBE_NS: Final = 2_000_000_000
+_RETRY_NS: Final = 5_000_000_000
+_ADOPT_NS: Final = 30_000_000_000
+_REPLAY_AT_ONCE: Final = 100
+"""Messages between two batches of the lane: new spans must not wait for a long past."""
+
+
+class SpooledDelivery:
+    """Keep on disk what another :class:`~otel_mqtrace.exporters.native_delivery.MessageDelivery` could not send.
+
+    A message taken by the spool counts as delivered. It reaches the broker once, unless the process dies between the
+    broker's answer and the mark, or the broker took what it never acknowledged: then twice.
+    """
+
+    def __init__(self, inner: MessageDelivery, spool: Spool, *, timeout_ms: float, clock: Clock) -> None:
+        self._inner = inner
+        self._spool = spool
+        self._timeout_ns = int(timeout_ms * 1e6)
+        self._clock = clock
+        self._adopt_ns = MonotonicNs(clock.monotonic_ns() + _ADOPT_NS)
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._retry_ns = MonotonicNs(0)
+        self._down = False
+        self.spooled = 0
+        self.replayed = 0
+        self.refused = 0
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages``, or keep them; return what could be neither."""
+        with self._used():
+            if self._down and not self._back(deadline):
+                return self._kept(Undelivered(tuple(messages)))
+            left = self._inner.deliver(messages, self._within(_PATIENCE_NS, deadline))
+            self._note(left, len(messages))
+            if not left.retriable:
+                self._adopt_due()
+                self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE)
+            return self._kept(left)
+
+    def idle(self) -> None:
+        """Try what waits, if it is time to."""
+        with self._used():
+            self._adopt_due()
+            deadline = self._within(self._timeout_ns)
+            if self._spool.waiting and (not self._down or self._back(deadline)):
+                self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE)
+
+    def flush(self, deadline: MonotonicNs) -> bool:
+        """Send what waits; ``True`` only when nothing is left on disk nor on its way."""
+        with self._used():
+            while self._spool.waiting and self._clock.monotonic_ns() < deadline:
+                if not self._replay(self._within(_PATIENCE_NS, deadline), _REPLAY_AT_ONCE):
+                    return False
+            return self._inner.flush(deadline) and not self._spool.waiting
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Close by ``deadline``; what waits is for another process.
+
+        A delivery that is running ends early and keeps its messages on disk; it then closes the spool.
+        """
+        self._inner.close(deadline)
+        self._closed = True
+        if self._lock.acquire(timeout=max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)):
+            try:
+                self._spool.close()
+            finally:
+                self._lock.release()
+
+    def after_fork(self) -> None:
+        """Begin anew in a child, which adopts what siblings leave behind."""
+        self._begin()
+        self._adopt_ns = MonotonicNs(0)
+        self._inner.after_fork()
+        self._spool.after_fork()
+
+    def stats(self) -> dict[str, int]:
+        """Return how many messages went to disk, came back, were refused for ever by the broker, and still wait.
+
+        ``spool_torn_bytes`` is what a crash or the disk had spoilt.
+        """
+        return {
+            "spooled": self.spooled,
+            "replayed": self.replayed,
+            "replay_refused": self.refused,
+            "spool_waiting": self._spool.waiting,
+            "spool_torn_bytes": self._spool.corrupt_bytes,
+        }
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            finally:
+                if self._closed:
+                    self._spool.close()
+
+    def _back(self, deadline: MonotonicNs) -> bool:
+        """Whether it is time to ask again, and the broker then takes one message of those that wait."""
+        return self._clock.monotonic_ns() >= self._retry_ns and self._replay(self._within(_PROBE_NS, deadline), 1)
+
+    def _kept(self, left: Undelivered) -> Undelivered:
+        taken = self._spool.put(left.retriable) if left.retriable else 0
+        self.spooled += taken
+        return Undelivered(left.retriable[taken:], left.rejected)
+
+    def _replay(self, deadline: MonotonicNs, count: int) -> bool:
+        """Send some of what waits; return whether the broker took it all."""
+        waiting = self._spool.oldest(count)
+        if not waiting:
+            return True
+        left = self._inner.deliver([each.message for each in waiting], deadline)
+        self._note(left, len(waiting))
+        retriable, rejected = set(map(id, left.retriable)), set(map(id, left.rejected))
+        done = [each for each in waiting if id(each.message) not in retriable]
+        self.refused += len(rejected)
+        self.replayed += len(done) - len(rejected)
+        self._spool.ack(done)
+        return not left.retriable
+
+    def _note(self, left: Undelivered, count: int) -> None:
+        """The broker is away when it took nothing at all: what it took in part, it may have been too slow for."""
+        self._down = bool(left.retriable) and len(left.messages) == count
+        if self._down:
+            self._retry_ns = MonotonicNs(self._clock.monotonic_ns() + _RETRY_NS)
+
+    def _adopt_due(self) -> None:
+        """Look for what others left behind, now and then."""
+        now = self._clock.monotonic_ns()
+        if now >= self._adopt_ns:
+            self._adopt_ns = MonotonicNs(now + _ADOPT_NS)
+            self._spool.adopt()
+
+    def _within(self, allowed_ns: int, deadline: MonotonicNs | None = None) -> MonotonicNs:
+        latest = MonotonicNs(self._clock.monotonic_ns() + allowed_ns)
+        return latest if deadline is None else min(latest, deadline)
+
+
 _NS_PER_MS: Final = 1_000_000
 
 
 class NativeExporter(SpanExporter):
     """Packs spans with ``mqtrace.trace_type`` into trace messages, batch by batch, and sends those of all batches.
 
-    ``export`` returns ``SUCCESS`` only when all of the batch was sent. A subclass sends.
+    ``export`` returns ``SUCCESS`` only when all of the batch was sent. A subclass sends. Every native exporter takes:
+
+    Args:
+        dialect: Which RocketMQ release's records to write; else ``MQTRACE_DIALECT``.
+        region_id: Region of contexts that have none.
+        max_message_bytes: Bound of a trace message's body, in encoded bytes; else ``MQTRACE_MAX_MESSAGE_BYTES``.
+        encode: The encoder; a test or a demo may wrap it.
+        clock: Time.
+
+    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
     """
 
     exports_starts: Final = True
@@ -43,10 +274,15 @@ class NativeExporter(SpanExporter):
     ledger_side: Final = "native"
     _loss: ClassVar[str] = "delivered"
 
-    def __init__(self, packer: SpanPacker) -> None:
-        self._packer = packer
+    def __init__(self, settings: Settings, *, encode: Encode, region_id: str | None) -> None:
+        self._packer = SpanPacker(
+            encode=encode,
+            dialect=settings.dialect,
+            max_message_bytes=settings.max_message_bytes,
+            region_id=region_id,
+        )
         self._outcome: ExportOutcome | None = None
-        self._logged: set[str] = set()
+        self._failures = DeliveryFailures(self._loss)
 
     def export(self, spans: Sequence[ReadableSpan], timeout_millis: float | None = None) -> SpanExportResult:
         """Send ``spans`` and wait for the answer, at most ``timeout_millis``."""
@@ -60,7 +296,7 @@ class NativeExporter(SpanExporter):
         undelivered = self._send(packed.messages, timeout_millis) if packed.messages else ()
         self._outcome = self._packer.settle(sum(map(len, batches)), packed, undelivered)
         if packed.first_error is not None:
-            self._warn_once(packed.first_error)
+            self._failures.report(packed.first_error)
         return SpanExportResult.FAILURE if undelivered else SpanExportResult.SUCCESS
 
     def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:
@@ -78,21 +314,24 @@ class NativeExporter(SpanExporter):
 
     def after_fork(self) -> None:
         """Count and log anew in a child."""
-        self._logged = set()
+        self._failures.after_fork()
         self._packer.after_fork()
-
-    def _warn_once(self, text: str) -> None:
-        level = logging.DEBUG if text in self._logged else logging.WARNING
-        self._logged.add(text)
-        line = f"mqtrace: native traces are not {self._loss}: %s (said once; counted in stats())"
-        _logger.log(level, line, text)
 
 
 class NativeDeliveryExporter(NativeExporter):
     """A native exporter with a broker behind it."""
 
-    def __init__(self, packer: SpanPacker, delivery: MessageDelivery, *, timeout_ms: float, clock: Clock) -> None:
-        super().__init__(packer)
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        settings: Settings,
+        delivery: MessageDelivery,
+        *,
+        encode: Encode,
+        region_id: str | None,
+        timeout_ms: float,
+        clock: Clock,
+    ) -> None:
+        super().__init__(settings, encode=encode, region_id=region_id)
         self._delivery = delivery
         self._timeout_ms = timeout_ms
         self._clock = clock
@@ -134,7 +373,7 @@ def with_spool(
 ) -> MessageDelivery:
     """Return ``delivery`` with a spool, if a directory is set; a spool that cannot be used is a warning.
 
-    ``options`` are keywords of :class:`~otel_mqtrace.exporters.spooled.SpooledDelivery`.
+    ``options`` are keywords of :class:`~otel_mqtrace.exporters.native_delivery.SpooledDelivery`.
     """
     directory = spool_dir or settings.spool_dir
     if directory is None:

@@ -9,10 +9,9 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import NativeExporter
-from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.landing.writer import LandingWriter
-from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,16 +30,11 @@ class NativeFileSpanExporter(NativeExporter):
 
     Args:
         directory: The landing's root; else ``MQTRACE_LANDING_DIR``. Processes and forks may share it.
-        trace_topic: What the parts say as ``source``; else ``MQTRACE_TRACE_TOPIC``.
-        dialect: Which RocketMQ release's records to write; else ``MQTRACE_DIALECT``.
-        region_id: Region of contexts that have none.
-        max_message_bytes: Bound of one message's value, in encoded bytes; else ``MQTRACE_MAX_MESSAGE_BYTES``.
+        trace_topic: The ``source`` of what is written; else ``MQTRACE_TRACE_TOPIC``.
         max_part_bytes: A part is finished at this size.
         max_part_age_millis: A part is finished at this age: readers see records at the latest then.
-        encode: The encoder; a test or a demo may wrap it.
-        clock: Time.
 
-    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
+    The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
     """
 
     component_type: Final = "otel_mqtrace.exporters.native_file.NativeFileSpanExporter"
@@ -59,17 +53,11 @@ class NativeFileSpanExporter(NativeExporter):
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
-        said = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**said, "landing_dir": directory}, choices={"dialect": DIALECTS})
+        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
+        settings = Settings.from_env({**given, "landing_dir": directory})
         self._source = settings.trace_topic
         self._clock = clock or SystemClock()
-        packer = SpanPacker(
-            encode=encode,
-            dialect=settings.dialect,
-            max_message_bytes=settings.max_message_bytes,
-            region_id=region_id,
-        )
-        super().__init__(packer)
+        super().__init__(settings, encode=encode, region_id=region_id)
         self._writer = LandingWriter(
             settings.landing_dir, max_part_bytes=max_part_bytes, max_part_age_ms=max_part_age_millis, clock=self._clock
         )
@@ -113,6 +101,6 @@ class NativeFileSpanExporter(NativeExporter):
             with self._writing:
                 act()
         except (MqTraceError, OSError) as error:
-            self._warn_once(str(error))
+            self._failures.report(str(error))
             return False
         return True

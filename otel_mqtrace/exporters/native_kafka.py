@@ -1,25 +1,321 @@
-"""The native Kafka exporter: trace messages on a topic."""
+"""The native Kafka exporter: trace messages to a topic by a producer of our own, never traced, within a deadline.
+
+The producer is built at the first delivery, by the thread that delivers: an application that never sends a message
+never opens a connection, and a forked child opens its own.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import logging
+from concurrent.futures import wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._clock import SystemClock
-from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.kafka_delivery import TraceProducer
-from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, with_spool
-from otel_mqtrace.exporters.packing import SpanPacker
-from otel_mqtrace.exporters.spooled import PATIENCE_MS
-from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace.client_properties import read_properties
+from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.exporters.native_delivery import (
+    PATIENCE_MS,
+    DeliveryFailures,
+    NativeDeliveryExporter,
+    Undelivered,
+    with_spool,
+)
+from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.packing import Encode
+    from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
-__all__ = ["NativeKafkaSpanExporter"]
+__all__ = ["NativeKafkaSpanExporter", "TraceProducer", "connection_of"]
+
+
+_logger = logging.getLogger(__name__)
+_POLL_S: Final = 0.05
+_HEADROOM_BYTES: Final = 64 * 1024
+"""Room for headers and framing above the value, in the producer's own bound."""
+_DEFAULT_MAX_REQUEST_BYTES: Final = 1_000_000
+_REPORT_SHARE: Final = 0.8
+"""Part of the export timeout after which librdkafka gives a message up: its verdict arrives while we still wait."""
+_SETTLE_S: Final = 1.0
+_TOPIC_WAIT_NS: Final = 10_000_000_000
+_REJECTED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
+"""Errors of the message itself, which no later attempt avoids."""
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "client.id": "mqtrace-native",
+    "compression.type": "lz4",
+    "enable.idempotence": True,  # a retry must not double a record: doubles are what the reconciliation looks for
+    "linger.ms": 5,
+    "reconnect.backoff.max.ms": 2_000,  # a spool probes for two seconds whether the broker is back
+    "topic.metadata.propagation.max.ms": 5_000,  # a missing topic is reported before the export times out
+    "log_level": 0,  # our own lines are rate-limited, librdkafka's are not
+}
+
+
+_NO_TOPIC: Final = (
+    "the trace topic {topic} does not exist: create it, let MQTRACE_CREATE_TRACE_TOPIC=true create it, or name another "
+    "one in MQTRACE_TRACE_TOPIC"
+)
+_NO_ANSWER: Final = (
+    "the broker at {servers} did not take what is for the trace topic {topic} in time: see that it runs and can be "
+    "reached from here, or name another one in MQTRACE_BOOTSTRAP_SERVERS"
+)
+_NOT_ALLOWED: Final = (
+    "the broker at {servers} does not let this client write to the trace topic {topic} ({code}): allow it, or give "
+    "other credentials in the file of MQTRACE_KAFKA_CONFIG"
+)
+_ANY_OTHER: Final = "the broker at {servers} did not take what is for the trace topic {topic}: {text}"
+_TEXTS: Final[Mapping[str, str]] = {
+    "UNKNOWN_TOPIC_OR_PART": _NO_TOPIC,
+    "_UNKNOWN_TOPIC": _NO_TOPIC,
+    "_MSG_TIMED_OUT": _NO_ANSWER,
+    "_TIMED_OUT": _NO_ANSWER,
+    "_TRANSPORT": _NO_ANSWER,
+    "_ALL_BROKERS_DOWN": _NO_ANSWER,
+    "_PURGE_QUEUE": _NO_ANSWER,  # it was our own purge, at the deadline
+    "_PURGE_INFLIGHT": _NO_ANSWER,
+    "_AUTHENTICATION": _NOT_ALLOWED,
+    "SASL_AUTHENTICATION_FAILED": _NOT_ALLOWED,
+    "TOPIC_AUTHORIZATION_FAILED": _NOT_ALLOWED,
+    "CLUSTER_AUTHORIZATION_FAILED": _NOT_ALLOWED,
+}
+"""librdkafka's name of an error → what it means here."""
+
+
+def _failure_text(code: str, text: str, *, topic: str, properties: Mapping[str, object]) -> str:
+    """Return what an error of librdkafka, ``text`` under the name ``code``, means for the trace topic."""
+    return _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=_servers_of(properties), code=code, text=text)
+
+
+def _servers_of(properties: Mapping[str, object]) -> str:
+    """Return the brokers that client properties name."""
+    return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list"))
+
+
+def connection_of(
+    settings: Settings,
+    *,
+    bootstrap_servers: str | None = None,
+    kafka_config: str | Path | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return client properties with ``bootstrap.servers``. They may hold passwords: never log them.
+
+    A dedicated trace broker never inherits the application's credentials: once an address is given, here or by
+    ``MQTRACE_BOOTSTRAP_SERVERS`` or in the file of ``MQTRACE_KAFKA_CONFIG``, the application's own settings stay out.
+
+    Raises:
+        UsageError: no address is known, or the properties file cannot be read.
+    """
+    given = kafka_config if kafka_config is not None else settings.kafka_config
+    properties = read_properties(Path(given)) if isinstance(given, (str, Path)) else dict(given or {})
+    address = bootstrap_servers or settings.bootstrap_servers
+    if address:
+        properties["bootstrap.servers"] = address
+    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+        properties = {**(application_kafka_config() or {}), **properties}
+    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+        raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
+    return properties
+
+
+class TraceProducer:
+    """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
+
+    ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
+    ``dialect`` is sent in a header; ``failures`` logs why something was not delivered.
+    """
+
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        settings: Settings,
+        *,
+        dialect: str,
+        bootstrap_servers: str | None,
+        kafka_config: str | Path | Mapping[str, Any] | None,
+        timeout_ms: float,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._dialect = dialect
+        # Held by functions: a crash report that prints the exporter's attributes must show no password.
+        self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
+            settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
+        )
+        self._properties: Callable[[], Mapping[str, Any]] = dict
+        self.timeout_ms = timeout_ms
+        self._clock = clock
+        self._producer: Any = None
+        self._create_topic = settings.create_trace_topic
+        self._closed = False
+        self.failures = DeliveryFailures()
+
+    def idle(self) -> None:
+        """Nothing is left to do: ``deliver`` has waited for every answer."""
+
+    def flush(self, deadline: MonotonicNs) -> bool:
+        """Return whether nothing is on its way; ``deliver`` has waited already."""
+        return self._producer is None or self._producer.flush(self._left_s(deadline)) == 0
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, close the producer by ``deadline``."""
+        self._closed = True
+        producer, self._producer = self._producer, None
+        if producer is not None and producer.flush(self._left_s(deadline)):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def after_fork(self) -> None:
+        """In a child: build its own producer when needed, and never touch the parent's."""
+        inherited, self._producer = self._producer, None
+        if inherited is not None:
+            # Its destructor would join threads that do not exist here and hang: it must never run.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+        self.failures.after_fork()
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
+        try:
+            producer = self._connected(deadline)
+        except MqTraceError as error:
+            self.failures.report(str(error))
+            return Undelivered(tuple(messages))
+        delivery = _Reports(messages)
+        for position, message in enumerate(messages):
+            if not self._produce(producer, message, delivery.reporter(position), deadline):
+                break
+        while delivery.waiting and self._may_wait(deadline):
+            producer.poll(_POLL_S)
+        if delivery.waiting:
+            # A message that is given up must not arrive later: purged ones are reported at once.
+            producer.purge(in_queue=True, in_flight=True, blocking=True)
+            producer.poll(_SETTLE_S)
+        for code, text in delivery.errors.items():
+            failure = _failure_text(code, text, topic=self._settings.trace_topic, properties=self._properties())
+            self.failures.report(failure, rejected=code in _REJECTED)
+        return delivery.undelivered()
+
+    def _produce(
+        self, producer: Any, message: TraceMessage, report: Callable[[Any, Any], None], deadline: MonotonicNs
+    ) -> bool:
+        headers = [
+            (semconv.HEADER_KEYS, message.keys.encode("utf-8", "replace")),
+            (semconv.HEADER_DIALECT, self._dialect.encode()),
+        ]
+        while True:
+            try:
+                producer.produce(self._settings.trace_topic, value=message.value, headers=headers, on_delivery=report)
+            except BufferError:
+                if not self._may_wait(deadline):
+                    return False
+                producer.poll(_POLL_S)
+            except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and reported like the others
+                report(error.args[0] if error.args else error, None)
+                return True
+            else:
+                return True
+
+    def _connected(self, deadline: MonotonicNs) -> Any:
+        if self._closed:
+            raise PeerError("the native exporter was shut down")
+        if self._producer is None:
+            properties = self._connection()
+            self._properties = lambda: properties
+            self._producer = self._build(properties)
+        producer = self._producer  # a shutdown meanwhile takes it away
+        if self._create_topic:
+            self._create_topic = not self._topic_created(deadline)
+        return producer
+
+    def _build(self, properties: Mapping[str, Any]) -> Any:
+        try:
+            # Not confluent_kafka.Producer: that name may be the instrumented one.
+            from confluent_kafka.cimpl import KafkaException, Producer  # noqa: PLC0415 - optional extra
+        except ImportError as error:
+            raise MissingExtraError("the exporter mqtrace_native", "kafka") from error
+        bounds = {
+            "message.max.bytes": max(_DEFAULT_MAX_REQUEST_BYTES, self._settings.max_message_bytes + _HEADROOM_BYTES),
+            "message.timeout.ms": max(1, int(self.timeout_ms * _REPORT_SHARE)),
+        }
+        try:
+            return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
+        except (KafkaException, TypeError, ValueError) as error:
+            fix = "correct the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
+            raise PeerError(
+                f"the trace producer for {_servers_of(properties)} cannot be built: {error}: {fix}"
+            ) from error
+
+    def _topic_created(self, deadline: MonotonicNs) -> bool:
+        """Ask for the trace topic; return ``False`` when no answer came and the next export has to ask again.
+
+        At most half of the time until ``deadline``: the topic may be there, and then the rest is for sending.
+        """
+        topic = self._settings.trace_topic
+        now = self._clock.monotonic_ns()
+        give_up = MonotonicNs(now + min((deadline - now) // 2, _TOPIC_WAIT_NS))
+        try:
+            from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
+            from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
+
+            admin = AdminClient({**self._properties(), "log_level": 0}, logger=_logger)
+            answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
+            while not answer.done():
+                if not self._may_wait(give_up):
+                    return False
+                wait([answer], _POLL_S)
+            answer.result()
+        except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will tell
+            _logger.debug("the trace topic %s was not created: %s", topic, error)
+        return True
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
+
+    def _may_wait(self, deadline: MonotonicNs) -> bool:
+        return not self._closed and self._clock.monotonic_ns() < deadline
+
+
+class _Reports:
+    """The delivery reports of one batch; a report that comes after we gave up changes nothing any more."""
+
+    def __init__(self, messages: Sequence[TraceMessage]) -> None:
+        self._messages = messages
+        self._delivered: set[int] = set()
+        self._rejected: set[int] = set()
+        self.waiting: set[int] = set()
+        self.errors: dict[str, str] = {}
+
+    def reporter(self, position: int) -> Callable[[Any, Any], None]:
+        """Return the callback for one message, which counts as on its way from now on."""
+        self.waiting.add(position)
+
+        def report(error: Any, _message: Any) -> None:
+            self.waiting.discard(position)
+            if error is None:
+                self._delivered.add(position)
+            else:
+                name = _name_of(error)
+                self.errors[name] = str(error)
+                if name in _REJECTED:
+                    self._rejected.add(position)
+
+        return report
+
+    def undelivered(self) -> Undelivered:
+        """Return the messages without a good report."""
+        left = [position for position in range(len(self._messages)) if position not in self._delivered]
+        return Undelivered(
+            tuple(self._messages[position] for position in left if position not in self._rejected),
+            tuple(self._messages[position] for position in left if position in self._rejected),
+        )
+
+
+def _name_of(error: Any) -> str:
+    name = getattr(error, "name", None)
+    return str(name()) if callable(name) else type(error).__name__
 
 
 class NativeKafkaSpanExporter(NativeDeliveryExporter):
@@ -29,16 +325,11 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         bootstrap_servers: The trace broker; else ``MQTRACE_BOOTSTRAP_SERVERS``, else the application's own.
         kafka_config: Client properties, or the path of a properties file (TLS, SASL); else ``MQTRACE_KAFKA_CONFIG``.
         trace_topic: Else ``MQTRACE_TRACE_TOPIC``.
-        dialect: Which RocketMQ release's records to write; else ``MQTRACE_DIALECT``.
-        region_id: Region of contexts that have none.
-        max_message_bytes: Bound of a trace message's value, in encoded bytes; else ``MQTRACE_MAX_MESSAGE_BYTES``.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``.
-        export_timeout_millis: How long ``export`` waits for delivery reports unless it is told.
+        export_timeout_millis: How long ``export`` waits for delivery reports unless its caller says.
         spool_dir: Where messages wait on disk while the broker does not answer; else ``MQTRACE_SPOOL_DIR``.
-        encode: The encoder; a test or a demo may wrap it.
-        clock: Time.
 
-    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
+    The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
     ``export`` returns ``SUCCESS`` only when the broker has acknowledged, or the spool taken, all of the batch.
     """
 
@@ -59,18 +350,12 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         encode: Encode = encode_context,
         clock: Clock | None = None,
     ) -> None:
-        said = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**said, "create_trace_topic": create_trace_topic}, choices={"dialect": DIALECTS})
+        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
+        settings = Settings.from_env({**given, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
-        packer = SpanPacker(
-            encode=encode,
-            dialect=settings.dialect,
-            max_message_bytes=settings.max_message_bytes,
-            region_id=region_id,
-        )
         producer = TraceProducer(
             settings,
-            dialect=packer.dialect,
+            dialect=settings.dialect,
             bootstrap_servers=bootstrap_servers,
             kafka_config=kafka_config,
             timeout_ms=export_timeout_millis,
@@ -80,4 +365,6 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits
             producer.failures.has_spool = True
-        super().__init__(packer, delivery, timeout_ms=export_timeout_millis, clock=clock)
+        super().__init__(
+            settings, delivery, encode=encode, region_id=region_id, timeout_ms=export_timeout_millis, clock=clock
+        )

@@ -1,28 +1,271 @@
-"""The native RocketMQ exporter: a broker's trace topic, which mqadmin and the dashboard show."""
+"""The native RocketMQ exporter: trace messages spread over queues and retried on other brokers, within a deadline.
+
+Connections are opened at the first delivery: an application that never sends a message never opens one, and a forked
+child opens its own.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
+from dataclasses import dataclass
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, with_spool
-from otel_mqtrace.exporters.packing import SpanPacker
-from otel_mqtrace.exporters.rocketmq_delivery import RocketMqTraceProducer
+from otel_mqtrace.exporters.native_delivery import DeliveryFailures, NativeDeliveryExporter, Undelivered, with_spool
+from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
-from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.delivery import MessageDelivery
-    from otel_mqtrace.exporters.packing import Encode
+    from otel_mqtrace.exporters.native_delivery import MessageDelivery
+    from otel_mqtrace.exporters.packing import Encode, TraceMessage
+    from otel_mqtrace.rocketmq.commands import Queue
 
-__all__ = ["NativeRocketMqSpanExporter"]
+__all__ = ["NativeRocketMqSpanExporter", "RocketMqTraceProducer", "trace_topic_of"]
+
 
 _logger = logging.getLogger(__name__)
+_GROUP: Final = "mqtrace-native"
+_CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"
+_NO_REGION: Final = "null"
+"""What Java's client makes of an absent region, in the name of a topic, too."""
+_SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
+_SHUN_MS: Final = 30_000
+_TOPIC_WAIT_MS: Final = 5_000  # a missing topic is reported before the export times out
+_NS_PER_MS, _NS_PER_S = 1_000_000, 1e9
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
+"""Errors of the message itself, which no later attempt and no other broker avoids."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One message on its way; every try has the same properties, and so the same unique id, by which repeats tell."""
+
+    message: TraceMessage
+    topic: str
+    properties: Mapping[str, str]
+    is_sent: bool = False
+    error: PeerError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.is_sent or self.is_rejected)
+
+    @property
+    def is_rejected(self) -> bool:
+        return isinstance(self.error, RefusedError) and self.error.code in _REJECTED
+
+
+class RocketMqTraceProducer:
+    """Delivers to the trace topic of a RocketMQ. Never raises.
+
+    What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
+    deadline or for ``timeout_ms``; a topic that never was there is waited for five seconds only. Over the channel
+    ``CLOUD`` every region has a topic of its own. ``failures`` logs why something was not delivered.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        dialect: str,
+        access_channel: AccessChannel = AccessChannel.LOCAL,
+        timeout_ms: float,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._dialect = dialect
+        self._access_channel = access_channel
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._client: RemotingClient | None = None
+        self._turns = itertools.count()
+        self._seen: set[str] = set()
+        self._shunned: dict[str, MonotonicNs] = {}
+        self._delivering = Lock()
+        self._closed = Event()
+        self.failures = DeliveryFailures()
+
+    def idle(self) -> None:
+        """Nothing is left to do: ``deliver`` has waited for every answer."""
+
+    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - nothing is ever on its way here
+        """Return ``True``: ``deliver`` has waited for every answer."""
+        return True
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, close the connections by ``deadline``."""
+        self._closed.set()
+        if self._client is not None:
+            self._client.interrupt()
+        if self._delivering.acquire(timeout=self._left_s(deadline)):
+            try:
+                if self._client is not None:
+                    self._client.close()
+            finally:
+                self._delivering.release()
+
+    def after_fork(self) -> None:
+        """In a child: the client opens connections of its own; a pause of the parent's is none of ours."""
+        self._delivering = Lock()
+        closed, self._closed = self._closed, Event()
+        if closed.is_set():
+            self._closed.set()
+        self.failures.after_fork()
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not acknowledged by ``deadline``. One thread at a time does."""
+        if not self._delivering.acquire(timeout=self._left_s(deadline)):
+            return Undelivered(tuple(messages))
+        try:
+            attempts = [self._attempt(message) for message in messages]
+            self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
+        except MqTraceError as error:
+            self.failures.report(str(error), kind=_kind_of(error))
+            return Undelivered(tuple(messages))
+        finally:
+            self._delivering.release()
+        for each in attempts:
+            if each.error is not None and not each.is_sent:
+                self.failures.report(str(each.error), kind=_kind_of(each.error), rejected=each.is_rejected)
+        return Undelivered(
+            tuple(each.message for each in attempts if each.is_open),
+            tuple(each.message for each in attempts if each.is_rejected),
+        )
+
+    def _deliver(self, client: RemotingClient, attempts: Sequence[_Attempt], deadline: MonotonicNs) -> None:
+        no_such_topic = min(deadline, self._after(_TOPIC_WAIT_MS))
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            another_may_do = self._try(client, [each for each in attempts if each.is_open], deadline)
+            waiting = [each for each in attempts if each.is_open]
+            if not waiting:
+                return
+            if another_may_do:
+                continue
+            if not self._paused(pause_s, no_such_topic if all(map(self._is_unheard_of, waiting)) else deadline):
+                return
+            self._shunned.clear()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _try(self, client: RemotingClient, waiting: Sequence[_Attempt], deadline: MonotonicNs) -> bool:
+        """Send all that wait once; return whether that has shown a broker to fail that was not known to.
+
+        Such a broker is shunned for thirty seconds, or until no other is left.
+        """
+        queues: dict[str, Sequence[Queue] | PeerError] = {
+            topic: self._queues(client, topic, deadline) for topic in {each.topic for each in waiting}
+        }
+        now_ns = self._clock.monotonic_ns()
+        shunned = {broker for broker, until_ns in self._shunned.items() if until_ns > now_ns}
+        posted: list[tuple[_Attempt, Outgoing]] = []
+        for each in waiting:
+            available = queues[each.topic]
+            if isinstance(available, PeerError):
+                each.error = available
+                continue
+            candidates = [queue for queue in available if queue.broker not in shunned] or available
+            queue = candidates[next(self._turns) % len(candidates)]
+            posted.append((each, Outgoing(queue=queue, body=each.message.value, properties=each.properties)))
+        answers = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
+        failing: set[str] = set()
+        for (each, outgoing), answer in zip(posted, answers, strict=True):
+            each.is_sent = isinstance(answer, Sent)
+            each.error = answer if isinstance(answer, PeerError) else None
+            if each.is_open:
+                failing.add(outgoing.queue.broker)
+                client.forget_route(each.topic)
+        self._shunned |= dict.fromkeys(failing, self._after(_SHUN_MS))
+        return bool(failing - shunned)
+
+    def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
+        """Return where messages for ``topic`` can go now, or why nowhere; the topic is made if that is asked for."""
+        try:
+            queues = client.writable(topic, deadline=deadline)
+        except RefusedError as refusal:
+            if refusal.code != ResponseCode.TOPIC_NOT_EXIST or not self._settings.create_trace_topic:
+                return refusal
+            return self._created(client, topic, deadline, refusal)
+        except PeerError as error:
+            return error
+        self._seen.add(topic)
+        return queues or PeerError(f"no broker with a master takes messages for {topic}")
+
+    def _is_unheard_of(self, attempt: _Attempt) -> bool:
+        """Whether a topic is missing, and was never there: one that was comes back with its broker."""
+        error = attempt.error
+        missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        return missing and attempt.topic not in self._seen
+
+    def _created(
+        self, client: RemotingClient, topic: str, deadline: MonotonicNs, refusal: RefusedError
+    ) -> Sequence[Queue] | PeerError:
+        try:
+            client.create_topic(topic, deadline=deadline)
+            return client.writable(topic, deadline=deadline)
+        except PeerError as error:
+            _logger.debug("the trace topic %s was not created: %s", topic, error)
+            return refusal
+
+    def _attempt(self, message: TraceMessage) -> _Attempt:
+        properties = {
+            semconv.HEADER_KEYS: message.keys,
+            semconv.HEADER_UNIQ_KEY: new_unique_id(),
+            semconv.HEADER_DIALECT: self._dialect,
+        }
+        topic = trace_topic_of(message, self._settings.trace_topic, self._access_channel)
+        return _Attempt(message, topic, {name: value for name, value in properties.items() if value})
+
+    def _connected(self) -> RemotingClient:
+        if self._closed.is_set():
+            raise PeerError("the native exporter was shut down")
+        if self._client is None:
+            if not self._settings.namesrv:
+                raise UsageError("no name server is known for the trace topic: set MQTRACE_NAMESRV")
+            self._client = RemotingClient(
+                self._settings.namesrv,
+                access_key=self._settings.rocketmq_access_key,
+                secret_key=self._settings.rocketmq_secret_key,
+                timeout_ms=min(self._timeout_ms, _SEND_TIMEOUT_MS),
+                clock=self._clock,
+            )
+            if self._closed.is_set():  # meanwhile, when there was no client yet
+                self._client.interrupt()
+        return self._client
+
+    def _paused(self, pause_s: float, deadline: MonotonicNs) -> bool:
+        """Wait a little; ``False`` when there is no time, or a shutdown came."""
+        return self._left_s(deadline) > pause_s and not self._closed.wait(pause_s)
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_S)
+
+    def _after(self, wait_ms: float) -> MonotonicNs:
+        return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))
+
+
+def _kind_of(error: MqTraceError) -> str:
+    """Return what makes ``error`` one that was logged: a busy broker's remark has another number each time."""
+    return f"{error.address} {error.code}" if isinstance(error, RefusedError) else str(error)
+
+
+def trace_topic_of(message: TraceMessage, trace_topic: str, access_channel: AccessChannel) -> str:
+    """Return the topic ``message`` belongs to: over ``CLOUD`` its region's, where ``trace_topic`` does not count."""
+    if access_channel is AccessChannel.CLOUD:
+        return _CLOUD_TOPIC + (message.region_id or _NO_REGION)
+    return trace_topic
 
 
 class NativeRocketMqSpanExporter(NativeDeliveryExporter):
@@ -36,17 +279,12 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         access_channel: ``LOCAL``, or ``CLOUD``: every region's records go to ``rmq_sys_TRACE_DATA_<region>``, and
             ``trace_topic`` does not count, as with RocketMQ's ``AccessChannel``. Records are written in LOCAL's form,
             which every reader understands.
-        dialect: Which RocketMQ release's records to write; else ``MQTRACE_DIALECT``.
-        region_id: Region of contexts that have none.
-        max_message_bytes: Bound of a trace message's body, in encoded bytes; else ``MQTRACE_MAX_MESSAGE_BYTES``.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``. RocketMQ's own
             topics only the brokers make: ``traceTopicEnable=true`` there.
-        export_timeout_millis: How long ``export`` tries unless it is told.
+        export_timeout_millis: How long ``export`` tries unless its caller says.
         spool_dir: Where messages wait on disk while no broker answers; else ``MQTRACE_SPOOL_DIR``. Not over ``CLOUD``.
-        encode: The encoder; a test or a demo may wrap it.
-        clock: Time.
 
-    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
+    The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.
     ``export`` returns ``SUCCESS`` only when a broker has acknowledged, or the spool taken, all of the batch.
     """
 
@@ -70,20 +308,12 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         clock: Clock | None = None,
     ) -> None:
         connection = {"namesrv": namesrv, "rocketmq_access_key": access_key, "rocketmq_secret_key": secret_key}
-        said = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env(
-            {**connection, **said, "create_trace_topic": create_trace_topic}, choices={"dialect": DIALECTS}
-        )
+        given = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
+        settings = Settings.from_env({**connection, **given, "create_trace_topic": create_trace_topic})
         clock = clock or SystemClock()
-        packer = SpanPacker(
-            encode=encode,
-            dialect=settings.dialect,
-            max_message_bytes=settings.max_message_bytes,
-            region_id=region_id,
-        )
         channel = _channel(access_channel)
         producer = RocketMqTraceProducer(
-            settings, dialect=packer.dialect, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
+            settings, dialect=settings.dialect, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
         )
         delivery: MessageDelivery = producer
         if channel is AccessChannel.LOCAL:
@@ -94,12 +324,14 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
                 "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "
                 "names the topic over CLOUD"
             )
-        super().__init__(packer, delivery, timeout_ms=export_timeout_millis, clock=clock)
+        super().__init__(
+            settings, delivery, encode=encode, region_id=region_id, timeout_ms=export_timeout_millis, clock=clock
+        )
 
 
-def _channel(said: str) -> AccessChannel:
+def _channel(name: str) -> AccessChannel:
     try:
-        return AccessChannel(str(said).upper())
+        return AccessChannel(str(name).upper())
     except ValueError:
-        _logger.warning("mqtrace: access_channel = %r: one of LOCAL, CLOUD was expected; 'LOCAL' is used", said)
+        _logger.warning("mqtrace: access_channel = %r: one of LOCAL, CLOUD was expected; 'LOCAL' is used", name)
         return AccessChannel.LOCAL

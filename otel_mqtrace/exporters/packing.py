@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import EncodedContext
 
-__all__ = ["MAX_KEYS_BYTES", "Encode", "NativeCounts", "Packed", "SpanPacker", "TraceMessage", "has_record", "pack"]
+__all__ = ["MAX_KEYS_BYTES", "Encode", "NativeCounts", "Packed", "Packing", "SpanPacker", "TraceMessage", "has_record"]
 
 _logger = logging.getLogger(__name__)
 MAX_KEYS_BYTES: Final = 22_767
@@ -88,28 +88,13 @@ class Packed:
 
 
 # -- contexts to messages ----------------------------------------------------------------------------------------------
-def pack(
-    contexts: Iterable[tuple[int, TraceContext]],
-    *,
-    encode: Encode,
-    dialect: str,
-    max_message_bytes: int,
-    max_keys_bytes: int = MAX_KEYS_BYTES,
-) -> Packed:
-    """Encode ``contexts``, each with its position, into as few trace messages as the bounds allow.
+class Packing:
+    """Packs contexts, each with its position, into as few trace messages as the bounds allow.
 
-    Order is kept within a source topic and region. A context that is too large alone is split by its messages; one
-    message that is too large alone, or that cannot be encoded, is refused under its reason, and its neighbours stay.
+    One message for each source topic and region is filled at a time, in order. A context that is too large alone is
+    split by its messages; one message that is too large alone, or that cannot be encoded, is refused under its reason,
+    and its neighbours stay.
     """
-    packing = _Packing(encode, dialect, max_message_bytes, max_keys_bytes)
-    for origin, trace_ctx in contexts:
-        packing.add_context(origin, trace_ctx)
-    packing.finish_messages()
-    return packing.packed
-
-
-class _Packing:
-    """Fills one message for each source topic and region at a time."""
 
     def __init__(
         self, encode: Encode, dialect: str, max_message_bytes: int, max_keys_bytes: int = MAX_KEYS_BYTES
@@ -281,18 +266,12 @@ class SpanPacker:
         self.counts = NativeCounts()
         self._logged: set[str] = set()
 
-    @property
-    def dialect(self) -> str:
-        """The dialect written."""
-        return self._dialect
-
-    def pack(self, spans: Sequence[ReadableSpan]) -> Packed:
-        """Return the trace messages of ``spans``; a span without a record takes no part."""
-        return self.pack_batches([spans])
-
     def pack_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> Packed:
-        """Return the trace messages of each of ``batches``; positions go on from batch to batch."""
-        packing = _Packing(self._encode, self._dialect, self._max_message_bytes)
+        """Return the trace messages of each of ``batches``; positions go on from batch to batch.
+
+        A span without a record takes no part.
+        """
+        packing = Packing(self._encode, self._dialect, self._max_message_bytes)
         unmapped: dict[int, str] = {}
         origin = 0
         for batch in batches:

@@ -1,8 +1,12 @@
 """A spool of trace messages on disk: appended and synced, read oldest first, each marked when delivered.
 
 A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
-lock. What a process leaves behind, another one adopts once the lock is free, in the order of the times in the names:
-marks change a file's own.
+lock. Another process adopts what is left behind once the lock is free, in the order of the times in the names: marks
+change a file's own. A frame of a segment, in bytes::
+
+    state (1 byte: 0 waits, 1 was taken) · contexts · bytes of keys · bytes of value · CRC-32 of both · keys · value
+
+A torn tail ends a segment: its process died while writing it, before it had confirmed the message.
 """
 
 from __future__ import annotations
@@ -11,27 +15,166 @@ import itertools
 import logging
 import os
 import socket
+import struct
 import threading
+import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.exporters.spool_segment import HAS_LOCKS, Segment, framed, opened
+from otel_mqtrace.exporters.packing import TraceMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.packing import TraceMessage
 
-__all__ = ["Spool", "Waiting"]
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on this platform
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Segment", "Spool", "Waiting", "framed", "opened"]
 
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
+HAS_LOCKS: Final = fcntl is not None
+_FRAME: Final = struct.Struct(">BIIII")
+_TAKEN: Final = b"\x01"
+_CLOSED: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """An open segment; ``frames`` maps the offset of each frame that still waits to its size, oldest first."""
+
+    path: Path
+    fd: int
+    end: int = 0
+    frames: dict[int, int] = field(default_factory=dict)
+    waiting_bytes: int = 0
+
+    @property
+    def unlinked(self) -> bool:
+        """Whether the file was removed: no process could adopt what is written to it now."""
+        return os.fstat(self.fd).st_nlink == 0
+
+    def load(self) -> int:
+        """Find the frames that wait; return the bytes of the torn tail."""
+        size = os.fstat(self.fd).st_size
+        while self.end < size:
+            head = os.pread(self.fd, _FRAME.size, self.end)
+            if len(head) < _FRAME.size:
+                break
+            state, _, keys_bytes, value_bytes, crc = _FRAME.unpack(head)
+            length = _FRAME.size + keys_bytes + value_bytes
+            if self.end + length > size:
+                break
+            if zlib.crc32(os.pread(self.fd, length - _FRAME.size, self.end + _FRAME.size)) != crc:
+                break
+            if state == 0:
+                self._keep(self.end, length)
+            self.end += length
+        return size - self.end
+
+    def append(self, frame: bytes) -> None:
+        """Write ``frame`` whole or not at all; raises ``OSError`` then."""
+        written = 0
+        try:
+            written = os.pwrite(self.fd, frame, self.end)
+        finally:
+            if written != len(frame):
+                os.ftruncate(self.fd, self.end)
+        if written != len(frame):
+            raise OSError("the disk took only a part of a frame")
+        self._keep(self.end, len(frame))
+        self.end += len(frame)
+
+    def rewind(self, end: int) -> None:
+        """Take back what was appended since the segment ended at ``end``."""
+        for offset in [offset for offset in self.frames if offset >= end]:
+            self.forget(offset)
+        self.end = end
+        os.ftruncate(self.fd, end)
+
+    def read(self, offset: int) -> TraceMessage | None:
+        """Return the message that waits at ``offset``, or ``None`` when the file no longer holds it."""
+        size = self.frames[offset]
+        try:
+            frame = os.pread(self.fd, size, offset)
+        except OSError:
+            return None
+        return _message(frame) if len(frame) == size else None
+
+    def mark(self, offset: int) -> None:
+        """The frame at ``offset`` was taken: by this process at once, on disk if the disk will; raises ``OSError``."""
+        if self.forget(offset) and self.fd != _CLOSED:
+            os.pwrite(self.fd, _TAKEN, offset)
+
+    def forget(self, offset: int) -> int:
+        """Stop waiting for the frame at ``offset``; return its size, 0 when it did not wait."""
+        size = self.frames.pop(offset, 0)
+        self.waiting_bytes -= size
+        return size
+
+    def sync(self) -> None:
+        """Return when the disk has it; raises ``OSError``."""
+        if self.fd != _CLOSED:
+            os.fsync(self.fd)
+
+    def close(self) -> None:
+        """Close the file and release its lock; the number of a closed descriptor may soon be the application's."""
+        if self.fd != _CLOSED:
+            fd, self.fd = self.fd, _CLOSED
+            os.close(fd)
+
+    def _keep(self, offset: int, size: int) -> None:
+        self.frames[offset] = size
+        self.waiting_bytes += size
+
+
+def opened(path: Path, flags: int) -> Segment | None:
+    """Return the segment, locked, or ``None`` when another process holds it or has just removed it."""
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    segment = Segment(path, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not segment.unlinked:
+            return segment
+    except BlockingIOError:
+        pass
+    except OSError:
+        segment.close()
+        raise
+    segment.close()
+    return None
+
+
+def framed(message: TraceMessage) -> bytes:
+    """Return ``message`` as it lies in a segment."""
+    keys = message.keys.encode("utf-8", "replace")
+    crc = zlib.crc32(message.value, zlib.crc32(keys))
+    return _FRAME.pack(0, message.contexts, len(keys), len(message.value), crc) + keys + message.value
+
+
+def _message(frame: bytes) -> TraceMessage:
+    _, contexts, keys_bytes, _, _ = _FRAME.unpack_from(frame)
+    split = _FRAME.size + keys_bytes
+    return TraceMessage(
+        topic=None,
+        region_id=None,
+        value=frame[split:],
+        keys=frame[_FRAME.size : split].decode("utf-8", "replace"),
+        origins=frozenset(),
+        contexts=contexts,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +211,7 @@ class Spool:
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._number = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.corrupt_bytes = 0
         self._begin()
         try:
@@ -100,11 +243,11 @@ class Spool:
         with self._used():
             held = {segment.path for segment in self._segments}
             try:
-                found = sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age)
+                paths = sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age)
             except OSError as error:
-                self._tell_once(error)
+                self._log_once(error)
                 return
-            for path in found:
+            for path in paths:
                 self._adopt(path)
 
     def put(self, messages: Sequence[TraceMessage]) -> int:
@@ -114,7 +257,7 @@ class Spool:
             try:
                 self._append(messages, written)
             except OSError as error:
-                self._tell_once(error)
+                self._log_once(error)
             return self._synced(written)
 
     def oldest(self, count: int) -> list[Waiting]:
@@ -136,7 +279,7 @@ class Spool:
                     if segment.frames:
                         segment.sync()
             except OSError as error:
-                self._tell_once(error)
+                self._log_once(error)
                 for each in delivered:
                     each.segment.forget(each.offset)
             for segment in touched:
@@ -144,7 +287,7 @@ class Spool:
                     self._remove(segment)
 
     def close(self) -> None:
-        """Let go of the segments: what waits is for another process."""
+        """Close the segments: what waits is for another process."""
         with self._used():
             for segment in list(self._segments):
                 if segment.frames:
@@ -191,12 +334,12 @@ class Spool:
                 else:
                     each.segment.rewind(each.end)
             except OSError as error:
-                self._tell_once(error)
+                self._log_once(error)
                 sound = False
                 try:
                     each.segment.rewind(each.end)
                 except OSError as problem:
-                    self._tell_once(problem)
+                    self._log_once(problem)
         return safe
 
     def _readable(self) -> Iterator[Waiting]:
@@ -228,21 +371,21 @@ class Spool:
                 try:
                     _sync_directory(self._directory)
                 except OSError as error:  # some file systems cannot; the messages themselves are still synced
-                    self._tell_once(error)
+                    self._log_once(error)
                 return segment
 
     def _adopt(self, path: Path) -> None:
         try:
             segment = opened(path, os.O_RDWR)
         except OSError as error:
-            self._tell_once(error)
+            self._log_once(error)
             return
         if segment is None:
             return
         try:
             self.corrupt_bytes += segment.load()
         except OSError as error:
-            self._tell_once(error)
+            self._log_once(error)
             segment.close()
             return
         self._segments.append(segment)
@@ -253,17 +396,17 @@ class Spool:
         try:
             segment.path.unlink(missing_ok=True)  # before the lock goes with the descriptor
         except OSError as error:
-            self._tell_once(error)
+            self._log_once(error)
         segment.close()
         self._segments.remove(segment)
         if segment is self._own:
             self._own = None
 
-    def _tell_once(self, error: OSError) -> None:
+    def _log_once(self, error: OSError) -> None:
         text = str(error)
-        level = logging.DEBUG if text in self._told else logging.WARNING
-        self._told.add(text)
-        _logger.log(level, "mqtrace: the spool %s: %s (said once)", self._directory, text)
+        level = logging.DEBUG if text in self._logged else logging.WARNING
+        self._logged.add(text)
+        _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
 
 
 def _age(path: Path) -> tuple[int, str]:

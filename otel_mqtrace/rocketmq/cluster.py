@@ -1,30 +1,112 @@
-"""A RocketMQ cluster: name servers in turn, the brokers of a topic's route, many requests at the same time.
+"""A RocketMQ cluster: name servers in turn, the routes of topics, many requests at the same time.
 
-A name server that is silent is passed over, and so is a master when one of its slaves can answer.
+A name server that is silent is passed over, and so is a master when one of its slaves can answer. Name servers before
+4.9.4 write their ``TopicRouteData`` as JSON with bare numbers for names; they are quoted before it is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, checked, signed
+from otel_mqtrace.rocketmq.commands import Queue, RefusedError, ResponseCode, checked, signed
 from otel_mqtrace.rocketmq.connection import Connections, Posted, SilentError, read_addresses
 from otel_mqtrace.rocketmq.frames import ProtocolError
-from otel_mqtrace.rocketmq.routes import read_masters, read_route
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.rocketmq.commands import Credentials
     from otel_mqtrace.rocketmq.frames import Command
-    from otel_mqtrace.rocketmq.routes import TopicRoute
 
-__all__ = ["Cluster", "Question"]
+__all__ = ["Cluster", "Question", "TopicRoute", "read_masters", "read_route"]
+
+
+_MASTER: Final = 0
+_WRITE, _READ = 2, 4  # bits of a queue's permissions
+_TEXT_OR_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)
+_MAX_QUEUES: Final = 65_536
+"""More queues than any topic has; a broken answer must not make us allocate without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where the queues of one topic are; ``addresses`` has every broker's by id, 0 being the master."""
+
+    readable: tuple[Queue, ...] = ()
+    writable: tuple[Queue, ...] = ()
+    addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    def readers(self, broker: str) -> tuple[str, ...]:
+        """Addresses that can be asked for messages: the master first, then its slaves."""
+        return tuple(address for _, address in sorted(self.addresses.get(broker, {}).items()))
+
+    def master(self, broker: str) -> tuple[str, ...]:
+        """The one address that takes messages and offsets; none while the master is away."""
+        return tuple(address for number, address in self.addresses.get(broker, {}).items() if number == _MASTER)
+
+
+def read_route(topic: str, body: bytes) -> TopicRoute:
+    """Return the route of ``topic`` that ``body`` tells.
+
+    Raises:
+        ProtocolError: it tells none.
+    """
+    said = _read(body)
+    try:
+        addresses = {str(each["brokerName"]): _by_id(each["brokerAddrs"]) for each in said.get("brokerDatas") or ()}
+        queues = [
+            (str(each["brokerName"]), int(each["perm"]), int(each["readQueueNums"]), int(each["writeQueueNums"]))
+            for each in said.get("queueDatas") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"the route of {topic} cannot be read: {error!r}") from error
+    if any(max(readers, writers) > _MAX_QUEUES for _, _, readers, writers in queues):
+        raise ProtocolError(f"the route of {topic} tells of more than {_MAX_QUEUES} queues")
+    return TopicRoute(
+        tuple(sorted(Queue(topic, name, i) for name, perm, n, _ in queues if perm & _READ for i in range(n))),
+        tuple(sorted(Queue(topic, name, i) for name, perm, _, n in queues if perm & _WRITE for i in range(n))),
+        addresses,
+    )
+
+
+def read_masters(body: bytes) -> tuple[str, ...]:
+    """Return the address of every master that the cluster's description names.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    said = _read(body)
+    try:
+        brokers = [_by_id(each["brokerAddrs"]) for each in (said.get("brokerAddrTable") or {}).values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the cluster's brokers cannot be read: {error!r}") from error
+    return tuple(sorted(addresses[_MASTER] for addresses in brokers if _MASTER in addresses))
+
+
+def _by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
+    return {int(number): str(address) for number, address in addresses.items()}
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise ProtocolError("a name server's answer is no JSON object")
+    return said
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else f'"{found[1]}":'
+
 
 _NS_PER_MS: Final = 1_000_000
 _ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one

@@ -19,13 +19,12 @@ from otel_mqtrace.rocketmq.frames import Command
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from otel_mqtrace.rocketmq.routes import Queue
-
 __all__ = [
     "AUTO_CREATE_TOPIC",
     "PULLED",
     "STORED",
     "Credentials",
+    "Queue",
     "RefusedError",
     "RequestCode",
     "ResponseCode",
@@ -142,6 +141,18 @@ def checked(
     if answer.code not in accepted:
         raise RefusedError(address, answer.code, answer.remark, doing)
     return answer
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Queue:
+    """One queue of a topic: ``queue_id`` counts within the broker of that name."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} [{self.broker} {self.queue_id}]"
 
 
 def _request(code: RequestCode, /, **fields: object) -> Command:

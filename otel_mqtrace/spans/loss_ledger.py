@@ -158,7 +158,7 @@ class Ledger:
             self._save_next_ns = now + _SAVE_EVERY_NS
             if not self._complained:
                 self._complained = True
-                _logger.warning("mqtrace: the ledger of losses is not written: %s (said once)", problem)
+                _logger.warning("mqtrace: the ledger of losses is not written: %s (logged once)", problem)
         finally:
             self._saving.release()
 

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace import config
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import (
+    DIALECTS,
     Settings,
     application_kafka_config,
     forget_application_kafka_config,
     remember_application_kafka_config,
 )
-from otel_mqtrace.settings_text import DIALECTS, without_password
 from otel_mqtrace.wire.native import layout
 
 
@@ -73,17 +74,6 @@ def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog, monkeypatch):
     settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
     assert (settings.queue_size, settings.batch_size) == (50, 50)
     assert "batch_size = 100: no such batch fits a queue_size of 50; 50 is used" in caplog.text
-
-
-def test_a_caller_may_know_the_values_that_a_setting_can_have(caplog, monkeypatch):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    known = {"dialect": ("5.5.0", "4.9.3")}
-    assert Settings.from_env({"dialect": "9"}, environ={"MQTRACE_DIALECT": "4.9.3"}, choices=known).dialect == "4.9.3"
-    assert Settings.from_env(environ={"MQTRACE_DIALECT": "8"}, choices=known).dialect == "5.5.0"
-    assert [record.getMessage() for record in caplog.records] == [
-        "mqtrace: option dialect = '9': one of 5.5.0, 4.9.3 was expected; '4.9.3' is used",
-        "mqtrace: MQTRACE_DIALECT = '8': one of 5.5.0, 4.9.3 was expected; '5.5.0' is used",
-    ]
 
 
 @given(st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), st.text() | st.integers() | st.none()))

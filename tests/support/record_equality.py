@@ -95,7 +95,7 @@ def _encode_whole(trace_ctx: Any, dialect: str) -> Any:
 
 def _native(span: Any, dialect: str, encode: Callable[..., Any]) -> Any:
     packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack([span])
+    packed = packer.pack_batches([[span]])
     return [(each.topic, each.region_id, each.value, each.keys) for each in packed.messages], packed.refused
 
 

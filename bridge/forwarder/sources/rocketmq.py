@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.rocketmq.answers import Pulled
+    from otel_mqtrace.rocketmq.client import Pulled
+    from otel_mqtrace.rocketmq.commands import Queue
     from otel_mqtrace.rocketmq.messages import StoredMessage
-    from otel_mqtrace.rocketmq.routes import Queue
 
 __all__ = ["DEFAULT_GROUP", "RemotingTraceSource", "Trimmed", "find_by_key", "partition_of"]
 

@@ -15,8 +15,8 @@ from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.commands import Queue
 from otel_mqtrace.rocketmq.messages import BodyError, plain_body
-from otel_mqtrace.rocketmq.routes import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

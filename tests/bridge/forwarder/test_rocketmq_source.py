@@ -10,8 +10,7 @@ from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.rocketmq import RemotingTraceSource, Trimmed, find_by_key, partition_of
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.landing.writer import LandingWriter
-from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode
-from otel_mqtrace.rocketmq.routes import Queue
+from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 
 FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)

@@ -63,6 +63,7 @@ def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, enviro
     assert done.stdout.startswith("HELLO\n")
     assert "exit_code: 7" in done.stdout
     assert "healthy" in done.stdout
+    assert all(line == line.rstrip() for line in done.stdout.splitlines()), "padded in a pipe"
 
 
 def test_everything_that_goes_untraced_is_told(application, ask, kafka, topic):

@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, pack
+from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, Packing
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import EncodedContext, decode_body, encode_context
 from tests.support.native_spans import bean, pub, sub
 
 
 def _pack(*contexts, encode=encode_context, max_message_bytes=128_000, **bounds):
-    return pack(enumerate(contexts), encode=encode, dialect="5.5.0", max_message_bytes=max_message_bytes, **bounds)
+    packing = Packing(encode, "5.5.0", max_message_bytes, **bounds)
+    for origin, trace_ctx in enumerate(contexts):
+        packing.add_context(origin, trace_ctx)
+    packing.finish_messages()
+    return packing.packed
 
 
 def _ids(packed):

@@ -26,7 +26,7 @@ def said(caplog):
         with caplog.at_level(logging.WARNING):
             processor.run_once()
         exporter.shutdown(timeout_millis=0)
-        return [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery"]
+        return [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
 
     return export
 

@@ -135,11 +135,11 @@ def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka
     processor, trace = traced(
         _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
     )
-    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.delivery"):
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
         for number in range(2):
             trace(pub(number))
             processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery"]
+    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
     assert TOPIC in line
     assert "MQTRACE_CREATE_TRACE_TOPIC" in line
     assert processor.stats()[NAME]["failed"] == 2

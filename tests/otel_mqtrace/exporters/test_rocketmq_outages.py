@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from otel_mqtrace.exporters import rocketmq_delivery
+from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.frames import response_to
@@ -75,7 +75,7 @@ def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
             pauses.append(timeout)
             return super().wait(timeout)
 
-    monkeypatch.setattr(rocketmq_delivery, "Event", Counted)
+    monkeypatch.setattr(native_rocketmq, "Event", Counted)
     cluster.brokers[0].answer_first(SEND, ResponseCode.SYSTEM_BUSY)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(3):
@@ -127,7 +127,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
         for number in range(2):
             trace(pub(number))
             processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery"]
+    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
     assert TOPIC in line
     assert "traceTopicEnable=true" in line
     assert processor.stats()[NAME]["failed"] == 2
@@ -136,7 +136,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
 
 def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
     """A name server forgets both while a broker restarts; a topic that never was there has little time."""
-    monkeypatch.setattr(rocketmq_delivery, "_TOPIC_WAIT_MS", 0)
+    monkeypatch.setattr(native_rocketmq, "_TOPIC_WAIT_MS", 0)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     asked = RequestCode.GET_ROUTEINFO_BY_TOPIC
     cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 2)

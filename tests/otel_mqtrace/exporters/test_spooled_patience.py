@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.exporters.delivery import Undelivered
+from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, SpooledDelivery, Undelivered
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
-from otel_mqtrace.exporters.spooled import PATIENCE_MS, SpooledDelivery
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S
 

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.parts import adopt_orphans
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing.writer import LandingWriter, adopt_orphans
 from tests.support.landings import landed_lines
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no advisory locks")
@@ -95,7 +94,7 @@ FINISHING = """
 import sys
 from pathlib import Path
 from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.parts import adopt_orphans
+from otel_mqtrace.landing.writer import adopt_orphans
 from otel_mqtrace.landing.writer import LandingWriter
 
 landing, adopted, armed = Path(sys.argv[1]), [], [True]

@@ -138,7 +138,7 @@ def _encode_whole(trace_ctx, dialect):
 
 def _native(spans, dialect, encode=encode_context):
     packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack(spans)
+    packed = packer.pack_batches([spans])
     return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
 
 

@@ -119,7 +119,7 @@ def _spans_of(body):
 
 def _native(span, dialect, region_id=None):
     packer = SpanPacker(encode=encode_context, dialect=dialect, max_message_bytes=128_000, region_id=region_id)
-    packed = packer.pack([span])
+    packed = packer.pack_batches([[span]])
     return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
 
 
@@ -129,7 +129,7 @@ def _encode_whole(trace_ctx, dialect):
 
 def _native_of_whole(span, dialect):
     packer = SpanPacker(encode=_encode_whole, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack([span])
+    packed = packer.pack_batches([[span]])
     return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
 
 

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.rocketmq.answers import Outgoing, Sent
-from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.connection import SilentError, read_address, read_addresses
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster

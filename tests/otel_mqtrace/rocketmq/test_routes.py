@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_mqtrace.rocketmq.cluster import read_masters, read_route
+from otel_mqtrace.rocketmq.commands import Queue
 from otel_mqtrace.rocketmq.frames import ProtocolError
-from otel_mqtrace.rocketmq.routes import Queue, read_masters, read_route
 
 BROKER = {"cluster": "C", "brokerName": "broker-a", "brokerAddrs": {"1": "10.0.0.2:10911", "0": "10.0.0.1:10911"}}
 QUEUES = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNums": 1, "topicSysFlag": 0}

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.rocketmq.answers import Outgoing, Sent
-from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.command import answers

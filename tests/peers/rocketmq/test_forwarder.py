@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from otel_mqtrace.rocketmq.answers import Outgoing, Sent
-from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from tests.support.killing import forwarded_under_fire
 
 pytestmark = pytest.mark.peers

@@ -9,8 +9,7 @@ import pytest
 
 from bridge.forwarder.sources.rocketmq import RemotingTraceSource, find_by_key
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from otel_mqtrace.rocketmq.answers import Outgoing, Sent
-from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.rocketmq.server import RocketMq

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.parts import json_line
+from otel_mqtrace.landing.writer import json_line
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from spark_jobs.normalise.native_records import RecordCount, record_columns
@@ -135,11 +135,11 @@ def _from_records(records: int, effort: Effort) -> Row:
     provider.force_flush()
     spans = exporter.take_all()
     packer = SpanPacker(encode=encode_context, dialect="5.5.0", max_message_bytes=128_000, region_id=None)
-    groups = [decode_body(message.value).contexts for message in packer.pack(spans).messages]
+    groups = [decode_body(message.value).contexts for message in packer.pack_batches([spans]).messages]
     assert sum(map(len, groups)) == records, "a send left no record"
 
     def native() -> int:
-        packed = packer.pack(spans)
+        packed = packer.pack_batches([spans])
         landed = [
             LandedMessage(source="trace", arrival_ms=1, body=each.value, keys=each.keys) for each in packed.messages
         ]
