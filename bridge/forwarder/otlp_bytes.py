@@ -1,37 +1,23 @@
-"""OTLP bytes of the events of the native trace.
+"""OTLP bytes of the events of the native trace; no span object is built.
 
-Of twenty attributes of a record three or four differ from one message to the next, so each attribute is encoded once
-for each value; only ids and keys are put together every time, behind a head that is ready. No span object is built.
+Of twenty attributes of a record three or four differ from one message to the next. Runs of the others are encoded once
+for each combination of their values; only ids, keys and times are put together every time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.forwarder.span_fields import (
-    ATTRIBUTE_FIELDS,
-    BEAN_FIELDS,
-    FIELDS,
-    NS_PER_MS,
-    SCOPE,
-    meaning_of,
-    rare_attributes,
-    server_of,
-    speakable,
-)
+from bridge.forwarder.span_fields import NS_PER_MS, SCOPE, encodable, rare_attributes, server_of, span_fields
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import KEY_SEPARATOR, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes
+from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     ARRAY_VALUE,
-    FIXED32,
-    FIXED64,
     TEXT_VALUE,
     VARINT,
     attribute,
@@ -42,13 +28,14 @@ from otel_mqtrace.wire.otlp.protobuf import (
     texts,
     varint,
 )
+from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from opentelemetry.util.types import AttributeValue
 
-    from bridge.forwarder.pairing import Event
+    from bridge.forwarder.pairing import Event, Half
     from bridge.forwarder.span_fields import OtlpSpanFields, SpanRules
 
 __all__ = ["Request", "requests_of", "span_bytes"]
@@ -59,15 +46,14 @@ _MOST_BYTES: Final = 3 << 20
 """Of one request: a gRPC receiver takes 4 MiB unless told otherwise. A larger span goes alone."""
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
 _ATTRIBUTES: Final = 9  # the field of a span
-_OF_ONE_MESSAGE: Final = ("msg_id", "offset_msg_id", "request_id", "transaction_id")
 _INT64: Final = 1 << 63
 _SERVICE_NAME: Final = "service.name"
 _ERROR: Final = 2
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
+_MAX_CACHED_VALUES: Final = 4_096
+_MAX_CACHED_BYTES: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One ``ExportTraceServiceRequest``: its events and its bytes; its length is the number of spans."""
 
     events: Sequence[Event]
@@ -81,19 +67,21 @@ def requests_of(events: Sequence[Event], rules: SpanRules) -> Iterator[Request]:
     """Write ``events`` in requests that no receiver finds too large: it would refuse them again and again."""
     first, size = 0, 0
     by_service: dict[bytes, list[bytes]] = {}
+    kinds = _kinds(rules.system)
     for number, event in enumerate(events):
-        meaning = meaning_of(event, rules)
-        span = span_bytes(meaning, rules.system)
-        if number > first and (number - first >= _MOST_SPANS or size + len(span) > _MOST_BYTES):
+        fields = span_fields(event, rules)
+        span = span_bytes(fields, kinds[fields.trace_type])
+        length = len(span)
+        if number > first and (number - first >= _MOST_SPANS or size + length > _MOST_BYTES):
             yield Request(events[first:number], _request(by_service))
             first, size, by_service = number, 0, {}
-        resource = _RESOURCES[meaning.service]
+        resource = _RESOURCES[fields.service]
         spans = by_service.get(resource)
         if spans is None:
             spans = by_service[resource] = [_SCOPE]
             size += len(resource) + len(_SCOPE) + len(_SCHEMA_URL)
-        spans += (_SPAN, varint(len(span)), span)
-        size += len(span) + _SPAN_AT_MOST_BEFORE
+        spans += (_SPAN, varint(length), span)
+        size += length + _SPAN_AT_MOST_BEFORE
     if first < len(events):
         yield Request(events[first:], _request(by_service))
 
@@ -115,79 +103,21 @@ _SPAN: Final = tag(2)
 _SCHEMA_URL: Final = delimited(3, text_bytes(semconv.SCHEMA_URL))
 
 
-# -- one span ------------------------------------------------------------------------------------------------------
-_TRACE_ID: Final = tag(1) + varint(16)
-_SPAN_ID: Final = tag(2) + varint(8)
-_PARENT_ID: Final = tag(4) + varint(8)
-_TIMES: Final = Struct("<BQBQ")
-_START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
-_again = itemgetter(*map(FIELDS.index, ("tags", "keys", "msg_type")))
+# -- attributes ----------------------------------------------------------------------------------------------------
+class _Run(dict[tuple[Any, ...], bytes]):
+    """The bytes that ``write`` returns for several values together; large ones are written each time."""
 
+    def __init__(self, write: Callable[..., bytes]) -> None:
+        super().__init__()
+        self._write = write
 
-def span_bytes(meaning: OtlpSpanFields, system: str) -> bytes:
-    """Return the ``Span`` that says ``meaning``; ``system`` is ``messaging.system``."""
-    said, trace_type, topic, group_name, store_host, trace_id, span_id, parent_id, start_ms, end_ms, *_ = meaning
-    kind = _kind(trace_type, system)
-    parts = [_TRACE_ID, trace_id, _SPAN_ID, span_id]
-    if parent_id is not None:
-        parts += (_PARENT_ID, parent_id)
-    parts += (kind.names[topic], _times(start_ms, end_ms))
-    parts += [write(value) for value, write in zip(said, _FIELDS, strict=False) if value is not None]
-    parts.append(kind.operations[group_name])
-    if system == semconv.SYSTEM_ROCKETMQ:
-        parts += [write(value) for value, write in zip(_again(said), _FIELDS_AGAIN, strict=True) if value is not None]
-        parts.append(_NAMESPACE)
-    if store_host is not None:
-        parts.append(_SERVERS[store_host])
-    if meaning.messages > 1 or meaning.half is not None or meaning.failure is not None:
-        parts.append(_attributes(rare_attributes(meaning)))
-    parts.append(_ENDS[parent_id is None, meaning.failure is None])
-    return b"".join(parts)
-
-
-def _times(start_ms: int, end_ms: int) -> bytes:
-    if start_ms:
-        return _TIMES.pack(_START, start_ms * NS_PER_MS, _END, end_ms * NS_PER_MS)
-    return _TIMES.pack(_START, 0, _END, end_ms * NS_PER_MS)[9 if end_ms else 18 :]  # a zero is not written
-
-
-def _end(*, is_root: bool, is_good: bool) -> bytes:
-    status = b"" if is_good else tag(3, VARINT) + varint(_ERROR)
-    flags = _HAS_IS_REMOTE if is_root else _HAS_IS_REMOTE | _IS_REMOTE  # said of the parent
-    return delimited(15, status) + tag(16, FIXED32) + flags.to_bytes(4, "little")
-
-
-_ENDS: Final = {
-    (is_root, is_good): _end(is_root=is_root, is_good=is_good) for is_root in (True, False) for is_good in (True, False)
-}
-
-
-# -- what a kind of record says the same of all messages --------------------------------------------------------------
-class _Kind(NamedTuple):
-    """``names`` are name and kind of the span by topic, ``operations`` the attributes of the operation by group."""
-
-    names: BoundedCache[str | None, bytes]
-    operations: BoundedCache[str | None, bytes]
-
-
-@lru_cache(maxsize=64)
-def _kind(trace_type: TraceType, system: str) -> _Kind:
-    operation = OPERATIONS[trace_type]
-    kind = tag(6, VARINT) + varint(operation.kind.value + 1)
-
-    def name(topic: str | None) -> bytes:
-        return delimited(5, text_bytes(operation.span_name(topic))) + kind
-
-    def said_of_operation(group_name: str | None) -> bytes:
-        said = context_attributes(TraceContext(trace_type=trace_type, group_name=group_name))
-        said.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
-        return _attributes({**said, semconv.MESSAGING_SYSTEM: system})
-
-    return _Kind(BoundedCache(name), BoundedCache(said_of_operation))
-
-
-_NAMESPACE: Final = attribute(_ATTRIBUTES, semconv.MESSAGING_ROCKETMQ_NAMESPACE, "")
-_SERVERS: Final = BoundedCache[str, bytes](lambda store_host: _attributes(server_of(speakable(store_host))))
+    def __missing__(self, values: tuple[Any, ...]) -> bytes:
+        written = self._write(*values)
+        if len(written) <= _MAX_CACHED_BYTES:
+            if len(self) >= _MAX_CACHED_VALUES:
+                self.clear()
+            self[values] = written
+        return written
 
 
 def _attributes(said: Mapping[str, AttributeValue]) -> bytes:
@@ -199,10 +129,9 @@ def _is_encodable(value: AttributeValue) -> bool:
     return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 
-# -- fields of records ---------------------------------------------------------------------------------------------
 def _attributes_of(field: str, value: Any) -> dict[str, AttributeValue]:
     """Return the one attribute that says a field, from the table that says it on every span."""
-    if field in BEAN_FIELDS:
+    if field in TraceBean.__dataclass_fields__:
         return bean_attributes(TraceBean(**{field: value}))
     said = context_attributes(TraceContext(trace_type=TraceType.PUB, **{field: value}))
     of_operation = context_attributes(TraceContext(trace_type=TraceType.PUB))
@@ -217,38 +146,138 @@ def _said_again(field: str, value: Any) -> dict[str, AttributeValue]:
     return {name: value for name, value in said.items() if name not in ours}
 
 
-def _writer(
-    field: str, attributes: Callable[[str, Any], dict[str, AttributeValue]] = _attributes_of
-) -> Callable[[Any], bytes]:
-    if field in _OF_ONE_MESSAGE:
-        return _text_writer(next(iter(attributes(field, "text"))))
-    if field == "keys":
-        return _keys_writer(next(iter(attributes(field, "text"))))
-    return BoundedCache[Any, bytes](lambda value: _attributes(attributes(field, value))).__getitem__
+def _heads(field: str, kind: int = TEXT_VALUE, attributes: Any = _attributes_of) -> BoundedCache[int, bytes]:
+    """Return what stands before a value of so many bytes of a field that hardly repeats."""
+    return attribute_heads(_ATTRIBUTES, next(iter(attributes(field, "text"))), kind)
 
 
-def _text_writer(name: str) -> Callable[[str], bytes]:
-    heads = attribute_heads(_ATTRIBUTES, name, TEXT_VALUE)
-
-    def write(text: str) -> bytes:
-        value = text.encode("utf-8", "replace")
-        return heads[len(value)] + value
-
-    return write
+def _field(field: str) -> BoundedCache[Any, bytes]:
+    return BoundedCache(lambda value: _attributes(_attributes_of(field, value)))
 
 
+def _run(which: slice) -> _Run:
+    """Return the attributes of several of ``MODEL_FIELDS``."""
+    fields = MODEL_FIELDS[which]
+
+    def write(*values: Any) -> bytes:
+        said = [_attributes_of(field, value) for field, value in zip(fields, values, strict=True) if value is not None]
+        return b"".join(map(_attributes, said))
+
+    return _Run(write)
+
+
+_at: Final = MODEL_FIELDS.index
+_HOST_FIELDS: Final = slice(_at("store_host"), _at("body_length"))
+_KIND_FIELDS: Final = slice(_at("msg_type"), _at("request_id"))
+_OUTCOME_FIELDS: Final = slice(_at("success"), _at("timestamp_ms"))
+_TRANSACTION_ID, _REQUEST_ID = _at("transaction_id"), _at("request_id")
+_AFTER_FIELDS: Final = slice(_TRANSACTION_ID + 1, _REQUEST_ID)
+_TOPICS, _TAGS, _LENGTHS, _COSTS = map(_field, ("topic", "tags", "body_length", "cost_ms"))
+_HOSTS, _KINDS, _OUTCOMES = map(_run, (_HOST_FIELDS, _KIND_FIELDS, _OUTCOME_FIELDS))
+_BEFORE_TRANSACTION, _AFTER_TRANSACTION = map(_run, (slice(_at("msg_type"), _TRANSACTION_ID), _AFTER_FIELDS))
+_MSG_IDS, _OFFSET_MSG_IDS = _heads("msg_id"), _heads("offset_msg_id")
+_REQUEST_IDS, _TRANSACTION_IDS = _heads("request_id"), _heads("transaction_id")
+_KEYS, _KEYS_AGAIN = _heads("keys", ARRAY_VALUE), _heads("keys", ARRAY_VALUE, _said_again)
 _ARRAYS: Final = BoundedCache[str, bytes](lambda keys: texts(keys.split(KEY_SEPARATOR)))
+_NAMESPACE: Final = attribute(_ATTRIBUTES, semconv.MESSAGING_ROCKETMQ_NAMESPACE, "")
 
 
-def _keys_writer(name: str) -> Callable[[str], bytes]:
-    heads = attribute_heads(_ATTRIBUTES, name, ARRAY_VALUE)
+# -- one span ------------------------------------------------------------------------------------------------------
+class _Kind(NamedTuple):
+    """What the records of one type say the same of many messages.
 
-    def write(keys: str) -> bytes:
+    ``names`` are name and kind of the span by topic. ``operations`` are attributes by group and tags. ``ends`` are the
+    attributes behind them, status and flags by message type, host, size of the batch, half, failure and whether it is
+    the root.
+    """
+
+    says_keys_again: bool
+    names: BoundedCache[str | None, bytes]
+    operations: _Run
+    ends: _Run
+
+
+@lru_cache(maxsize=16)
+def _kinds(system: str) -> dict[TraceType, _Kind]:
+    return {trace_type: _kind(trace_type, system) for trace_type in TraceType}
+
+
+def _kind(trace_type: TraceType, system: str) -> _Kind:
+    operation = OPERATIONS[trace_type]
+    kind = tag(6, VARINT) + varint(operation.kind.value + 1)
+    is_rocketmq = system == semconv.SYSTEM_ROCKETMQ
+
+    def name(topic: str | None) -> bytes:
+        return delimited(5, text_bytes(operation.span_name(topic))) + kind
+
+    def of_operation(group_name: str | None, tags: str | None) -> bytes:
+        said = context_attributes(TraceContext(trace_type=trace_type, group_name=group_name))
+        said.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
+        again = _said_again("tags", tags) if is_rocketmq and tags is not None else {}
+        return _attributes({**said, semconv.MESSAGING_SYSTEM: system, **again})
+
+    def end(  # noqa: PLR0913, PLR0917 - the key of the run
+        msg_type: Any,
+        store_host: str | None,
+        messages: int,
+        half: Half | None,
+        failure: str | None,
+        is_root: bool,  # noqa: FBT001 - as in the key
+    ) -> bytes:
+        again = _said_again("msg_type", msg_type) if is_rocketmq and msg_type is not None else {}
+        server = {} if store_host is None else server_of(encodable(store_host))
+        said = {**server, **rare_attributes(messages, half, failure)}
+        status = b"" if failure is None else tag(3, VARINT) + varint(_ERROR)
+        parts = (_attributes(again), _NAMESPACE if is_rocketmq else b"", _attributes(said), delimited(15, status))
+        return b"".join((*parts, SPAN_FLAGS[not is_root]))
+
+    return _Kind(is_rocketmq, BoundedCache(name), _Run(of_operation), _Run(end))
+
+
+def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a branch for each field
+    """Return the ``Span`` that says ``fields``."""
+    values, _, topic, group_name, store_host, trace_id, span_id, parent_id, start_ms, end_ms, *_ = fields
+    _, msg_id, offset_msg_id, tags, keys, _, _, _, _, body_length, msg_type, transaction_id, *_ = values
+    parts = [TRACE_ID, trace_id, SPAN_ID, span_id]
+    if parent_id is not None:
+        parts += (PARENT_ID, parent_id)
+    parts += (kind.names[topic], _times(start_ms, end_ms))
+    if topic is not None:
+        parts.append(_TOPICS[topic])
+    if msg_id is not None:
+        value = msg_id.encode("utf-8", "replace")
+        parts += (_MSG_IDS[len(value)], value)
+    if offset_msg_id is not None:
+        value = offset_msg_id.encode("utf-8", "replace")
+        parts += (_OFFSET_MSG_IDS[len(value)], value)
+    if tags is not None:
+        parts.append(_TAGS[tags])
+    if keys is not None:
         array = _ARRAYS[keys]
-        return heads[len(array)] + array
+        parts += (_KEYS[len(array)], array)
+    parts.append(_HOSTS[values[_HOST_FIELDS]])
+    if body_length is not None:
+        parts.append(_LENGTHS[body_length])
+    if transaction_id is None:
+        parts.append(_KINDS[values[_KIND_FIELDS]])
+    else:
+        value = transaction_id.encode("utf-8", "replace")
+        parts += (_BEFORE_TRANSACTION[msg_type,], _TRANSACTION_IDS[len(value)], value)
+        parts.append(_AFTER_TRANSACTION[values[_AFTER_FIELDS]])
+    request_id, cost_ms = values[_REQUEST_ID], values[_REQUEST_ID + 1]
+    if request_id is not None:
+        value = request_id.encode("utf-8", "replace")
+        parts += (_REQUEST_IDS[len(value)], value)
+    if cost_ms is not None:
+        parts.append(_COSTS[cost_ms])
+    parts += (_OUTCOMES[values[_OUTCOME_FIELDS]], kind.operations[group_name, tags])
+    if keys is not None and kind.says_keys_again:
+        parts += (_KEYS_AGAIN[len(array)], array)
+    parts.append(kind.ends[msg_type, store_host, fields.messages, fields.half, fields.failure, parent_id is None])
+    return b"".join(parts)
 
-    return write
 
-
-_FIELDS: Final = tuple(map(_writer, ATTRIBUTE_FIELDS))
-_FIELDS_AGAIN: Final = tuple(_writer(field, _said_again) for field in ("tags", "keys", "msg_type"))
+def _times(start_ms: int, end_ms: int) -> bytes:
+    if start_ms:
+        return pack_times(START, start_ms * NS_PER_MS, END, end_ms * NS_PER_MS)
+    return pack_times(START, 0, END, end_ms * NS_PER_MS)[9 if end_ms else 18 :]  # a zero is not written

@@ -1,13 +1,13 @@
 """Join the trace records of one event, and bound how long one half waits for the other.
 
-Theory of operation. A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, that share
-request id and message id. They arrive in any order, in different trace messages, on different partitions: the first one
-waits for the second. A send that the broker refused leaves its own ``Pub``, and another attempt may follow: it waits
-for the accepted one, because only one of them can be the root of the trace. Every other record is an event at once.
+A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, that share request id and message
+id. They arrive in any order, in different trace messages, on different partitions: the first one waits for the second.
+A send that the broker refused leaves its own ``Pub``, and another attempt may follow: it waits for the accepted one,
+because only one of them can be the root of the trace. Every other record is an event at once.
 
 The caller tells ``expire`` how far the trace topic has been read, in the topic's own time. A record that has waited
-``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. ``held`` returns the places
-of waiting records: nothing behind them is committed. No I/O and no clock: the same records give the same events,
+``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. ``uncommitted`` returns the
+places of waiting records: nothing behind them is committed. No I/O and no clock: the same records give the same events,
 whatever their order and their batches.
 """
 
@@ -18,23 +18,29 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_mqtrace.model import TraceBean, TraceContext, TraceType
-from otel_mqtrace.wire.native.decode import maker_of
-from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["DEFAULT_MAX_PENDING", "DEFAULT_TIMEOUT_MS", "Event", "Half", "Pairing", "PairingCounts", "Place", "Record"]
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DEFAULT_MAX_PENDING: Final = 100_000
 """Records that wait at most; one takes about a kilobyte."""
-_HALVES: Final = (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
-_CALL, _SEND = "call", "send"
-_FIRST: Final = "first"
+_PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER
+_MSG_ID, _REQUEST_ID, _SUCCESS, _TIMESTAMP_MS = map(
+    MODEL_FIELDS.index, ("msg_id", "request_id", "success", "timestamp_ms")
+)
+_IN_ORDER: Final = itemgetter(
+    *map(MODEL_FIELDS.index, ("timestamp_ms", "region_id", "region_name", "group_name", "request_id", "cost_ms")),
+    *range(MODEL_FIELDS.index("region_id")),
+)
+_FIRST: Final = None
 """The half that waits for the other: of a call there is never more than one."""
 
 
@@ -53,32 +59,24 @@ class Half(str, Enum):
     AFTER = "after"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One trace record about one message: ``trace_ctx`` has one bean.
+class Record(NamedTuple):
+    """One trace record about one message: its type, and a value for each of ``MODEL_FIELDS``.
 
     ``arrival_ms`` is when the trace topic got it, in epoch milliseconds; ``stored_ms`` is the same in the words of the
-    topic, whose clock may be ahead (by default the same number). ``writer`` is the dialect it was read as;
-    ``messages`` is how many messages were sent by the call that it reports; ``index`` counts the records of its trace
-    message from 0.
+    topic, whose clock may be ahead. ``messages`` is how many messages were sent by the call that it reports;
+    ``record_index`` counts the records of its trace message from 0.
     """
 
-    trace_ctx: TraceContext
+    trace_type: TraceType
+    values: tuple[Any, ...]
     place: Place
     arrival_ms: int
-    stored_ms: int | None = None
-    writer: str | None = None
+    stored_ms: int
     messages: int = 1
-    index: int = 0
-
-    @property
-    def bean(self) -> TraceBean:
-        """The message."""
-        return self.trace_ctx.beans[0] if self.trace_ctx.beans else TraceBean()
+    record_index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """What one span will say.
 
     ``record`` is the event's record, the later one of two; ``before`` is the first half of a complete listener call.
@@ -91,10 +89,6 @@ class Event:
     is_root: bool = True
 
 
-_event: Final = maker_of(Event)
-_IS_ROOT: Final = True
-
-
 @dataclass(slots=True)
 class PairingCounts:
     """What became of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
@@ -105,11 +99,12 @@ class PairingCounts:
     repeated: int = 0
 
 
-_Key = tuple[str, ...]
+_Key = str | tuple[str, str]
+"""Of a send its message id, of a listener call request id and message id."""
 
 
 class Pairing:
-    """Takes records in any order and gives back events; see the module's theory of operation.
+    """Takes records in any order and gives back events; see the module's docstring.
 
     Args:
         timeout_ms: How long a record waits for its partner, in the time of the trace topic.
@@ -124,7 +119,7 @@ class Pairing:
         self._pending = 0
         self._oldest: list[tuple[int, int, _Key]] = []  # a heap by arrival; keys that are gone are passed over
         self._ordinals = itertools.count()
-        self._settled = _Remembered(max_pending)
+        self._completed = _Completed(max_pending)
 
     @property
     def pending(self) -> int:
@@ -135,18 +130,22 @@ class Pairing:
         """Yield the records that wait."""
         return itertools.chain.from_iterable(records.values() for records in self._waiting.values())
 
-    def held(self) -> Iterator[Place]:
-        """Yield where the waiting records lie: what must be read again if it is not remembered here."""
-        return (record.place for record in self.waiting())
+    def uncommitted(self) -> set[Place]:
+        """Return where the waiting records lie: what must be read again if it is not remembered here."""
+        return {record.place for record in self.waiting()}
 
-    def take(self, record: Record) -> list[Event]:
-        """Return the events that ``record`` completes; none when it waits or says nothing new."""
-        trace_type = record.trace_ctx.trace_type
-        if trace_type in _HALVES:
-            return self._take_half(record)
-        if trace_type is TraceType.PUB:
-            return self._take_send(record)
-        return [_event(record, None, None, _IS_ROOT)]
+    def add(self, records: Iterable[Record]) -> list[Event]:
+        """Return the events that ``records`` complete: none of those that wait or say nothing new."""
+        events: list[Event] = []
+        for record in records:
+            trace_type = record.trace_type
+            if trace_type is _PUB:
+                self._add_send(record, events)
+            elif trace_type is _SUB_BEFORE or trace_type is _SUB_AFTER:
+                self._add_half(record, events)
+            else:
+                events.append(Event(record))
+        return events
 
     def expire(self, now_ms: int) -> list[Event]:
         """Return the events of what arrived ``timeout_ms`` before ``now_ms`` or earlier and still waits."""
@@ -154,7 +153,7 @@ class Pairing:
         events: list[Event] = []
         while self._oldest and self._oldest[0][0] <= until_ms:
             events += self._release(heapq.heappop(self._oldest)[2])
-        self._settled.forget(until_ms)
+        self._completed.forget(until_ms)
         return events
 
     def flush(self) -> list[Event]:
@@ -163,103 +162,86 @@ class Pairing:
         self._oldest.clear()
         return events
 
-    # -- the two halves of a listener call ---------------------------------------------------------------------------
-
-    def _take_half(self, record: Record) -> list[Event]:
-        request_id, msg_id = record.trace_ctx.request_id, record.bean.msg_id
-        if request_id is None or msg_id is None or request_id in ABSENT_TEXTS or msg_id in ABSENT_TEXTS:
-            return [self._alone(record)]  # nothing that a partner could be told by
-        key = (_CALL, request_id, msg_id)
+    def _add_half(self, record: Record, events: list[Event]) -> None:
+        trace_type, values, place, arrival_ms, *_ = record
+        request_id, msg_id = values[_REQUEST_ID], values[_MSG_ID]
+        if request_id is None or msg_id is None:  # nothing that a partner could be told by
+            events.append(self._alone(record))
+            return
+        key = (request_id, msg_id)
         waiting = self._waiting.get(key)
         if waiting is None:
-            return [] if self._is_repeated(key) else self._wait(key, _FIRST, record)
+            if key in self._completed:
+                self.counts.repeated += 1
+            else:
+                self._wait(key, _FIRST, record, events)
+            return
         first = waiting[_FIRST]
-        if first.trace_ctx.trace_type is record.trace_ctx.trace_type:
+        if first.trace_type is trace_type:
             self.counts.repeated += 1
-            return []
+            return
         self._forget(key)
         self.counts.paired += 1
-        if first.place != record.place:  # a trace message that comes twice brings both halves again, or this is needed
-            self._settled.add(key, record.arrival_ms)
-        is_before = record.trace_ctx.trace_type is TraceType.SUB_BEFORE
-        before, after = (record, first) if is_before else (first, record)
-        return [_event(after, before, None, _IS_ROOT)]
-
-    def _is_repeated(self, key: _Key) -> bool:
-        repeated = key in self._settled
-        self.counts.repeated += repeated
-        return repeated
+        if first.place != place:  # a trace message that comes twice brings both halves again, or this is needed
+            self._completed.add(key, arrival_ms)
+        events.append(Event(first, record) if trace_type is _SUB_BEFORE else Event(record, first))
 
     def _alone(self, record: Record) -> Event:
         self.counts.halves += 1
-        is_before = record.trace_ctx.trace_type is TraceType.SUB_BEFORE
-        return Event(record=record, half=Half.BEFORE if is_before else Half.AFTER)
+        return Event(record, half=Half.BEFORE if record.trace_type is _SUB_BEFORE else Half.AFTER)
 
-    # -- the attempts of a send --------------------------------------------------------------------------------------
+    def _add_send(self, record: Record, events: list[Event]) -> None:
+        msg_id = record.values[_MSG_ID]
+        if msg_id is None:
+            events.append(Event(record))
+        elif record.values[_SUCCESS] is not False:
+            self._completed.add(msg_id, record.arrival_ms)
+            events.append(Event(record))
+            if msg_id in self._waiting:
+                events += [Event(other, is_root=False) for other in self._forget(msg_id)]
+        elif msg_id in self._completed:
+            events.append(Event(record, is_root=False))
+        elif record.values in self._waiting.get(msg_id, ()):
+            self.counts.repeated += 1
+        else:
+            self._wait(msg_id, record.values, record, events)
 
-    def _take_send(self, record: Record) -> list[Event]:
-        msg_id = record.bean.msg_id
-        if msg_id is None or msg_id in ABSENT_TEXTS:
-            return [_event(record, None, None, _IS_ROOT)]
-        key = (_SEND, msg_id)
-        if record.trace_ctx.success is False:
-            if key in self._settled:
-                return [Event(record=record, is_root=False)]
-            if record.trace_ctx in self._waiting.get(key, ()):
-                self.counts.repeated += 1
-                return []
-            return self._wait(key, record.trace_ctx, record)
-        self._settled.add(key, record.arrival_ms)
-        events: list[Event] = [_event(record, None, None, _IS_ROOT)]
-        if key in self._waiting:
-            events += [Event(record=other, is_root=False) for other in self._forget(key)]
-        return events
-
-    def _without_accepted(self, key: _Key, records: list[Record]) -> list[Event]:
-        """No attempt was accepted without reserve: the first is the root, or the trace would have none."""
-        self._settled.add(key, records[-1].arrival_ms)
-        first, *others = sorted(records, key=_attempt_order)
-        return [Event(record=first), *(Event(record=other, is_root=False) for other in others)]
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
-
-    def _wait(self, key: _Key, said: object, record: Record) -> list[Event]:
+    def _wait(self, key: _Key, said: object, record: Record, events: list[Event]) -> None:
         waiting = self._waiting.get(key)
         if waiting is None:
-            waiting = self._waiting[key] = {}
+            self._waiting[key] = {said: record}
             heapq.heappush(self._oldest, (record.arrival_ms, next(self._ordinals), key))
-        waiting[said] = record
+        else:
+            waiting[said] = record
         self._pending += 1
-        events: list[Event] = []
         while self._pending > self._max_pending:
             released = self._release(heapq.heappop(self._oldest)[2])
             self.counts.overflowed += len(released)
             events += released
-        return events
 
-    def _forget(self, key: _Key) -> list[Record]:
-        records = list(self._waiting.pop(key, {}).values())
+    def _forget(self, key: _Key) -> Iterable[Record]:
+        records = self._waiting.pop(key, {})
         self._pending -= len(records)
         if len(self._oldest) > 2 * len(self._waiting) + self._max_pending:
             self._oldest = [entry for entry in self._oldest if entry[2] in self._waiting]
             heapq.heapify(self._oldest)
-        return records
+        return records.values()
 
     def _release(self, key: _Key) -> list[Event]:
-        records = self._forget(key)
-        if not records:
-            return []
-        if key[0] == _SEND:
-            return self._without_accepted(key, records)
+        records = list(self._forget(key))
+        if records and isinstance(key, str):  # no attempt was accepted: the first is the root, or there would be none
+            self._completed.add(key, records[-1].arrival_ms)
+            first, *others = sorted(records, key=_attempt_order)
+            return [Event(first), *(Event(other, is_root=False) for other in others)]
         return [self._alone(record) for record in records]
 
 
 def _attempt_order(record: Record) -> tuple[int, str]:
-    return record.trace_ctx.timestamp_ms or 0, repr(record.trace_ctx)
+    return record.values[_TIMESTAMP_MS] or 0, repr(_IN_ORDER(record.values))
 
 
-class _Remembered:
-    """Keys that are settled, for as long as something late may name them again; never more than ``at_most``."""
+class _Completed:
+    """Keys of complete events, for as long as something late may name them again; never more than ``at_most``."""
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most
@@ -274,7 +256,7 @@ class _Remembered:
             return
         self._keys.add(key)
         self._order.append((arrival_ms, key))
-        while len(self._order) > self._at_most:
+        if len(self._order) > self._at_most:
             self._keys.discard(self._order.popleft()[1])
 
     def forget(self, until_ms: int) -> None:

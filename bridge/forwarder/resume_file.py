@@ -122,9 +122,8 @@ class ResumeFile:
             if record.place.offset is not None:
                 partition = (record.place.source, record.place.partition)
                 entry = held.setdefault(partition, _Entry(0))
-                entry.pending.setdefault(record.place.offset, []).append(record.index)
-                stored_ms = record.arrival_ms if record.stored_ms is None else record.stored_ms
-                entry.begins.add((record.place.offset, stored_ms))
+                entry.pending.setdefault(record.place.offset, []).append(record.record_index)
+                entry.begins.add((record.place.offset, record.stored_ms))
         entries = {
             partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
             for partition, entry in self._resumed.items()

@@ -19,8 +19,7 @@ from bridge.page.wording import counted
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
-from otel_mqtrace.wire.native import decode_body, explode
-from otel_mqtrace.wire.native.decode import maker_of
+from otel_mqtrace.wire.native.decode import decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence
@@ -139,7 +138,6 @@ class _LastWords(logging.Handler):
 _DELIVER_AT: Final = 2_048
 _SETTLE_AT: Final = 20_000
 _NS_PER_MS: Final = 1_000_000
-_record: Final = maker_of(Record)
 
 
 class Delivery(Protocol):
@@ -245,8 +243,7 @@ class SpanForwarding:
             left = self._memory.remaining_records(message)
             if left is EVERYTHING:
                 new.append(message)
-            for record in self._records(message, arrival_ms, left):
-                self._ready += self._pairing.take(record)
+            self._ready += self._pairing.add(self._records(message, arrival_ms, left))
         if len(self._ready) >= _DELIVER_AT:
             self._hand_over()
         return new
@@ -280,22 +277,23 @@ class SpanForwarding:
             UsageError: the memory cannot be written.
         """
         self._memory.remember(self._pairing.waiting())
-        return set(self._pairing.held())
+        return self._pairing.uncommitted()
 
-    def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> Iterable[Record]:
-        place = Place(message.source, message.partition, message.offset)
-        decoded = decode_body(message.body, msg_type_map=self._reading.msg_type_map, charset=self._reading.charset)
-        is_new = left is EVERYTHING
-        if is_new:
-            self._counts.bad_records += len(decoded.errors)
-        for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            if not (is_new or index in left):
-                continue
-            self._counts.records += 1
-            self._since_settled += 1
-            messages = explode(trace_ctx)
-            for each in messages:
-                yield _record(each, place, arrival_ms, message.arrival_ms, None, len(messages), index)
+    def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> list[Record]:
+        place, stored_ms = Place(message.source, message.partition, message.offset), message.arrival_ms
+        how = self._reading
+        rows, errors = decode_rows(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+        if left is EVERYTHING:
+            self._counts.bad_records += len(errors)
+        else:
+            rows = [row for row in rows if row[0] in left]
+        taken = len({row[0] for row in rows})
+        self._counts.records += taken
+        self._since_settled += taken
+        return [
+            Record(trace_type, values, place, arrival_ms, stored_ms, messages, index)
+            for index, trace_type, messages, values in rows
+        ]
 
     def _hand_over(self) -> None:
         if self._ready:

@@ -2,100 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.tracing import host_and_port
-from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
-from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bridge.forwarder.pairing import Event, Half, Record
+    from bridge.forwarder.pairing import Event, Half
 
 __all__ = [
-    "ATTRIBUTE_FIELDS",
-    "BEAN_FIELDS",
-    "CONTEXT_FIELDS",
-    "FIELDS",
     "NS_PER_MS",
     "OTHER_ERROR",
     "SCOPE",
     "UNKNOWN_SERVICE",
     "OtlpSpanFields",
     "SpanRules",
-    "call_id",
-    "event_id",
-    "ids_of",
-    "joined",
-    "meaning_of",
+    "encodable",
     "rare_attributes",
     "root_span_id",
     "server_of",
-    "speakable",
+    "span_fields",
     "trace_id_of",
 ]
-
-
-_SEPARATOR: Final = "\x01"  # the one character that no field holds
-_OF_TRACE: Final = blake2b(f"trace{_SEPARATOR}".encode(), digest_size=16)
-_OF_SEND: Final = blake2b(f"{TraceType.PUB.value}{_SEPARATOR}".encode(), digest_size=8)
-_OF_CALL: Final = blake2b(f"Sub{_SEPARATOR}".encode(), digest_size=8)
-_OF_OTHER: Final = blake2b(digest_size=8)
-"""Digests that have read what all of a kind begin with: a copy costs half of a new one."""
-
-
-def joined(words: Iterable[str]) -> str:
-    """Return ``words`` as one text that no other words give."""
-    return _SEPARATOR.join(words)
-
-
-def ids_of(subject: str) -> tuple[bytes, bytes]:
-    """Return the trace of a message, and the span of its send, which its other spans have for a parent, seen or not.
-
-    ``subject`` is the message id; of a record without one, all that it says.
-    """
-    return _IDS[subject]
-
-
-def call_id(subject: str, *told_apart_by: str) -> bytes:
-    """Return the span id of a listener call, of which both halves say the same."""
-    return _digest(_OF_CALL, joined((subject, *told_apart_by)))
-
-
-def event_id(words: Iterable[str], subject: str) -> bytes:
-    """Return the span id of any other event: by everything that its record says."""
-    return _digest(_OF_OTHER, joined((*words, subject)))
-
-
-def trace_id_of(msg_id: str) -> int:
-    """Return the trace that everything about the message belongs to."""
-    return int.from_bytes(ids_of(msg_id)[0], "big")
-
-
-def root_span_id(msg_id: str) -> int:
-    """Return the span id of the message's send, which its other spans have for a parent, seen or not."""
-    return int.from_bytes(ids_of(msg_id)[1], "big")
-
-
-def _digest(of_kind: blake2b, words: str) -> bytes:
-    digest = of_kind.copy()
-    digest.update(words.encode("utf-8", "replace"))
-    made = digest.digest()
-    return made if any(made) else made[:-1] + b"\x01"  # zero is no id
-
-
-_IDS: Final = BoundedCache[str, tuple[bytes, bytes]](
-    lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)),
-)
-"""A message's records come close together, and each of them asks."""
-
 
 UNKNOWN_SERVICE: Final = "unknown_service"
 """Service of a record that names no group, in the words of OpenTelemetry's resource conventions."""
@@ -104,22 +39,14 @@ OTHER_ERROR: Final = "_OTHER"
 SCOPE: Final = "bridge.forwarder"
 """The instrumentation scope of every span."""
 NS_PER_MS: Final = 1_000_000
-
-BEAN_FIELDS: Final = tuple(each.name for each in fields(TraceBean))
-CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TraceContext) if each.name not in {"trace_type", "beans"})
-_NO_ATTRIBUTE: Final = ("timestamp_ms", "access_channel")
-ATTRIBUTE_FIELDS: Final = (*BEAN_FIELDS, *(name for name in CONTEXT_FIELDS if name not in _NO_ATTRIBUTE))
-"""What a record says that becomes an attribute each, in the order of the attributes."""
-FIELDS: Final = (*ATTRIBUTE_FIELDS, *_NO_ATTRIBUTE)
-"""All that a record of one type says, in the order of :attr:`OtlpSpanFields.said`."""
-
 _MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # what OTLP's consumers can say, the year 2262
-_LISTENER_CALL: Final = (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
-_of_bean = attrgetter(*BEAN_FIELDS)
-_of_context = attrgetter(*FIELDS[len(BEAN_FIELDS) :])
-_as_in_model = itemgetter(*map(FIELDS.index, (*CONTEXT_FIELDS, *BEAN_FIELDS)))
+_PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER
+_TIMESTAMP_MS: Final = MODEL_FIELDS.index("timestamp_ms")
 _NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "timestamp_ms")
-_named = itemgetter(*map(FIELDS.index, (*_NAMES, "cost_ms", "success", "context_code")))
+_named = itemgetter(*map(MODEL_FIELDS.index, (*_NAMES, "cost_ms", "success", "context_code")))
+_REGION: Final = MODEL_FIELDS.index("region_id")
+_WORDS: Final = (_TIMESTAMP_MS, *range(_REGION, _TIMESTAMP_MS), MODEL_FIELDS.index("access_channel"), *range(_REGION))
+_as_words: Final = itemgetter(*_WORDS)  # the ids of what was forwarded last year hang on this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +63,14 @@ class SpanRules:
 
 
 class OtlpSpanFields(NamedTuple):
-    """What one span says. ``said`` are the values of ``FIELDS``, those of both halves where there are two.
+    """What one span says.
 
-    ``parent_id`` is ``None`` for the root of the trace. ``store_host`` is the broker that a send went to. ``failure``
-    is the ``error.type`` of what went wrong. Texts may hold what UTF-8 cannot carry: see :func:`speakable`.
+    ``values`` are those of ``MODEL_FIELDS``, of both halves where there are two. ``parent_id`` is ``None`` for the root
+    of the trace. ``store_host`` is the broker that a send went to. ``failure`` is the ``error.type`` of what went
+    wrong. Texts may hold what UTF-8 cannot carry: see :func:`encodable`.
     """
 
-    said: tuple[Any, ...]
+    values: tuple[Any, ...]
     trace_type: TraceType
     topic: str | None
     group_name: str | None
@@ -158,86 +86,89 @@ class OtlpSpanFields(NamedTuple):
     half: Half | None
 
 
-def meaning_of(event: Event, rules: SpanRules) -> OtlpSpanFields:
+def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     """Return what ``event`` means: the same for the same records, wherever they were read."""
-    record, before = event.record, event.before
-    trace_type = record.trace_ctx.trace_type
-    said = _said(record)
+    record, before, half, is_root = event
+    trace_type, values, _, arrival_ms, _, messages, _ = record
+    began_ms = None
     if before is not None:  # the later half wins, the earlier one fills what it leaves out
-        said = tuple([late if late is not None else early for late, early in zip(said, _said(before), strict=True)])
-    topic, msg_id, store_host, group_name, request_id, stamp_ms, cost_ms, success, code = _named(said)
-    subject = msg_id or joined(_words(trace_type, said))
-    trace_id, root_id = ids_of(subject)
-    is_send = trace_type is TraceType.PUB
-    is_root = is_send and event.is_root
-    start_ms, end_ms = _times(event, stamp_ms, max(cost_ms or 0, 0), group_name, rules)
+        began_ms = before.values[_TIMESTAMP_MS]
+        values = tuple([late if late is not None else early for late, early in zip(values, before.values, strict=True)])
+    topic, msg_id, store_host, group_name, request_id, stamp_ms, cost_ms, success, code = _named(values)
+    if before is not None:
+        stamp_ms = record.values[_TIMESTAMP_MS]
+    subject = msg_id or _joined(trace_type, *_as_words(values))
+    trace_id, root_id = _IDS[subject]
+    is_send = trace_type is _PUB
+    if is_send and is_root:
+        span_id, parent_id = root_id, None
+    elif trace_type is _SUB_AFTER or trace_type is _SUB_BEFORE:
+        told_apart_by = request_id if request_id is not None else _joined("", trace_type, *_as_words(values))
+        span_id, parent_id = _digest(_OF_CALL, f"{subject}{_SEPARATOR}{told_apart_by}"), root_id
+    else:
+        span_id, parent_id = _digest(_OF_OTHER, _joined(trace_type, *_as_words(values), subject)), root_id
+    cost_ms = cost_ms if cost_ms is not None and cost_ms > 0 else 0
+    if is_send and rules.stamped_after and stamp_ms is not None and _is_stamped_after(group_name, rules):
+        stamp_ms -= cost_ms
+    start_ms, end_ms = _times(trace_type, began_ms, stamp_ms, cost_ms, arrival_ms)
+    failure = OTHER_ERROR if success is False else None
+    if code is not None and code is not ContextCode.SUCCESS:
+        failure = code.name  # one that took too long failed, although RocketMQ says success with it
     return OtlpSpanFields(
-        said,
+        values,
         trace_type,
         topic,
         group_name,
         store_host if is_send else None,
         trace_id,
-        root_id if is_root else _id_of(trace_type, subject, request_id, said),
-        None if is_root else root_id,
+        span_id,
+        parent_id,
         start_ms,
         end_ms,
         rules.service_name or group_name or UNKNOWN_SERVICE,
-        _failure(code, success=success),
-        record.messages,
-        event.half,
+        failure,
+        messages,
+        half,
     )
 
 
-def speakable(text: str) -> str:
-    """Return ``text`` with a question mark for each character that UTF-8 cannot carry."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+def _times(
+    trace_type: TraceType, began_ms: int | None, stamp_ms: int | None, cost_ms: int, arrival_ms: int
+) -> tuple[int, int]:
+    """Return start and end in epoch milliseconds; never an end before the start: clocks are set, and costs wrong."""
+    if not 0 <= arrival_ms <= _MAX_MS:
+        arrival_ms = 0
+    if trace_type is _SUB_AFTER:
+        end_ms = stamp_ms
+        if end_ms is None:
+            end_ms = arrival_ms if began_ms is None else began_ms + cost_ms
+        start_ms = end_ms - cost_ms if began_ms is None else began_ms
+    elif trace_type is _PUB:
+        start_ms = arrival_ms - cost_ms if stamp_ms is None else stamp_ms
+        end_ms = start_ms + cost_ms
+    else:
+        start_ms = end_ms = arrival_ms if stamp_ms is None else stamp_ms
+    if not 0 <= start_ms <= _MAX_MS:
+        start_ms = arrival_ms
+    return start_ms, end_ms if start_ms <= end_ms <= _MAX_MS else start_ms
 
 
-def _said(record: Record) -> tuple[Any, ...]:
-    said: tuple[Any, ...] = _of_bean(record.bean) + _of_context(record.trace_ctx)
-    if ABSENT_TEXTS.isdisjoint(said):
-        return said
-    return tuple([None if value in ABSENT_TEXTS else value for value in said])
+def _is_stamped_after(group_name: str | None, rules: SpanRules) -> bool:
+    return any(fnmatchcase(encodable(group_name or ""), pattern) for pattern in rules.stamped_after)
 
 
-def _words(trace_type: TraceType, said: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return everything that the record says, as words."""
-    return tuple(map(str, (trace_type, *_as_in_model(said))))
-
-
-def _id_of(trace_type: TraceType, subject: str, request_id: str | None, said: tuple[Any, ...]) -> bytes:
-    if trace_type not in _LISTENER_CALL:
-        return event_id(_words(trace_type, said), subject)
-    return call_id(subject, request_id) if request_id is not None else call_id(subject, "", *_words(trace_type, said))
-
-
-def _failure(code: ContextCode | None, *, success: bool | None) -> str | None:
-    """Return the name of what went wrong; a call that took too long failed, although RocketMQ says success with it."""
-    if code is not None and code is not ContextCode.SUCCESS:
-        return code.name
-    return OTHER_ERROR if success is False else None
-
-
-def rare_attributes(meaning: OtlpSpanFields) -> dict[str, str | int]:
+def rare_attributes(messages: int, half: Half | None, failure: str | None) -> dict[str, str | int]:
     """Return the attributes that few spans have: of a batch, of a half that stands alone, of a failure."""
-    half = None if meaning.half is None else meaning.half.value
-    batch = meaning.messages if meaning.messages > 1 else None
     said = {
-        semconv.MESSAGING_BATCH_MESSAGE_COUNT: batch,
-        semconv.MQTRACE_HALF: half,
-        semconv.ERROR_TYPE: meaning.failure,
+        semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages if messages > 1 else None,
+        semconv.MQTRACE_HALF: None if half is None else half.value,
+        semconv.ERROR_TYPE: failure,
     }
     return {name: value for name, value in said.items() if value is not None}
 
 
-# -- servers -------------------------------------------------------------------------------------------------------
 def server_of(store_host: str) -> dict[str, str | int]:
     """Return the attributes that name the broker."""
-    return _SERVERS[store_host]
-
-
-def _server(store_host: str) -> dict[str, str | int]:
     try:
         address, port = host_and_port(store_host)
     except ValueError:  # digits that are no number
@@ -246,36 +177,43 @@ def _server(store_host: str) -> dict[str, str | int]:
     return {name: value for name, value in named if value is not None}
 
 
-_SERVERS: Final = BoundedCache(_server)
+def encodable(text: str) -> str:
+    """Return ``text`` with a question mark for each character that UTF-8 cannot carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-# -- times ---------------------------------------------------------------------------------------------------------
-def _times(
-    event: Event, stamp_ms: int | None, cost_ms: int, group_name: str | None, rules: SpanRules
-) -> tuple[int, int]:
-    """Return start and end in epoch milliseconds; never an end before the start: clocks are set, and costs wrong."""
-    record, before = event.record, event.before
-    trace_type, arrival_ms = record.trace_ctx.trace_type, _sane(record.arrival_ms, 0)
-    if trace_type is TraceType.SUB_AFTER:
-        began_ms = None if before is None else before.trace_ctx.timestamp_ms
-        ended_ms = record.trace_ctx.timestamp_ms
-        if ended_ms is None:
-            ended_ms = arrival_ms if began_ms is None else began_ms + cost_ms
-        start_ms = ended_ms - cost_ms if began_ms is None else began_ms
-    elif trace_type is TraceType.PUB:
-        start_ms = arrival_ms - cost_ms if stamp_ms is None else stamp_ms
-        if stamp_ms is not None and rules.stamped_after and _is_stamped_after(group_name, rules):
-            start_ms -= cost_ms
-        ended_ms = start_ms + cost_ms
-    else:
-        start_ms = ended_ms = arrival_ms if stamp_ms is None else stamp_ms
-    start_ms = _sane(start_ms, arrival_ms)
-    return start_ms, max(start_ms, _sane(ended_ms, start_ms))
+# -- ids -----------------------------------------------------------------------------------------------------------
+_SEPARATOR: Final = "\x01"  # the one character that no field holds
+_OF_TRACE: Final = blake2b(f"trace{_SEPARATOR}".encode(), digest_size=16)
+_OF_SEND: Final = blake2b(f"{TraceType.PUB.value}{_SEPARATOR}".encode(), digest_size=8)
+_OF_CALL: Final = blake2b(f"Sub{_SEPARATOR}".encode(), digest_size=8)
+_OF_OTHER: Final = blake2b(digest_size=8)
+"""Digests that have read what all of a kind begin with: a copy costs half of a new one."""
 
 
-def _is_stamped_after(group_name: str | None, rules: SpanRules) -> bool:
-    return any(fnmatchcase(speakable(group_name or ""), pattern) for pattern in rules.stamped_after)
+def _digest(of_kind: blake2b, words: str) -> bytes:
+    digest = of_kind.copy()
+    digest.update(words.encode("utf-8", "replace"))
+    made = digest.digest()
+    return made if any(made) else made[:-1] + b"\x01"  # zero is no id
 
 
-def _sane(stamp_ms: int, otherwise_ms: int) -> int:
-    return stamp_ms if 0 <= stamp_ms <= _MAX_MS else otherwise_ms
+def _joined(*words: object) -> str:
+    """Return ``words`` as one text that no other words give."""
+    return _SEPARATOR.join(map(str, words))
+
+
+_IDS: Final = BoundedCache[str, tuple[bytes, bytes]](
+    lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)),
+)
+"""Message id (of a record without one all that it says) → trace id, and span id of its send, the others' parent."""
+
+
+def trace_id_of(msg_id: str) -> int:
+    """Return the trace that everything about the message belongs to."""
+    return int.from_bytes(_IDS[msg_id][0], "big")
+
+
+def root_span_id(msg_id: str) -> int:
+    """Return the span id of the message's send, which its other spans have for a parent, seen or not."""
+    return int.from_bytes(_IDS[msg_id][1], "big")

@@ -10,33 +10,44 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
+from bridge.forwarder.pairing import Place, Record
 from bridge.forwarder.span_fields import (
-    BEAN_FIELDS,
-    CONTEXT_FIELDS,
-    FIELDS,
     NS_PER_MS,
     OTHER_ERROR,
     SCOPE,
     UNKNOWN_SERVICE,
     SpanRules,
-    meaning_of,
+    encodable,
     rare_attributes,
     root_span_id,
     server_of,
-    speakable,
+    span_fields,
     trace_id_of,
 )
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.wire.native.decode import MODEL_FIELDS
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridge.forwarder.pairing import Event
-    from bridge.forwarder.span_fields import Meaning
+    from bridge.forwarder.span_fields import OtlpSpanFields
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = ["OTHER_ERROR", "UNKNOWN_SERVICE", "SpanRules", "root_span_id", "span_of", "trace_id_of"]
+__all__ = [
+    "OTHER_ERROR",
+    "UNKNOWN_SERVICE",
+    "SpanRules",
+    "context_of",
+    "record_of",
+    "root_span_id",
+    "span_of",
+    "trace_id_of",
+]
 
 _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -45,14 +56,14 @@ _SERVICES_REMEMBERED: Final = 4_096
 
 def span_of(event: Event, rules: SpanRules) -> ReadableSpan:
     """Return the span that says ``event``: the same for the same records, wherever they were read."""
-    meaning = meaning_of(event, rules)
+    meaning = span_fields(event, rules)
     operation = OPERATIONS[meaning.trace_type]
     return ReadableSpan(
-        name=operation.span_name(None if meaning.topic is None else speakable(meaning.topic)),
+        name=operation.span_name(None if meaning.topic is None else encodable(meaning.topic)),
         kind=operation.kind,
         context=_context(meaning.trace_id, meaning.span_id, is_remote=False),
         parent=None if meaning.parent_id is None else _context(meaning.trace_id, meaning.parent_id, is_remote=True),
-        resource=_resource(speakable(meaning.service)),
+        resource=_resource(encodable(meaning.service)),
         attributes=_attributes(meaning, rules),
         status=Status(StatusCode.UNSET if meaning.failure is None else StatusCode.ERROR),
         start_time=meaning.start_ms * NS_PER_MS,
@@ -66,26 +77,34 @@ def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool) -> SpanContext
     return SpanContext(*ids, is_remote=is_remote, trace_flags=_SAMPLED)
 
 
-def _attributes(meaning: Meaning, rules: SpanRules) -> Attributes:
-    said = span_attributes(_trace_ctx(meaning)).span
+def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
+    said = span_attributes(context_of(meaning, text=encodable)).span
     said[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
         add_rocketmq_fields(said, {})
         said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
-        said |= server_of(speakable(meaning.store_host))
-    return {**said, **rare_attributes(meaning)}
+        said |= server_of(encodable(meaning.store_host))
+    return {**said, **rare_attributes(meaning.messages, meaning.half, meaning.failure)}
 
 
-def _trace_ctx(meaning: Meaning) -> TraceContext:
-    """Return the record that would say all of it alone."""
-    said: dict[str, Any] = {
-        name: speakable(value) if isinstance(value, str) else value
-        for name, value in zip(FIELDS, meaning.said, strict=True)
-    }
-    bean = TraceBean(**{name: said[name] for name in BEAN_FIELDS})
-    of_call = {name: said[name] for name in CONTEXT_FIELDS}
-    return TraceContext(trace_type=meaning.trace_type, beans=(bean,), **of_call)
+_WHERE: Final = Place("trace", 0, 0)
+
+
+def record_of(trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, **fields: int) -> Record:
+    """Return what a record of one message is decoded to."""
+    bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
+    said = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]
+    values = tuple(None if type(value) is str and value in ABSENT_TEXTS else value for value in said)
+    return Record(trace_ctx.trace_type, values, place, arrival_ms, **{"stored_ms": arrival_ms, **fields})
+
+
+def context_of(said: Record | OtlpSpanFields, *, text: Callable[[str], str] = str) -> TraceContext:
+    """Return the record that says all of it alone; ``text`` is applied to its texts."""
+    values = [text(value) if type(value) is str else value for value in said.values]
+    fields: dict[str, Any] = dict(zip(MODEL_FIELDS, values, strict=True))
+    bean = TraceBean(**{name: fields.pop(name) for name in TraceBean.__dataclass_fields__})
+    return TraceContext(trace_type=said.trace_type, beans=(bean,), **fields)
 
 
 @lru_cache(maxsize=_SERVICES_REMEMBERED)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka.cimpl import Producer
 
-from bridge.forwarder.pairing import Pairing, Place, Record
-from tests.support.forwarded_spans import SpanRules, span_of
+from bridge.forwarder.pairing import Pairing
+from tests.support.forwarded_spans import SpanRules, record_of, span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
@@ -153,7 +153,6 @@ def _cut(records: list[TraceContext], chance: random.Random) -> list[tuple[Trace
 
 def _expected_ids(records: list[TraceContext]) -> set[tuple[str, str]]:
     pairing = Pairing(max_pending=len(records) + 1)
-    taken = [Record(trace_ctx=each, place=Place(" ", 0, 0), arrival_ms=0) for each in records]
-    events = [event for record in taken for event in pairing.take(record)] + pairing.flush()
+    events = pairing.add(map(record_of, records)) + pairing.flush()
     contexts = [span_of(event, SpanRules()).context for event in events]
     return {(f"{each.trace_id:032x}", f"{each.span_id:016x}") for each in contexts}

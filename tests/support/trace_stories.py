@@ -19,6 +19,7 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 from otel_mqtrace.wire.native import encode_context
+from tests.support.forwarded_spans import record_of
 
 START_MS = 1_700_000_000_000
 
@@ -78,7 +79,7 @@ class Messages:
     def records(self) -> list[Record]:
         """Their records with where they lie; all arrive at once, because a record without a time takes that of arrival."""
         return [
-            Record(trace_ctx=each, place=Place("trace", number % 3, number), arrival_ms=START_MS + 900)
+            record_of(each, Place("trace", number % 3, number), START_MS + 900)
             for number, body in enumerate(self.bodies)
             for each in body
         ]
@@ -87,8 +88,7 @@ class Messages:
 def events_of(messages: Messages, *, pairing: Pairing | None = None) -> list[Event]:
     """Everything that pairing makes of ``messages``, the end included."""
     pairing = pairing or Pairing()
-    events = [event for record in messages.records() for event in pairing.take(record)]
-    return events + pairing.flush()
+    return pairing.add(messages.records()) + pairing.flush()
 
 
 @st.composite

@@ -28,6 +28,7 @@ from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceConte
 from otel_mqtrace.wire.native.charsets import text_of
 from otel_mqtrace.wire.native.dialects import Shape, writer_of
 from otel_mqtrace.wire.native.layout import (
+    ABSENT_TEXTS,
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
     FIELDS,
@@ -49,10 +50,12 @@ __all__ = [
     "BATCH_SEPARATOR",
     "MAX_OFFENDING_TEXT",
     "MAX_RECORD_LENGTH",
+    "MODEL_FIELDS",
     "TOO_LONG",
     "BadRecord",
     "DecodedBody",
     "decode_body",
+    "decode_rows",
     "decode_values",
     "explode",
     "known_texts",
@@ -77,6 +80,8 @@ def maker_of(model: type[_T]) -> Callable[..., _T]:
     return cast("Callable[..., _T]", twin)
 
 
+BATCH_SEPARATOR: Final = ","
+"""Between the ids of a batch's messages."""
 MAX_OFFENDING_TEXT: Final = 200
 """Characters of a bad record or field that are kept as evidence."""
 
@@ -176,6 +181,53 @@ def _values(
         return error.record(index)
 
 
+_NOT_ATTRIBUTES: Final = ("timestamp_ms", "access_channel")
+_OTHERS: Final = ("trace_type", "beans", *_NOT_ATTRIBUTES)
+MODEL_FIELDS: Final = (
+    *(field.name for field in dataclass_fields(TraceBean)),
+    *(field.name for field in dataclass_fields(TraceContext) if field.name not in _OTHERS),
+    *_NOT_ATTRIBUTES,
+)
+"""What a record about one message says beside its type; in the order of a span's attributes, the others last."""
+
+
+Row = tuple[int, TraceType, int, tuple[Any, ...]]
+_MSG_ID, _OFFSET_MSG_ID = MODEL_FIELDS.index("msg_id"), MODEL_FIELDS.index("offset_msg_id")
+
+
+def decode_rows(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8") -> tuple[list[Row], list[BadRecord]]:
+    """Return the records of a body as plain rows, one for each message of a batch, and the bad records.
+
+    A row is the index of the record, its type, the number of messages it is for, and a value for each of
+    ``MODEL_FIELDS``; a text that stands for nothing (``ABSENT_TEXTS``) is ``None``. Bodies and errors are those of
+    :func:`decode_body`.
+    """
+    check_message_type_map(msg_type_map)
+    rows: list[Row] = []
+    errors: list[BadRecord] = []
+    for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
+        try:
+            plan = _plan_for(fields, quirk, msg_type_map)
+            said = _said(fields, plan)
+        except _BadFieldError as error:
+            errors.append(error.record(index))
+            continue
+        if not ABSENT_TEXTS.isdisjoint(fields):
+            said = [None if type(value) is str and value in ABSENT_TEXTS else value for value in said]
+        trace_type, values = plan.shape.trace_type, plan.of_model(said)
+        if trace_type is TraceType.PUB and BATCH_SEPARATOR in (values[_MSG_ID] or ""):
+            batch = _ids_of_batch(values[_MSG_ID], values[_OFFSET_MSG_ID])
+            rows += [(index, trace_type, len(batch), _with_ids(values, *ids)) for ids in batch]
+        else:
+            rows.append((index, trace_type, 1, values))
+    return rows, errors
+
+
+def _with_ids(values: tuple[Any, ...], *ids: str | None) -> tuple[Any, ...]:
+    said = (None if text in ABSENT_TEXTS else text for text in ids)
+    return (*values[:_MSG_ID], *said, *values[_OFFSET_MSG_ID + 1 :])
+
+
 class _BadFieldError(Exception):
     def __init__(self, name: str | None, reason: str, text: str) -> None:
         super().__init__(reason)
@@ -227,7 +279,8 @@ class _Plan:
 
     ``values`` are the fields that are no texts, in wire order: name, place, what nearly all texts mean, and how any is
     read. What the shape alone says is put behind the fields of a record, its beans where the type name stood;
-    ``of_bean`` and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table.
+    ``of_bean`` and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table, ``of_model``
+    ``MODEL_FIELDS``.
     """
 
     shape: Shape
@@ -237,6 +290,7 @@ class _Plan:
     of_bean: Callable[[list[Any]], tuple[Any, ...]]
     of_context: Callable[[list[Any]], tuple[Any, ...]]
     of_kept: Callable[[list[Any]], tuple[Any, ...]]
+    of_model: Callable[[list[Any]], tuple[Any, ...]]
 
 
 def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
@@ -272,6 +326,7 @@ def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, 
         of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
         of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
         of_kept=itemgetter(*(at.get(name, _ABSENT_AT) for name in KEPT_FIELDS)),
+        of_model=itemgetter(*(at.get(name, _ABSENT_AT) for name in MODEL_FIELDS)),
     )
 
 
@@ -380,9 +435,6 @@ def _state(_text: str) -> TransactionState:
     raise ValueError("unknown transaction state")
 
 
-BATCH_SEPARATOR: Final = ","
-
-
 def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
     """Return one context for each message of a batch's ``Pub``, ``(trace_ctx,)`` for everything else.
 
@@ -391,11 +443,13 @@ def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
     bean = trace_ctx.beans[0] if trace_ctx.beans else None
     if bean is None or trace_ctx.trace_type is not TraceType.PUB or BATCH_SEPARATOR not in (bean.msg_id or ""):
         return (trace_ctx,)
-    ids = (bean.msg_id or "").split(BATCH_SEPARATOR)
-    offsets: list[str | None] = [*(bean.offset_msg_id or "").split(BATCH_SEPARATOR)]
-    if len(offsets) != len(ids):
-        offsets = [None] * len(ids)
     return tuple(
         replace(trace_ctx, beans=(replace(bean, msg_id=msg_id, offset_msg_id=offset),))
-        for msg_id, offset in zip(ids, offsets, strict=True)
+        for msg_id, offset in _ids_of_batch(bean.msg_id or "", bean.offset_msg_id)
     )
+
+
+def _ids_of_batch(msg_ids: str, offset_msg_ids: str | None) -> list[tuple[str, str | None]]:
+    ids = msg_ids.split(BATCH_SEPARATOR)
+    offsets: list[str | None] = [*(offset_msg_ids or "").split(BATCH_SEPARATOR)]
+    return list(zip(ids, offsets if len(offsets) == len(ids) else [None] * len(ids), strict=True))

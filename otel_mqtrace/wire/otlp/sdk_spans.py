@@ -29,22 +29,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
+    "END",
+    "PARENT_ID",
+    "SPAN_FLAGS",
+    "SPAN_ID",
+    "START",
+    "TRACE_ID",
     "EncodedRequest",
     "encode_attributes",
     "encode_links",
     "encode_span",
     "encode_spans",
+    "pack_times",
     "span_head",
     "span_tail",
 ]
 
 _logger: Final = logging.getLogger(__name__)
 
-_TRACE_ID: Final = tag(1) + varint(16)
-_SPAN_ID: Final = tag(2) + varint(8)
-_PARENT_ID: Final = tag(4) + varint(8)
-_pack_times: Final = Struct("<BQBQ").pack
-_START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
+TRACE_ID: Final = tag(1) + varint(16)
+SPAN_ID: Final = tag(2) + varint(8)
+PARENT_ID: Final = tag(4) + varint(8)
+pack_times: Final = Struct("<BQBQ").pack
+START, END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
 _DROPPED_ATTRIBUTES, _DROPPED_EVENTS, _DROPPED_LINKS = tag(10, VARINT), tag(12, VARINT), tag(14, VARINT)
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
@@ -145,7 +152,7 @@ _FLAGS: Final = {
     is_remote: (_HAS_IS_REMOTE | (_IS_REMOTE if is_remote else 0)).to_bytes(4, "little") for is_remote in (False, True)
 }
 _UNSET_STATUS: Final = delimited(15, b"")
-_SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
+SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 _LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
 
@@ -170,7 +177,7 @@ def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> by
     parts += [delimited(13, _link(each)) for each in span.links]
     if span.dropped_links:
         parts += (_DROPPED_LINKS, varint(span.dropped_links))
-    parts += (delimited(15, _status(span.status)), _SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
+    parts += (delimited(15, _status(span.status)), SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
     return b"".join(parts)
 
 
@@ -178,19 +185,19 @@ def span_head(  # noqa: PLR0913, PLR0917 - the parts of a span, in the order of 
     context: Any, parent: Any, name: str, kind: Any, start_ns: int | None, end_ns: int | None
 ) -> list[bytes]:
     """Return ids, trace state, name, kind and times as fields of a ``Span``."""
-    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
+    parts = [TRACE_ID, context.trace_id.to_bytes(16, "big"), SPAN_ID, context.span_id.to_bytes(8, "big")]
     if context.trace_state:
         state = ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
         parts.append(delimited(3, text_bytes(state)))
     if parent is not None:
-        parts += (_PARENT_ID, parent.span_id.to_bytes(8, "big"))
-    parts += (_NAMES[name], _KINDS[kind], _pack_times(_START, start_ns or 0, _END, end_ns or 0))
+        parts += (PARENT_ID, parent.span_id.to_bytes(8, "big"))
+    parts += (_NAMES[name], _KINDS[kind], pack_times(START, start_ns or 0, END, end_ns or 0))
     return parts
 
 
 def span_tail(parent: Any) -> bytes:
     """Return the status, which is unset, and the flags."""
-    return _UNSET_STATUS + _SPAN_FLAGS[parent is not None and bool(parent.is_remote)]
+    return _UNSET_STATUS + SPAN_FLAGS[parent is not None and bool(parent.is_remote)]
 
 
 def _status(status: Any) -> bytes:
@@ -209,7 +216,7 @@ def _event(event: Any) -> bytes:
 
 def _link(link: Any) -> bytes:
     context = link.context
-    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
+    parts = [TRACE_ID, context.trace_id.to_bytes(16, "big"), SPAN_ID, context.span_id.to_bytes(8, "big")]
     parts += _of_link.encode(_plain(link.attributes))
     if link.dropped_attributes:
         parts += (tag(5, VARINT), varint(link.dropped_attributes))

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.forwarder.pairing import Half, Pairing, Place, Record
+from bridge.forwarder.pairing import Half, Pairing, Place
 from otel_mqtrace.model import TraceType
-from tests.support.forwarded_spans import SpanRules, span_of
+from tests.support.forwarded_spans import SpanRules, context_of, record_of, span_of
 from tests.support.trace_stories import START_MS, after, batched, before, end_transaction, events_of, lives, pub
 
 TIMEOUT_MS = 60_000
 
 
 def _record(trace_ctx, *, arrival_ms=START_MS, offset=0, partition=0):
-    return Record(trace_ctx=trace_ctx, place=Place("trace", partition, offset), arrival_ms=arrival_ms)
+    return record_of(trace_ctx, Place("trace", partition, offset), arrival_ms)
 
 
 @pytest.mark.parametrize("halves", [(before(), after()), (after(), before())])
@@ -25,30 +25,30 @@ def test_two_halves_are_one_event_in_either_order(halves):
     """A listener call is one event, told by its later half."""
     pairing = Pairing()
     first, second = (_record(each, offset=number) for number, each in enumerate(halves))
-    assert pairing.take(first) == []
-    (event,) = pairing.take(second)
-    assert (event.before.trace_ctx, event.record.trace_ctx, event.half) == (before(), after(), None)
-    assert (pairing.pending, list(pairing.held())) == (0, [])
+    assert pairing.add([first]) == []
+    (event,) = pairing.add([second])
+    assert (context_of(event.before), context_of(event.record), event.half) == (before(), after(), None)
+    assert (pairing.pending, list(pairing.uncommitted())) == (0, [])
 
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
 def test_only_the_other_half_of_the_same_call_is_waited_for(other):
     """Another call, another message of the call, and the same half again complete nothing."""
     pairing = Pairing()
-    pairing.take(_record(before()))
-    assert all(event.before is None for event in pairing.take(_record(other)))
-    assert Place("trace", 0, 0) in set(pairing.held())
+    pairing.add([_record(before())])
+    assert all(event.before is None for event in pairing.add([_record(other)]))
+    assert Place("trace", 0, 0) in pairing.uncommitted()
 
 
 def test_a_half_that_waited_too_long_goes_out_alone_and_marked():
     """By the time of the trace topic; until then its place is held."""
     pairing = Pairing(timeout_ms=TIMEOUT_MS)
-    pairing.take(_record(before(), offset=7))
+    pairing.add([_record(before(), offset=7)])
     assert pairing.expire(START_MS + TIMEOUT_MS - 1) == []
-    assert list(pairing.held()) == [Place("trace", 0, 7)]
+    assert list(pairing.uncommitted()) == [Place("trace", 0, 7)]
     (event,) = pairing.expire(START_MS + TIMEOUT_MS)
-    assert (event.half, pairing.counts.halves, list(pairing.held())) == (Half.BEFORE, 1, [])
-    (late,) = [*pairing.take(_record(after(), offset=8)), *pairing.flush()]
+    assert (event.half, pairing.counts.halves, list(pairing.uncommitted())) == (Half.BEFORE, 1, [])
+    (late,) = [*pairing.add([_record(after(), offset=8)]), *pairing.flush()]
     assert late.half is Half.AFTER
 
 
@@ -57,7 +57,7 @@ def test_too_many_that_wait_let_the_oldest_go_and_are_counted():
     pairing = Pairing(max_pending=2)
     gone = []
     for number, arrival_ms in enumerate((30, 10, 20, 40)):
-        gone += pairing.take(_record(before(request_id=f"R{number}"), arrival_ms=arrival_ms))
+        gone += pairing.add([_record(before(request_id=f"R{number}"), arrival_ms=arrival_ms)])
     assert [event.record.arrival_ms for event in gone] == [10, 20]
     assert (pairing.pending, pairing.counts.overflowed) == (2, 2)
 
@@ -66,21 +66,21 @@ def test_memory_is_bounded_while_calls_come_and_go():
     """A million pairs leave nothing behind, and what is remembered of them is no more than may wait."""
     pairing = Pairing(max_pending=10)
     for number in range(1_000):
-        pairing.take(_record(before(request_id=f"R{number}"), offset=2 * number))
-        pairing.take(_record(after(request_id=f"R{number}"), offset=2 * number + 1))
+        pairing.add([_record(before(request_id=f"R{number}"), offset=2 * number)])
+        pairing.add([_record(after(request_id=f"R{number}"), offset=2 * number + 1)])
     assert pairing.counts.paired == 1_000
     assert len(pairing._oldest) <= 12
-    assert len(pairing._settled._keys) <= 10
+    assert len(pairing._completed._keys) <= 10
 
 
 def test_a_refused_attempt_waits_for_the_accepted_one():
     """The accepted send is the root at once, the refused attempt a span beside it."""
     pairing = Pairing()
-    assert pairing.take(_record(pub(success=False))) == []
-    accepted, refused = pairing.take(_record(pub(stamp_ms=START_MS + 5), offset=1))
-    assert (accepted.is_root, accepted.record.trace_ctx.success) == (True, True)
-    assert (refused.is_root, refused.record.trace_ctx.success) == (False, False)
-    (late,) = pairing.take(_record(pub(success=False, stamp_ms=START_MS + 3), offset=2))
+    assert pairing.add([_record(pub(success=False))]) == []
+    accepted, refused = pairing.add([_record(pub(stamp_ms=START_MS + 5), offset=1)])
+    assert (accepted.is_root, context_of(accepted.record).success) == (True, True)
+    assert (refused.is_root, context_of(refused.record).success) == (False, False)
+    (late,) = pairing.add([_record(pub(success=False, stamp_ms=START_MS + 3), offset=2)])
     assert not late.is_root
 
 
@@ -88,9 +88,9 @@ def test_of_attempts_that_were_all_refused_the_first_is_the_root():
     """Brokers without their slave store what they report as refused: the trace still has its root."""
     pairing = Pairing()
     for stamp_ms in (START_MS + 5, START_MS):
-        pairing.take(_record(pub(success=False, stamp_ms=stamp_ms)))
+        pairing.add([_record(pub(success=False, stamp_ms=stamp_ms))])
     events = pairing.expire(START_MS + TIMEOUT_MS)
-    assert [(event.is_root, event.record.trace_ctx.timestamp_ms) for event in events] == [
+    assert [(event.is_root, context_of(event.record).timestamp_ms) for event in events] == [
         (True, START_MS),
         (False, START_MS + 5),
     ]
@@ -99,7 +99,7 @@ def test_of_attempts_that_were_all_refused_the_first_is_the_root():
 @pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
 def test_what_has_no_other_half_is_an_event_at_once(trace_ctx):
     """Nothing waits that nothing could complete."""
-    (event,) = Pairing().take(_record(trace_ctx))
+    (event,) = Pairing().add([_record(trace_ctx)])
     assert event.is_root
 
 
@@ -124,7 +124,8 @@ def _expected(records):
 
 
 def _told(event):
-    trace_ctx, bean = event.record.trace_ctx, event.record.bean
+    trace_ctx = context_of(event.record)
+    (bean,) = trace_ctx.beans
     if trace_ctx.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
         return "Sub", (trace_ctx.request_id, bean.msg_id), event.half
     if trace_ctx.trace_type is TraceType.PUB:

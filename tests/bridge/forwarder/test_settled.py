@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.forwarder.pairing import Place, Record
+from bridge.forwarder.pairing import Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import LandedMessage
+from tests.support.forwarded_spans import record_of
 from tests.support.trace_stories import before
 
 
@@ -24,7 +25,7 @@ def _read(memory, *offsets, partition=0):
 
 def _waiting(*places):
     return [
-        Record(trace_ctx=before(), place=Place("trace", partition, offset), arrival_ms=1_000 + offset, index=index)
+        record_of(before(), Place("trace", partition, offset), 1_000 + offset, record_index=index)
         for partition, offset, index in places
     ]
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge.forwarder.pairing import Event, Half, Place, Record
+from bridge.forwarder.pairing import Event, Half
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body, explode
-from tests.support.forwarded_spans import SpanRules, root_span_id, span_of, trace_id_of
+from tests.support.forwarded_spans import SpanRules, record_of, root_span_id, span_of, trace_id_of
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, cloud, end_transaction, pub
 
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 def _record(trace_ctx, **fields):
-    return Record(trace_ctx=trace_ctx, place=Place("trace", 0, 0), arrival_ms=ARRIVAL_MS, **fields)
+    return record_of(trace_ctx, arrival_ms=ARRIVAL_MS, **fields)
 
 
 def _span(trace_ctx, rules=None, **of_event):

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bridge.forwarder.otlp_bytes import requests_of
-from bridge.forwarder.pairing import Event, Half, Pairing, Place, Record
+from bridge.forwarder.pairing import Event, Half, Pairing
 from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.model import (
     AccessChannel,
@@ -24,12 +24,11 @@ from otel_mqtrace.model import (
 )
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
-from tests.support.forwarded_spans import span_of
+from tests.support.forwarded_spans import record_of, span_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
-PLACE = Place("trace", 0, 0)
 TRACE_MS = START_MS + 5_000
 
 texts = st.sampled_from(
@@ -81,9 +80,7 @@ def events(draw):
     is_pair = draw(st.booleans())
 
     def record(trace_ctx):
-        return Record(
-            trace_ctx=trace_ctx, place=PLACE, arrival_ms=draw(stamps), messages=draw(st.sampled_from([1, 1, 2, 300]))
-        )
+        return record_of(trace_ctx, arrival_ms=draw(stamps), messages=draw(st.sampled_from([1, 1, 2, 300])))
 
     if is_pair:
         first, second = (record(draw(contexts([kind]))) for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER))
@@ -118,12 +115,12 @@ def test_a_span_is_written_as_opentelemetry_writes_it(said, how):
 def _events_of(bodies):
     pairing = Pairing()
     records = [
-        Record(trace_ctx=each, place=PLACE, arrival_ms=START_MS, messages=len(explode(trace_ctx)))
+        record_of(each, arrival_ms=START_MS, messages=len(explode(trace_ctx)))
         for body in bodies
         for trace_ctx in decode_body(body).contexts
         for each in explode(trace_ctx)
     ]
-    return [event for record in records for event in pairing.take(record)] + pairing.flush()
+    return pairing.add(records) + pairing.flush()
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
@@ -146,7 +143,7 @@ def test_whatever_comes_out_of_a_body_is_written(drawn):
 
 def test_a_number_that_no_attribute_can_say_is_left_out():
     """As the encoder leaves it out, and one record does not stop the others."""
-    said = [Event(record=Record(trace_ctx=pub(body_length=1 << 63), place=PLACE, arrival_ms=TRACE_MS))]
+    said = [Event(record_of(pub(body_length=1 << 63), arrival_ms=TRACE_MS))]
     theirs = encode_spans([span_of(said[0], SpanRules())])
     assert _written(said, SpanRules()) == theirs.SerializeToString()
 

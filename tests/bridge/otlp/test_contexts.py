@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.forwarder.otlp_bytes import requests_of
-from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.pairing import Pairing, Place
 from bridge.forwarder.span_fields import SpanRules
 from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Message, read_messages
@@ -20,6 +20,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.spans.mapping import bean_attributes, context_attributes
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from tests.support.forwarded_spans import record_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.reading import events_of, otlp_side
 from tests.support.trace_stories import after, before, pub
@@ -53,14 +54,10 @@ def test_every_recorded_record_comes_back_from_its_span_field_by_field(stem):
             each_message = explode(context)
             records += each_message
             for one in each_message:
-                record = Record(
-                    trace_ctx=one,
-                    place=Place("trace", 0, number),
-                    arrival_ms=1_795_262_400_000,
-                    messages=len(each_message),
-                    index=index,
+                record = record_of(
+                    one, Place("trace", 0, number), 1_795_262_400_000, messages=len(each_message), record_index=index
                 )
-                events += pairing.take(record)
+                events += pairing.add([record])
     events += pairing.flush()
     requests = requests_of(events, SpanRules())
     spans = [span for request in requests for span in spans_of(parse_message(request.body))]

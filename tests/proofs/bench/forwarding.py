@@ -32,7 +32,8 @@ from bridge.forwarder.span_delivery import Delivery, OtlpDelivery, SpanForwardin
 from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.wire.native import decode_body, encode_context
+from otel_mqtrace.wire.native import encode_context
+from otel_mqtrace.wire.native.decode import decode_rows
 from tests.proofs.bench.rows import interleaved
 from tests.support.forwarded_spans import span_of
 
@@ -128,7 +129,7 @@ def _life(number: int) -> tuple[TraceContext, TraceContext, TraceContext]:
 
 # -- the ways ----------------------------------------------------------------------------------------------------------
 def _decoded(messages: Sequence[LandedMessage]) -> None:
-    assert sum(len(decode_body(message.body).contexts) for message in messages) == RECORDS
+    assert sum(len(decode_rows(message.body)[0]) for message in messages) == RECORDS
 
 
 def forwarded(messages: Sequence[LandedMessage], delivery: Delivery, spans_of_all: int = SPANS) -> None:
