@@ -1,7 +1,10 @@
-"""Functions of whole Arrow columns."""
+"""Functions of whole Arrow columns, hashes of texts, and JSON and numbers read as leniently as Spark reads them."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -33,11 +36,13 @@ __all__ = [
     "flags",
     "greater",
     "has_repeats",
+    "hash_texts",
     "is_made_of",
     "is_there",
     "json_arrays",
     "lists_of",
     "maps_of",
+    "mix",
     "null_where_empty",
     "null_where_zeros",
     "offsets_from",
@@ -45,11 +50,15 @@ __all__ = [
     "opened",
     "parents_of",
     "pc",
+    "read_json",
     "repeated",
     "sliced",
     "taken",
+    "text_of_json",
     "where",
+    "whole_number",
 ]
+
 
 _ROOM: Final = 1 << 62
 
@@ -249,3 +258,114 @@ def json_arrays(offsets: Array, texts: Array) -> Array:
 
 def _enclosed(before: str, texts: Array, behind: str) -> Array:
     return pc.binary_join_element_wise(before, texts, behind, "")
+
+
+# Odd multipliers of xxHash64, whose mixing this follows: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
+_PRIME_1: Final = np.uint64(0x9E3779B185EBCA87)
+_PRIME_2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_NULL: Final = np.uint64(0x165667B19E3779F9)
+_WORD: Final = 8
+_ALL_BITS: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def hash_texts(texts: Any) -> npt.NDArray[np.uint64]:
+    """Return a hash of each text of an Arrow array, dictionary-encoded or not; null has a value of its own."""
+    if isinstance(texts, pa.DictionaryArray):
+        words: npt.NDArray[np.uint64] = np.append(hash_texts(texts.dictionary), _NULL)
+        found: npt.NDArray[np.uint64] = words[np.asarray(texts.indices.fill_null(len(texts.dictionary)))]
+        return found
+    if not len(texts) or texts.null_count == len(texts):
+        return np.full(len(texts), _NULL)
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    hashes = _hash_bytes(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds)
+    if texts.null_count:
+        hashes[np.asarray(texts.is_null())] = _NULL
+    return hashes
+
+
+def mix(*parts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return one hash of several; their order counts."""
+    mixed = parts[0]
+    with np.errstate(over="ignore"):
+        for part in parts[1:]:
+            mixed = _scramble(mixed * _PRIME_1 ^ part)
+    return mixed
+
+
+def _hash_bytes(data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Hash ``data[bounds[i]:bounds[i + 1]]``, eight bytes at a time of all rows."""
+    sizes = bounds[1:] - bounds[:-1]
+    padded = np.concatenate([data, np.zeros(_WORD, np.uint8)])
+    words = np.lib.stride_tricks.as_strided(padded, (len(data) + 1, _WORD), (1, 1))
+    with np.errstate(over="ignore"):
+        hashes = sizes.astype(np.uint64) * _PRIME_1
+        for step in range(0, int(sizes.max(initial=0)), _WORD):
+            rows = np.flatnonzero(sizes > step)
+            word = np.ascontiguousarray(words[bounds[rows] + step]).view("<u8")[:, 0]
+            spare = np.maximum(_WORD - (sizes[rows] - step), 0).astype(np.uint64)
+            hashes[rows] = _scramble(hashes[rows] ^ (word & (_ALL_BITS >> (spare * np.uint64(_WORD)))))
+    return hashes
+
+
+def _scramble(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    values = values * _PRIME_2
+    values ^= values >> np.uint64(29)
+    values = values * _PRIME_1
+    return values ^ (values >> np.uint64(32))
+
+
+_DECODER: Final = json.JSONDecoder()
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_SPACE: Final = " \t\n\r"
+# A quote that is never closed takes the rest along.
+_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
+_ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
+
+
+def read_json(text: str) -> Any:
+    """Return the value that ``text`` begins with; ``None`` where it begins with none."""
+    value = _read(text)
+    return _read(_QUOTED.sub(_double_quoted, text)) if value is None and "'" in text else value
+
+
+def text_of_json(value: Any) -> str | None:
+    """Return a value as text: a text as it is, ``None`` for null, anything else as its own JSON."""
+    if value is None:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'"{json.dumps(value)}"'
+    text = value if isinstance(value, str) else _ENCODER.encode(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+
+
+def _read(text: str) -> Any:
+    try:
+        return _DECODER.raw_decode(text.lstrip(_SPACE))[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _double_quoted(quoted: re.Match[str]) -> str:
+    inside = quoted[1] if quoted[2] is None else quoted[2]
+    return quoted[0] if inside is None else f'"{_ESCAPED_OR_QUOTE.sub(_escaped, inside)}"'
+
+
+def _escaped(part: re.Match[str]) -> str:
+    return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
+
+
+_AROUND: Final = "".join(map(chr, (*range(0x21), 0x7F)))
+_INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,19})")
+
+
+def whole_number(text: str, *, bits: int) -> int | None:
+    """Return the number that ``text`` is, as Spark's ``try_cast`` reads it; ``None`` where it is none.
+
+    Args:
+        text: ASCII digits, a sign before them, blanks and control characters around them.
+        bits: the width of a signed integer that must hold the number.
+    """
+    found = _INTEGER.fullmatch(text.strip(_AROUND))
+    number = None if found is None else int(found[1] + found[2])
+    return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None

@@ -1,10 +1,12 @@
-"""The Arrow schema of every table that one stage hands to the next.
+"""The Arrow schema of every table that one stage hands to the next, and the values in them that several stages make.
 
 Times are epoch milliseconds (``*_ms``) unless the name says nanoseconds. Null means absent, never a default.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,13 +19,19 @@ __all__ = [
     "MENTION",
     "NATIVE_BODY",
     "NORMALISED",
+    "PREFIXES",
     "READ_BODY",
     "READ_EVENT",
     "READ_SPAN",
     "SIDE_FIELDS",
     "SPAN",
     "VERDICT",
+    "CountedDrop",
+    "bad_piece",
+    "bare",
+    "mentioned_in",
 ]
+
 
 _TEXT: Final[Any] = pa.string()
 _LONG: Final[Any] = pa.int64()
@@ -191,3 +199,54 @@ VERDICT: Final = pa.schema(
     }
 )
 """The answer: one row per canonical key, with both sides' own words beside it."""
+
+
+# 32 hexadecimal digits, or 56 from a host that has IPv6 addresses only (MessageClientIDSetter)
+_MESSAGE_ID: Final = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{56}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])")
+_SAMPLE_CHARACTERS: Final = 200
+
+
+def mentioned_in(text: str) -> list[str]:
+    """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
+    return list(dict.fromkeys(found.upper() for found in _MESSAGE_ID.findall(text)))
+
+
+def bad_piece(field: str | None, reason: str, text: str, *, within: str | None = None) -> dict[str, Any]:
+    """Return ``BAD``: the field at fault, why, the offending text, and the messages named ``within`` it or more."""
+    mentions = mentioned_in(text if within is None else within)
+    return {"field": field, "reason": reason, "text": text[:_SAMPLE_CHARACTERS], "mentions": mentions}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedDrop:
+    """``count`` messages or spans that ``side`` (``native`` or ``otlp``) lost by ``cause``, and what is known of them.
+
+    ``None`` is unknown. ``process`` is the process id modulo 65536 as four hex digits, as message ids hold it. A bucket
+    is ``[bucket_start_ms, bucket_start_ms + bucket_ms)`` in epoch milliseconds; without one the whole run is meant.
+    ``of_start``: only the record of a delivery's start was lost; that of its end is counted by itself. ``before``: what
+    a counter had counted when it was first read, since whenever it began; how it grew from there is counted by itself.
+    """
+
+    side: str
+    component: str
+    cause: str
+    count: int
+    service: str | None = None
+    instance: str | None = None
+    group: str | None = None
+    process: str | None = None
+    bucket_start_ms: int | None = None
+    bucket_ms: int | None = None
+    of_start: bool = False
+    before: bool = False
+
+
+PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"
+"""Before a name: that of a retry or dead-letter topic, and a namespace."""
+
+_PREFIXES: Final = re.compile(PREFIXES)
+
+
+def bare(name: str) -> str:
+    """Return the name without what stands before it, which writers treat differently."""
+    return _PREFIXES.sub("", name)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,23 +22,26 @@ from spark_jobs.spark_errors import delay_interrupt
 from spark_jobs.storage import use_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "DEFAULT_APP_NAME",
     "DEFAULT_DRIVER_MEMORY",
-    "DEFAULT_MASTER",
     "MEANING",
+    "as_meant",
     "build_session",
     "check_start",
     "configure_stores",
+    "cores",
+    "cost",
+    "grouped",
+    "is_connect",
     "needs_java",
+    "versions",
 ]
 
-DEFAULT_MASTER: Final = "local[*]"
-DEFAULT_APP_NAME: Final = "mqtrace"
+
 DEFAULT_DRIVER_MEMORY: Final = "1g"
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -73,7 +77,7 @@ _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 def build_session(
     *,
     master: str | None = None,
-    app_name: str = DEFAULT_APP_NAME,
+    app_name: str = "mqtrace",
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -148,7 +152,7 @@ def _place(master: str | None) -> str | None:
     """Return the master URL of the run; ``None`` where ``spark-submit`` chose it."""
     if master is None and _SUBMITTED in os.environ:
         return None
-    return master or os.environ.get("SPARK_REMOTE") or DEFAULT_MASTER
+    return master or os.environ.get("SPARK_REMOTE") or "local[*]"
 
 
 def _deployed(place: str, own: Mapping[str, str]) -> SparkSession:
@@ -240,3 +244,76 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+# -- a run on a session. Over Connect there is no context: what cannot be known is ``None``, never 0 -----
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether the session is a client of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def as_meant(spark: SparkSession) -> Iterator[None]:
+    """Give the session the settings of ``session.MEANING`` for the block, and its own back after it."""
+    before = {name: spark.conf.get(name, None) for name in MEANING}
+    for name, value in MEANING.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the JVM or the server may be gone
+            for name, own in before.items():
+                if own is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, own)
+
+
+@contextmanager
+def grouped(spark: SparkSession, name: str, description: str) -> Iterator[None]:
+    """Put the jobs of the block into a group; an interrupt cancels those that still run."""
+    context = None if is_connect(spark) else spark.sparkContext
+    if context is None:
+        spark.addTag(name)
+    else:
+        context.setJobGroup(name, description)
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(Exception):  # the JVM or the server may be gone too
+            spark.interruptTag(name) if context is None else context.cancelJobGroup(name)
+        raise
+    finally:
+        if context is None:
+            spark.removeTag(name)
+        else:
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
+    """Return how many jobs and stages a group of jobs took; ``None`` over Connect, where that is unknown."""
+    if is_connect(spark):
+        return None, None
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [info for job in tracker.getJobIdsForGroup(group) if (info := tracker.getJobInfo(job))]
+    return len(jobs), len({stage for info in jobs for stage in info.stageIds})
+
+
+def cores(spark: SparkSession) -> int:
+    """Return how many tasks Spark runs at once; over Connect, where that is unknown, its usual number of partitions."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def versions(spark: SparkSession) -> dict[str, str]:
+    """Return the versions of Spark and of its Java."""
+    return {"spark": spark.version, "java": _java_version(spark)}
+
+
+def _java_version(spark: SparkSession) -> str:
+    if not is_connect(spark):
+        jvm = spark.sparkContext._jvm  # noqa: SLF001  (no public way, and no job for it)
+        return str(jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
+    frame = spark.range(1).selectExpr("java_method('java.lang.System', 'getProperty', 'java.version') as version")
+    return str(frame.collect()[0]["version"])

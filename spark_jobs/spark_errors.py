@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import PeerError
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from pyspark.sql import SparkSession
-
-__all__ = ["delay_interrupt", "job_group", "mute_interrupted_calls", "peer_errors"]
+__all__ = ["delay_interrupt", "mute_interrupted_calls", "peer_errors"]
 
 _FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs the connect extra
 _OWN_MESSAGE: Final = re.compile(r"^(?:otel_mqtrace\._errors\.\w+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
@@ -89,21 +87,6 @@ def delay_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # pyspark has set its own meanwhile
     if pressed:
         signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def job_group(spark: SparkSession, name: str, description: str) -> Iterator[None]:
-    """Put the jobs of the block into a group; an interrupt cancels those that still run."""
-    context = spark.sparkContext
-    context.setJobGroup(name, description)
-    try:
-        yield
-    except KeyboardInterrupt:
-        with suppress(Exception):  # the JVM may be gone too
-            context.cancelJobGroup(name)
-        raise
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
 @contextmanager

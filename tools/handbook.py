@@ -17,7 +17,7 @@ from spark_jobs.policy.settings import (
     Setting,
 )
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
-from spark_jobs.report.prometheus import METRICS
+from spark_jobs.report.machine_files import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status

@@ -12,7 +12,7 @@ from otel_mqtrace.clients.confluent_kafka.statistics import ClientStatistics
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from spark_jobs.report.prometheus import METRICS, PREFIX
+from spark_jobs.report.machine_files import METRICS, PREFIX
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.hashing import hash_texts
+from spark_jobs.columns import hash_texts
 from spark_jobs.judging.columns import as_rows
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION

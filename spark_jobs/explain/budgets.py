@@ -25,11 +25,11 @@ from spark_jobs.taxonomy import Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.drops import CountedDrop
     from spark_jobs.explain.drop_budget import Loss, LossGroup
     from spark_jobs.judging.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
+    from spark_jobs.schemas import CountedDrop
     from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = [

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from spark_jobs import names
+from spark_jobs.schemas import bare
 from spark_jobs.sources.ledger import LedgerRead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spark_jobs.drops import CountedDrop
+    from spark_jobs.schemas import CountedDrop
 
 __all__ = [
     "CELL_MS",
@@ -144,7 +144,7 @@ def find_stretches(drops: Iterable[CountedDrop]) -> list[range]:
 
 
 def _bare(group: str | None) -> str | None:
-    return None if group is None else names.bare(group)
+    return None if group is None else bare(group)
 
 
 _Rank: TypeAlias = tuple[int, int]

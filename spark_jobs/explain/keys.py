@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.hashing import hash_texts, mix
+from spark_jobs.columns import hash_texts, mix
 from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, is_known, is_true
-from spark_jobs.names import bare
+from spark_jobs.schemas import bare
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:

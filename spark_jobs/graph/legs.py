@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.columns import CodedVerdicts, encode, flatten_sides
-from spark_jobs.names import PREFIXES
+from spark_jobs.schemas import PREFIXES
 from spark_jobs.storage import open_parquet
 from spark_jobs.taxonomy import Kind, Status
 

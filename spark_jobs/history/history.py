@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.drops import CountedDrop
 from spark_jobs.report.headline import matched
+from spark_jobs.schemas import CountedDrop
 from spark_jobs.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from spark_jobs.taxonomy import Status
 

@@ -14,7 +14,17 @@ from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.java import find_java
 from spark_jobs.report.result import SparkCost
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, needs_java
+from spark_jobs.session import (
+    DEFAULT_DRIVER_MEMORY,
+    as_meant,
+    build_session,
+    cores,
+    cost,
+    grouped,
+    is_connect,
+    needs_java,
+    versions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,7 +157,6 @@ def open_engine(
 
     with mute_interrupted_calls():
         session = start()  # says what is missing, before pyspark is imported here
-        from spark_jobs.engine import as_meant, cores, grouped, is_connect  # noqa: PLC0415
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
         from spark_jobs.spark_errors import peer_errors  # noqa: PLC0415
 
@@ -161,8 +170,6 @@ def cost_of(engine: Engine, started_ns: MonotonicNs, clock: Clock) -> SparkCost 
     """Return the jobs, stages and wall time of a run since ``started_ns``; ``None`` where it is not on Spark."""
     if engine.name != _SPARK:
         return None
-    from spark_jobs.engine import cost  # noqa: PLC0415
-
     jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
     return SparkCost(jobs=jobs, stages=stages, wall_seconds=_seconds_since(started_ns, clock))
 
@@ -171,8 +178,6 @@ def versions_of(engine: Engine) -> dict[str, str]:
     """Return the versions of ours, and of Spark and Java where they took part."""
     if engine.name != _SPARK:
         return {_DISTRIBUTION: version(_DISTRIBUTION)}
-    from spark_jobs.engine import versions  # noqa: PLC0415
-
     return {_DISTRIBUTION: version(_DISTRIBUTION), **versions(engine.session)}  # type: ignore[attr-defined]
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from spark_jobs.columns import equal
-from spark_jobs.hashing import hash_texts
+from spark_jobs.columns import equal, hash_texts
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.normalise.message_ids import CLAIM, claims_in, identified_by_offset, resolve_message_ids
 from spark_jobs.schemas import NORMALISED

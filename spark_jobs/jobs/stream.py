@@ -17,7 +17,6 @@ from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.engine import is_connect
 from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
@@ -26,7 +25,7 @@ from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
-from spark_jobs.session import configure_stores
+from spark_jobs.session import configure_stores, is_connect
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.spark_errors import mute_interrupted_calls

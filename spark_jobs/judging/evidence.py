@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.hashing import hash_texts, mix
+from spark_jobs.columns import hash_texts, mix
 from spark_jobs.judging.columns import LATEST, NullableInts, encode, equals, find_groups, join_codes
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance

@@ -10,7 +10,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.names import bare
+from spark_jobs.schemas import bare
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from spark_jobs.judging.identity import (
     name_identities,
 )
 from spark_jobs.judging.merge import OTLP
-from spark_jobs.names import bare
+from spark_jobs.schemas import bare
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:

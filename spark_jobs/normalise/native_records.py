@@ -32,10 +32,9 @@ from otel_mqtrace.wire.native.layout import (
     check_message_type_map,
 )
 from spark_jobs.columns import binary_bytes, flags, greater, is_there, taken
-from spark_jobs.evidence import bad_piece
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.values import hashed
-from spark_jobs.schemas import BAD, READ_BODY
+from spark_jobs.schemas import BAD, READ_BODY, bad_piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
-from spark_jobs.columns import binary_bytes, each, opened, where
-from spark_jobs.lenient import read_json, text_of_json, whole_number
+from spark_jobs.columns import binary_bytes, each, opened, read_json, text_of_json, where, whole_number
 from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.storage import committed
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.html import render_page
-from spark_jobs.report.junit import render_junit
+from spark_jobs.report.machine_files import render_junit, render_metrics
 from spark_jobs.report.markdown import render_summary
-from spark_jobs.report.prometheus import render_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from bridge.page.markup import content_policy, style_sheet
 from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH, describe_edge, node_name
-from spark_jobs.report.svg.graph import graph_svg
+from spark_jobs.report.graph_drawing import graph_svg
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import count, plural, utc, visible
 

@@ -10,21 +10,7 @@ from markupsafe import Markup
 
 from bridge.page.markup import content_policy, style_sheet
 from bridge.page.svg import SIDE_COLOUR
-from spark_jobs.report.glossary import (
-    FIELD_VERDICTS,
-    FINE,
-    GROUP_COLOUR,
-    GROUPS,
-    REASONS,
-    SIDE_NAME,
-    STATUSES,
-    group_field_verdict,
-    group_finding,
-)
-from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
-from spark_jobs.report.result import AGES, balance
-from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
-from spark_jobs.report.svg.charts import (
+from spark_jobs.report.charts import (
     CURVE_STYLES,
     count_losses,
     curves,
@@ -36,7 +22,21 @@ from spark_jobs.report.svg.charts import (
     timeline,
     trend,
 )
-from spark_jobs.report.svg.graph import graph_svg
+from spark_jobs.report.glossary import (
+    FIELD_VERDICTS,
+    FINE,
+    GROUP_COLOUR,
+    GROUPS,
+    REASONS,
+    SIDE_NAME,
+    STATUSES,
+    group_field_verdict,
+    group_finding,
+)
+from spark_jobs.report.graph_drawing import graph_svg
+from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
+from spark_jobs.report.result import AGES, balance
+from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
 from spark_jobs.report.templating import environment, template_text
 from spark_jobs.report.wording import count, duration, utc
 from spark_jobs.taxonomy import FieldVerdict, Kind, Outcome, Reason, Status, Verdict

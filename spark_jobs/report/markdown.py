@@ -14,7 +14,7 @@ from spark_jobs.taxonomy import FieldVerdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spark_jobs.report.result import Result, Sample
+    from spark_jobs.report.result import Field, Gate, MalformedSample, Result, Sample
 
 __all__ = ["MOST_SUMMARY_BYTES", "cell", "render_summary"]
 
@@ -23,13 +23,13 @@ MOST_SUMMARY_BYTES = 60_000
 
 _SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
 _MOST_ROWS = 40
-_GROUP_COLUMNS = (
-    ("messages", "Messages"),
-    ("deliveries", "Deliveries"),
-    ("failures", "Failed"),
-    ("redeliveries", "Redelivered"),
-    ("unmatched", "Not on both sides"),
-)
+_COUNTED = {
+    "messages": "Messages",
+    "deliveries": "Deliveries",
+    "failures": "Failed",
+    "redeliveries": "Redelivered",
+    "unmatched": "Not on both sides",
+}
 _STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|(?<!\w)_|_(?!\w)|(?<=www)\.", re.ASCII | re.IGNORECASE)
 
 
@@ -57,18 +57,30 @@ def _sections(result: Result) -> Iterator[str]:
     yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in parts(result))
     rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in figures(result))
     yield f"{rows}* {describe_scope(result)}\n"
-    yield _gates(result)
-    yield _balance(result)
+    yield _table("Gates", ("Gate", "Outcome", "Value", "Must be", "Explanation"), map(_gate, result.gates))
+    lines = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
+    losses = "".join(f"* {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items()))
+    yield f"{_table('Balance', ('', 'Native trace', 'OTLP'), lines)}\n{losses}"
     yield _counts("Statuses", "Status", result.status)
     yield _counts("Reasons", "Reason", result.reason)
     rules = [(cell(rule), count(n)) for rule, n in result.reason_detail.items() if n]
     yield _table("Rules behind the reasons", ("Rule", "Events"), rules)
     yield _ledger(result)
-    yield _fields(result)
-    yield _latency(result)
-    yield _groups(result)
-    yield _malformed(result)
-    yield _samples(result)
+    fields = [(cell(item.name), _verdicts(item)) for item in result.fields if _is_unequal(item)]
+    yield _table("Fields that are not equal everywhere", ("Field", "Verdicts"), fields)
+    latency = [
+        (cell(name), count(row.count), *map(duration, (row.p50, row.p95, row.p99, row.max)))
+        for name, row in result.latency.items()
+    ]
+    yield _table("Latency", ("Stage", "Events", "p50", "p95", "p99", "Maximum"), latency)
+    groups = [
+        (cell(group.topic), cell(group.group), *(count(getattr(group, name)) for name in _COUNTED))
+        for group in result.groups
+    ]
+    yield _table("Who consumed what", ("Topic", "Group", *_COUNTED.values()), groups)
+    places = ("Side", "Source", "Line", "Record", "Field", "Reason")
+    yield _table("Malformed input", places, map(_bad, result.malformed))
+    yield _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), map(_sample, result.samples))
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -81,25 +93,12 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     return top + "".join(lines[:_MOST_ROWS]) + more
 
 
-def _gates(result: Result) -> str:
-    rows = [
-        (
-            cell(gate.name),
-            f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}",
-            number(gate.value),
-            f"{cell(gate.op)} {number(gate.threshold)}",
-            cell(gate.explanation, limit=300),
-        )
-        for gate in result.gates
-    ]
-    return _table("Gates", ("Gate", "Outcome", "Value", "Must be", "Explanation"), rows)
-
-
-def _balance(result: Result) -> str:
-    rows = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
-    lines = [_table("Balance", ("", "Native trace", "OTLP"), rows), "\n"]
-    lines += [f"* {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items())]
-    return "".join(lines)
+def _gate(gate: Gate) -> Sequence[str]:
+    outcome, bound = (
+        f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}",
+        f"{cell(gate.op)} {number(gate.threshold)}",
+    )
+    return cell(gate.name), outcome, number(gate.value), bound, cell(gate.explanation, limit=300)
 
 
 def _counts(title: str, head: str, counts: dict[str, int]) -> str:
@@ -114,8 +113,8 @@ def _ledger(result: Result) -> str:
         return ""
     rows = [
         (
-            *(cell(text) for text in (line.side, line.component, line.cause, line.service)),
-            *(count(number) for number in (line.counted, line.attributed, line.surplus)),
+            *map(cell, (line.side, line.component, line.cause, line.service)),
+            *map(count, (line.counted, line.attributed, line.surplus)),
         )
         for line in result.ledger.lines
     ]
@@ -124,61 +123,20 @@ def _ledger(result: Result) -> str:
     return table + "".join(f"\n* {cell(note, limit=300)}\n" for note in result.ledger.notes)
 
 
-def _fields(result: Result) -> str:
-    rows = [
-        (
-            cell(item.name),
-            ", ".join(f"{cell(label_finding(name))} {count(n)}" for name, n in item.verdicts.items() if n),
-        )
-        for item in result.fields
-        if sum(item.verdicts.values()) > item.verdicts.get(FieldVerdict.EQUAL.value, 0)
-    ]
-    return _table("Fields that are not equal everywhere", ("Field", "Verdicts"), rows)
+def _is_unequal(item: Field) -> bool:
+    return sum(item.verdicts.values()) > item.verdicts.get(FieldVerdict.EQUAL.value, 0)
 
 
-def _latency(result: Result) -> str:
-    rows = [
-        (cell(name), count(row.count), *(duration(value) for value in (row.p50, row.p95, row.p99, row.max)))
-        for name, row in result.latency.items()
-    ]
-    return _table("Latency", ("Stage", "Events", "p50", "p95", "p99", "Maximum"), rows)
+def _verdicts(item: Field) -> str:
+    return ", ".join(f"{cell(label_finding(name))} {count(n)}" for name, n in item.verdicts.items() if n)
 
 
-def _groups(result: Result) -> str:
-    rows = [
-        (
-            cell(group.topic),
-            cell(group.group),
-            *(count(getattr(group, name)) for name, _ in _GROUP_COLUMNS),
-        )
-        for group in result.groups
-    ]
-    return _table("Who consumed what", ("Topic", "Group", *(head for _, head in _GROUP_COLUMNS)), rows)
+def _bad(bad: MalformedSample) -> Sequence[str]:
+    places = (ABSENT if at is None else str(at) for at in (bad.line, bad.record_index))
+    return cell(bad.side), cell(bad.path), *places, cell(bad.field), cell(bad.reason)
 
 
-def _malformed(result: Result) -> str:
-    rows = [
-        (
-            cell(bad.side),
-            cell(bad.path),
-            str(bad.line if bad.line is not None else ABSENT),
-            str(bad.record_index if bad.record_index is not None else ABSENT),
-            cell(bad.field),
-            cell(bad.reason),
-        )
-        for bad in result.malformed
-    ]
-    return _table("Malformed input", ("Side", "Source", "Line", "Record", "Field", "Reason"), rows)
-
-
-def _samples(result: Result) -> str:
-    names = ("msg_id", "kind", "topic", "group")
-    rows = [
-        (cell(_finding(sample)), *(cell(value_text(name, sample.verdict.get(name))) for name in names))
-        for sample in result.samples
-    ]
-    return _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), rows)
-
-
-def _finding(sample: Sample) -> str:
-    return label_finding(str(sample.verdict.get("status")), sample.verdict.get("reason"))
+def _sample(sample: Sample) -> Sequence[str]:
+    verdict = sample.verdict
+    named = (cell(value_text(name, verdict.get(name))) for name in ("msg_id", "kind", "topic", "group"))
+    return cell(label_finding(str(verdict.get("status")), verdict.get("reason"))), *named

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from otel_mqtrace._errors import MissingExtraError
 from spark_jobs.report import wording
+from spark_jobs.report.charts import swatch
 from spark_jobs.report.glossary import (
     GROUP_COLOUR,
     OUTCOME_COLOUR,
@@ -18,7 +19,6 @@ from spark_jobs.report.glossary import (
     group_finding,
     label_finding,
 )
-from spark_jobs.report.svg.charts import swatch
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.evidence import bad_piece
-from spark_jobs.lenient import read_json, text_of_json, whole_number
-from spark_jobs.schemas import READ_BODY
+from spark_jobs.columns import read_json, text_of_json, whole_number
+from spark_jobs.schemas import READ_BODY, bad_piece
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import message_places
 from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file

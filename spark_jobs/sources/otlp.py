@@ -12,7 +12,7 @@ from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_
 from bridge.otlp.detect import Layout
 from bridge.otlp.json_spans import parse_json
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_message, spans_of
-from spark_jobs.evidence import bad_piece
+from spark_jobs.schemas import bad_piece
 from spark_jobs.sources.files import span_files
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.span_batches import Counts, batch_of, grouped, row_batches, span_row

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.plain_span import LONG_MAX, text_attributes
-from spark_jobs.evidence import bad_piece
-from spark_jobs.schemas import LEDGER, READ_SPAN
+from spark_jobs.schemas import LEDGER, READ_SPAN, bad_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

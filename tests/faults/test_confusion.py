@@ -33,7 +33,6 @@ def test_malformed_and_foreign_input_is_counted_by_side_and_scope(corpora, judge
 
 
 def test_silent_losses_have_precision_and_recall_of_one(worlds):
-    """UNEXPLAINED, the number a migration is judged by: precision and recall are 1."""
     score = found(cell for cells in worlds.values() for cell in cells)
     assert score.true > 30
     assert (score.precision, score.recall) == (1.0, 1.0)

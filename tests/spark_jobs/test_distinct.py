@@ -14,27 +14,23 @@ WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_siz
 
 @given(words=WORDS)
 def test_each_row_gets_what_the_function_says_of_its_value(words):
-    """Null is not asked about, and stays null."""
     told = each(pa.array(words, pa.string()), len, pa.int64())
     assert told.to_pylist() == [None if word is None else len(word) for word in words]
 
 
 def test_a_value_is_asked_about_once():
-    """However often it stands there."""
     asked = []
     each(pa.array(["a", "b", "a", None, "a"]), asked.append, pa.string())
     assert asked == ["a", "b"]
 
 
 def test_doubles_that_are_equal_but_not_the_same_are_asked_about_each():
-    """The sign of a zero is read in its text."""
     assert each(pa.array([0.0, -0.0, 0.0]), str, pa.string()).to_pylist() == ["0.0", "-0.0", "0.0"]
 
 
 @pytest.mark.parametrize("width", [1, 3, 40])
 @given(data=st.data())
 def test_rows_that_are_alike_are_one_row_however_wide_the_table(width, data):
-    """Forty columns of many values are more combinations than a number can count."""
     count = data.draw(st.integers(1, 12))
     values = st.lists(st.sampled_from([None, *"abcdefgh"]), min_size=count, max_size=count)
     table = {f"c{at}": pa.array(data.draw(values), pa.string()) for at in range(width)}

@@ -25,7 +25,6 @@ SPANS = str(Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup" / "
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
-    """What, where, and how to fix it; nothing is made."""
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("a file")
     assert main(["graph", *arguments]) == 2

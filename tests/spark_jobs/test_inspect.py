@@ -20,7 +20,6 @@ def strict(text):
 
 
 def test_the_json_of_a_cut_off_file_has_the_public_keys(capsys):
-    """A cut-off tail is not a bad item, so the exit code is 0."""
     assert inspect.run([str(VECTORS / "otlp/killed/kill.pb.framed")], as_json=True) == 0
     found = strict(capsys.readouterr().out)
     assert {
@@ -46,7 +45,6 @@ def test_the_json_of_a_cut_off_file_has_the_public_keys(capsys):
 
 
 def test_bad_records_are_counted_and_located(capsys):
-    """The two pieces broken by separators in a key are named with their line; the exit code is 1."""
     path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
     assert inspect.run([str(path)], as_json=True) == 1
     found = strict(capsys.readouterr().out)
@@ -58,7 +56,6 @@ def test_bad_records_are_counted_and_located(capsys):
 
 
 def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
-    """NaN, infinities and bytes have a form in JSON; times are decimal texts; nothing but spans is printed."""
     assert inspect.run([str(VECTORS / "otlp/odd/traces.jsonl")], spans=True) == 0
     lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert len(lines) == 12
@@ -77,7 +74,6 @@ def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
 
 
 def test_records_stream_as_the_decoder_writes_them(capsys):
-    """One object per record with the public keys, bad ones in place."""
     assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")], records=True) == 0
     lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert len(lines) == 107 + 222 + 222 + 11
@@ -85,7 +81,6 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
 
 
 def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
-    """Without options a short table: sides, layouts, counts, topics, groups."""
     assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")]) == 0
     text = capsys.readouterr().out
     assert "native+otlp" in text
@@ -93,7 +88,6 @@ def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
 
 
 def test_a_torn_line_of_a_landing_is_a_tail_and_a_broken_one_is_bad(tmp_path, capsys):
-    """The last line without a newline was still being written."""
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\nbroken\n{"body_base', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1
     found = strict(capsys.readouterr().out)
@@ -101,7 +95,6 @@ def test_a_torn_line_of_a_landing_is_a_tail_and_a_broken_one_is_bad(tmp_path, ca
 
 
 def test_wrong_inputs_are_refused(tmp_path):
-    """No such file, nothing known, two streams at once: one sentence each."""
     (tmp_path / "x").write_text("hello", encoding="utf-8")
     with pytest.raises(UsageError, match="no such file"):
         inspect.run([str(tmp_path / "none")])
@@ -112,7 +105,6 @@ def test_wrong_inputs_are_refused(tmp_path):
 
 
 def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
-    """A record from the end of time is shown, not a reason to stop."""
     body = base64.b64encode(f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()).decode()
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
     assert inspect.run([str(tmp_path)]) == 0
@@ -120,7 +112,6 @@ def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
 
 
 def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
-    """Nothing is left out without a word."""
     (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1  # the body is empty
@@ -131,7 +122,6 @@ def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
 
 
 def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
-    """Neither colours it, nor turns its writing, nor fills it."""
     topic = "\x1b[31mred\x1b]0;title\x07\u202e" + "long" * 100
     body = base64.b64encode(f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()).decode()
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
@@ -143,7 +133,6 @@ def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
 
 
 def test_writers_are_those_that_a_reconciliation_would_choose(capsys):
-    """The reasons stand in the summary, too; one side alone shows its own writer only."""
     folder = VECTORS / "dual" / "app-4.9.8-dup"
     inspect.run((str(folder / "native.jsonl"), str(folder / "otlp.jsonl")), as_json=True)
     writers = json.loads(capsys.readouterr().out)["writers"]

@@ -16,7 +16,6 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
 
 @pytest.mark.spark
 def test_a_normal_run_says_nothing_on_standard_error(tmp_path):
-    """No progress, no line of Spark's or the JVM's; the summary alone on standard output, without colours."""
     sides = ["--native", DUAL / "native.jsonl", "--otlp", DUAL / "otlp.jsonl"]
     command = [sys.executable, "-m", "spark_jobs", "reconcile", *sides, "--out", tmp_path / "out", *AGENT]
     plain = {

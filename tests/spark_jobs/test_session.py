@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.engine import as_meant, cost, grouped, versions
-from spark_jobs.session import MEANING, _place, build_session
+from spark_jobs.session import MEANING, _place, as_meant, build_session, cost, grouped, versions
 from tests.support.settings import configured
 
 

@@ -79,7 +79,6 @@ def test_delayed_interrupt_lets_the_block_end_and_a_second_one_does_not():
 
 
 def test_handler_set_within_the_block_is_restored():
-    """As pyspark's, which calls the JVM in the middle of another call."""
     with delay_interrupt():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

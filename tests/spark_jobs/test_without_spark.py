@@ -31,7 +31,6 @@ def run(*arguments):
 
 @pytest.mark.parametrize("engine", [("--engine", "local"), ()])
 def test_recorded_application_is_reconciled_and_reported(tmp_path, engine):
-    """By default, too: without pyspark there is no other engine."""
     done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path, *engine)
     assert (done.returncode, done.stderr.splitlines()) == (0, []), done.stderr
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))

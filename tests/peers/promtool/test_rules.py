@@ -10,7 +10,7 @@ import yaml
 
 from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
 from spark_jobs.report.files import write_reports
-from spark_jobs.report.prometheus import METRICS, PREFIX
+from spark_jobs.report.machine_files import METRICS, PREFIX
 from tests.support.results import result
 from tools.generated_docs import DOCS
 from tools.monitoring import ALERTS

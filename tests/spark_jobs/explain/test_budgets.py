@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.drops import CountedDrop
 from spark_jobs.explain import budgets, loss_groups
 from spark_jobs.explain.budgets import (
     Budgets,
@@ -31,7 +30,7 @@ from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.schemas import EVENT
+from spark_jobs.schemas import EVENT, CountedDrop
 from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
@@ -151,12 +150,10 @@ def at_minute(rows, minute: int):
 
 
 def test_bucket_with_as_many_drops_as_losses_explains_exactly_these(outcome):
-    """Twelve keys, twelve counted, all of them attributed with the counter's cause."""
     assert reasons(at_minute(outcome.rows, 10), "C0") == {("DROP_ATTRIBUTED", "queue_full"): 12}
 
 
 def test_bucket_with_fewer_drops_explains_the_keys_that_ended_first(outcome):
-    """Four of ten: those that ended first, whatever the order of the rows."""
     rows = at_minute(outcome.rows, 20)
     found = [row["event_ms"] for row in rows if row["reason"] == "DROP_ATTRIBUTED"]
     assert sorted(found) == sorted(row["event_ms"] for row in rows)[:4]
@@ -165,7 +162,6 @@ def test_bucket_with_fewer_drops_explains_the_keys_that_ended_first(outcome):
 
 @pytest.mark.parametrize("minute", [30, 40])
 def test_drops_of_another_service_or_process_explain_nothing(outcome, minute):
-    """A thousand drops of another service, or of another process, at the same time."""
     assert set(reasons(at_minute(outcome.rows, minute), "C0")) == {("UNEXPLAINED", None)}
 
 
@@ -179,14 +175,11 @@ def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
 
 
 def test_lost_end_of_a_delivery_uses_its_drop(outcome):
-    """The delivery is on both sides, half; another one that nobody counted stays unexplained."""
     found = {row["msg_id"]: row["reason"] for row in at_minute(outcome.rows, 50)}
     assert found == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
 
 
 def test_budget_changes_reason_and_detail_only(outcome):
-    """Every row of the residue comes back, in the same order."""
-
     def rest(rows):
         return [{**row, "reason": None, "reason_detail": None} for row in rows]
 
@@ -194,7 +187,6 @@ def test_budget_changes_reason_and_detail_only(outcome):
 
 
 def test_order_and_buckets_of_the_rows_change_nothing(verdicts, outcome):
-    """The same keys are marked when they come in another order."""
     turned = verdicts.take(pa.array(range(len(verdicts) - 1, -1, -1)))
 
     def marked(rows):
@@ -219,7 +211,6 @@ def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monke
 
 
 def test_surplus_of_a_counter_is_reported(outcome):
-    """Per side, cause and service: counted is attributed and surplus."""
     report = outcome.budgets.summarise()
     assert report.attributed == {"native": 17, "otlp": 5}
     assert report.surplus == {"native": 2000, "otlp": 900}
@@ -238,7 +229,6 @@ def test_notes_of_a_ledger_name_what_its_counts_cannot_cover():
 
 
 def test_drops_counted_before_the_data_cover_nothing():
-    """A Collector up for weeks: its first reading is told and not spent, how it grew from there is."""
     began = {"before": True, "bucket_ms": 60 * MINUTE_MS}
     drops = [
         drop("otlp", 700, bucket_start_ms=START_MS - 1, **began),
@@ -254,7 +244,6 @@ def test_drops_counted_before_the_data_cover_nothing():
 
 
 def test_stretches_join_where_they_touch():
-    """A day of neighbouring buckets is one condition of the plan."""
     drops = [drop("native", 1, at_ms=number * CELL_MS) for number in range(100)]
     assert [len(stretch) for stretch in find_stretches([*drops, drop("native", 1)])] == [102]
 
@@ -270,12 +259,10 @@ def exact_tail(keys: int, ratio: float, most: int) -> float:
 @pytest.mark.parametrize("keys", [50, 200, 800])
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
 def test_bound_is_exceeded_by_chance_in_about_one_run_of_a_hundred(keys, ratio):
-    """Against the exact binomial distribution."""
     assert 0.001 < exact_tail(keys, ratio, allow_missing(keys, ratio)) < 0.025
 
 
 def test_bound_is_wider_where_messages_have_several_keys():
-    """Four deliveries of each message: the same share, a wider spread; simulated."""
     chance, messages, ratio = random.Random(7), 250, 0.5
     most = allow_missing(4 * messages, ratio, keys_per_message=4)
     missing = [4 * sum(chance.random() >= ratio for _ in range(messages)) for _ in range(2_000)]
@@ -284,14 +271,12 @@ def test_bound_is_wider_where_messages_have_several_keys():
 
 
 def test_bound_at_the_edges_of_the_ratio():
-    """The edges of the ratio."""
     assert allow_missing(1_000, 1.0) == 0
     assert allow_missing(10, 0.01) == 10
     assert allow_missing(0, 0.5) == 0
 
 
 def test_keys_known_to_be_unsampled_count_against_the_bound():
-    """Link flags already named 50 of the keys; the bound is for both together."""
     most = allow_missing(1_450, 0.5)
     assert limit_missing(500, 900, 50, 950, ratio=0.5) == most - 50
     assert limit_missing(500, 5, 50, 55, ratio=0.5) == 5
@@ -303,7 +288,6 @@ def test_keys_known_to_be_unsampled_count_against_the_bound():
     most=st.integers(0, 3_000),
 )
 def test_bound_is_shared_out_to_the_last_key_and_no_group_gets_more_than_it_has(counts, most):
-    """Only keys without a span; each slot its share, rounded."""
     losses = [Loss(LossGroup(side, f"s{number}"), count) for number, (count, side) in enumerate(counts)]
     covered = {each.group: each.count for each in share_out(losses, most)}
     whole = sum(loss.count for loss in losses if loss.group.lost == "otlp")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.drops import CountedDrop
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, add_carried_over, allocate, carry_over
+from spark_jobs.schemas import CountedDrop
 from spark_jobs.sources.ledger import LedgerRead
 
 
@@ -39,7 +39,6 @@ def test_bucket_with_as_many_drops_as_losses_covers_exactly_these():
 
 
 def test_drops_cover_no_more_than_was_counted():
-    """Five of twelve; and of five losses no more than five."""
     assert cover([loss(7, 12)], [drop(7, 5)]) == {7: 5}
     assert allocate([loss(7, 5)], [drop(7, 12)])[1] == (5,)
 
@@ -51,7 +50,6 @@ def test_drop_covers_one_cell_beside_its_bucket_and_no_further():
 
 
 def test_burst_whose_tails_were_counted_a_bucket_later_is_covered_whole():
-    """Each bucket's tail was counted in the next one: all are covered although the two ends are far apart."""
     losses = [loss(1, 11), *(loss(cell, 10) for cell in range(2, 40)), loss(40, 9)]
     drops = [drop(cell, 10) for cell in range(1, 41)]
     assert sum(cover(losses, drops).values()) == 400
@@ -67,7 +65,6 @@ def test_burst_whose_tails_were_counted_a_bucket_later_is_covered_whole():
     ],
 )
 def test_drops_of_another_service_group_process_or_side_cover_nothing(of_loss, of_drop):
-    """Another service, group, process or side: not one key, however much was counted there."""
     assert cover([loss(7, 3, **of_loss)], [drop(7, 1_000_000, **of_drop)]) == {}
 
 
@@ -85,7 +82,6 @@ def test_drop_of_a_delivery_start_covers_nothing():
 
 
 def test_known_loss_uses_its_drops_before_any_other_is_covered():
-    """The lost end of a delivery a bucket away comes before a key in the very bucket; and it never gives way again."""
     found, used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
     assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (2,))
     found, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
@@ -93,7 +89,6 @@ def test_known_loss_uses_its_drops_before_any_other_is_covered():
 
 
 def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
-    """Five hundred slots and a thousand rows without a bucket: no half a million pairs; each row says what it paid."""
     drops = [drop(None, cause=f"c{number % 2}", service="shop", component=f"q{number}") for number in range(1_000)]
     losses = [loss(cell, 1) for cell in range(500)]
     tracemalloc.start()
@@ -113,7 +108,6 @@ def test_namespace_and_retry_prefix_of_a_group_are_ignored():
 
 
 def test_drop_with_a_bucket_is_spent_before_one_without():
-    """A counter of the whole run stays for the losses that no bucket covers."""
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
     found, used = allocate(losses, drops)
     assert [(each.group.cell, each.cause, each.count) for each in found] == [
@@ -124,7 +118,6 @@ def test_drop_with_a_bucket_is_spent_before_one_without():
 
 
 def test_bucket_of_hours_covers_all_of_its_cells():
-    """A counter that was read twice a day."""
     wide = CountedDrop(side="native", component="c", cause="x", count=9, bucket_start_ms=0, bucket_ms=CELL_MS * 4_000)
     assert cover([loss(0), loss(3_999), loss(4_000), loss(4_001)], [wide]) == {0: 1, 3_999: 1, 4_000: 1}
 
@@ -174,7 +167,6 @@ def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
 
 @given(losses=_LOSSES, drops=_DROPS)
 def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, drops):
-    """The sum is the largest there is; no drop is spent twice, no loss covered twice, none by a stranger's counter."""
     found, used = allocate(losses, drops)
     covered = Counter()
     for each in found:
@@ -187,7 +179,6 @@ def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, dro
 
 @given(losses=_LOSSES, drops=_DROPS, seed=st.integers())
 def test_order_of_losses_changes_nothing(losses, drops, seed):
-    """Rows come from Spark in any order."""
     shuffled = losses[:]
     random.Random(seed).shuffle(shuffled)
     assert allocate(shuffled, drops) == allocate(losses, drops)
@@ -215,7 +206,6 @@ def count(lost, *, start_ms=None, width_ms=None, **fields):
     ],
 )
 def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
-    """The same counter over the same stretch of time or a longer one holds it; any other says nothing of it."""
     found = carry_over(now, earlier)
     assert [one.count for one in found[: len(now)]] == left
     assert sum(one.count for one in found[len(now) :]) == sum(one.count for one in earlier)

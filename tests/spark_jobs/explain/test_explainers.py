@@ -242,6 +242,5 @@ def test_key_before_the_other_input_begins_is_late_beyond_retention(older_answer
 
 
 def test_service_without_any_record_is_silent_though_others_send_to_its_topic(older_answers):
-    """Ten events and more; the topic itself is well known on the other side."""
     msg_id = uid(0, at_ms=230_000, process="0000000000AA")
     assert older_answers[msg_id, None] == ("WRITER_SILENT", "service and topic")

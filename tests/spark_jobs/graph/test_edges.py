@@ -123,7 +123,6 @@ def capped_part():
 
 
 def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
-    """The busiest are shown one by one; the others' counts add up, their percentiles are left out."""
     capped = build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS), at_most=2)
     sends, deliveries = capped.edges_of("publish"), capped.edges_of("consume")
     assert [(edge.target, edge.count, edge.stands_for) for edge in sends] == [
@@ -150,14 +149,12 @@ def test_delivery_to_a_service_that_sends_to_the_topic_is_a_loop(whole):
 
 
 def test_node_lists_the_services_and_groups_it_stands_for(whole):
-    """A producer is its service and lists its groups; a delivery by an owned group runs in the owner."""
     nodes = {node.id: node for node in whole.nodes}
     assert nodes["producer:shop"].groups == ("P",)
     assert nodes["consumer_group:Ga"].services == ("shop",)
 
 
 def test_no_message_is_missing_without_a_settled_part():
-    """Without a horizon nothing is called never consumed or never published."""
     legs = [leg("publish", "m", service="shop"), leg("consume", "n", group="G")]
     found = counts_of(add_up_in(1, legs, (None, None)))
     assert found["publish", "shop", "orders"]["fate_pending"] == 1

@@ -54,7 +54,6 @@ def legs_of(*rows: dict[str, Any]) -> list[dict[str, Any]]:
     ],
 )
 def test_topic_is_split_into_prefix_namespace_and_name(topic, parts):
-    """As Spark's regular expressions split it."""
     (leg,) = legs_of(verdict(topic=topic))
     assert (leg["via"], leg["namespace"], leg["bare_topic"]) == parts
 
@@ -97,7 +96,6 @@ def test_duration_that_overflows_is_unknown():
 
 
 def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
-    """Its span's place, else its record's; read from files, where places are read only then."""
     place = {"path": "f", "line": 3, "record_index": 0}
     rows = verdicts(
         verdict(msg_id=None, otlp={"trace_id": "t", "span_id": "s", **place}),
@@ -138,7 +136,6 @@ def test_owners_of_verdicts_are_those_of_their_legs():
 
 
 def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
-    """A send and its delivery in two files of one bucket, a delivery that only the native side saw in another."""
     native = {"start_ms": 5, "end_ms": 9}
     files = {
         "a": [verdict("publish", group="PG", event_ms=100_000, otlp={"service": "shop"})],

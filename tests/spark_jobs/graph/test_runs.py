@@ -76,7 +76,6 @@ def test_retry_topics_and_namespaces_are_folded_into_the_topics_of_their_message
 
 
 def test_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
-    """Three links across traces and two links of one batch span: five deliveries of five messages, queued at most 100 ms."""
     billing = edge("orders", "CG_billing")
     assert (billing["deliveries"], billing["messages"], billing["failures"]) == (5, 5, 1)
     assert billing["origins"] == {"never_published": 0, "unidentified": 0, "unjudged": 0}
@@ -93,20 +92,17 @@ def test_send_that_nothing_points_at_is_unidentified(edge):
 
 
 def test_retries_and_dead_letters_count_on_the_topic_of_their_message(edge):
-    """The second delivery came over the retry topic, the third to another group over the dead-letter topic."""
     bills, rescue = edge("bills", "CG_bills"), edge("bills", "CG_rescue")
     assert (bills["deliveries"], bills["messages"], bills["redeliveries"], bills["via_retry"]) == (2, 1, 1, 1)
     assert (rescue["deliveries"], rescue["via_dlq"], rescue["redeliveries"]) == (1, 1, 0)
 
 
 def test_missing_messages_are_counted_in_the_settled_part_only(edge):
-    """A message sent in the last second may still arrive; one delivered in the first may have been sent before."""
     assert {name: n for name, n in edge("shop", "lost")["fates"].items() if n} == {"never_consumed": 1, "pending": 1}
     assert edge("ghosts", "CG_billing")["origins"] == {"never_published": 1, "unidentified": 0, "unjudged": 1}
 
 
 def test_service_that_consumes_its_own_topic_is_a_loop(plain):
-    """It is marked on the delivery, and nowhere else."""
     assert [one["source"] for one in plain["edges"] if one.get("loop")] == ["topic:ticks"]
 
 
@@ -154,7 +150,6 @@ def sums(graph, kind: str, name: str) -> int:
 
 
 def test_native_records_alone_give_producer_groups_topics_and_consumer_groups(recorded):
-    """107 sends with their ids, 222 deliveries whose topic only their send knows; one of 3 messages without a Pub."""
     graph = recorded(APP, "native")
     assert (graph.sides, sums(graph, "publish", "count")) == (("native",), 115)
     assert sums(graph, "consume", "count") == 222
@@ -176,7 +171,6 @@ def test_both_sides_count_every_send_and_delivery_once(recorded):
 
 
 def test_services_reach_each_other_over_topics(recorded):
-    """Billing links in batches across traces, shipping is a child: both are edges, all 222 deliveries of them."""
     calls = {(call.parent, call.child): call.messages for call in recorded(APP, "native", "otlp").calls}
     assert calls == {("order-service", "shipping-service"): 132, ("order-service", "billing-service"): 90}
 

@@ -76,7 +76,6 @@ def write_fresh(path, rows, bad=None):
 
 
 def test_carried_events_that_are_read_again_are_judged_as_any_other(tmp_path, yesterday):
-    """Row by row over all files; a row without its line is the same, a malformed one never is."""
     rows, paths = yesterday
     fresh = [
         write_fresh(tmp_path / "a.parquet", [{**rows[3], "left_as": None, "line": None}, publish("native", "X")]),

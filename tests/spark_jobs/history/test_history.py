@@ -10,7 +10,6 @@ import pytest
 
 from otel_mqtrace._clock import WallNs
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.drops import CountedDrop
 from spark_jobs.history.history import (
     RUNS,
     TREND_RUNS,
@@ -23,13 +22,12 @@ from spark_jobs.history.history import (
 )
 from spark_jobs.history.leaving import CLOSED
 from spark_jobs.history.lifecycle import ClosedPositions
-from spark_jobs.schemas import EVENT
+from spark_jobs.schemas import EVENT, CountedDrop
 from tests.support.events import START_MS, publish
 from tests.support.results import result
 
 
 def test_history_without_a_run_leaves_nothing_behind(tmp_path):
-    """Not even its directory."""
     with open_history(tmp_path / "history") as past:
         assert (past.run, past.runs) == (1, ())
         past.make_events_directory()
@@ -49,7 +47,6 @@ def test_without_a_history_nothing_is_read_or_kept(tmp_path):
 
 
 def test_second_run_cannot_use_a_history_at_the_same_time(tmp_path):
-    """It fails with one line; when the first has ended, the next one may."""
     with (
         open_history(tmp_path),
         pytest.raises(UsageError, match="in use by another run"),
@@ -80,7 +77,6 @@ def test_line_that_a_crash_cut_off_is_removed(tmp_path):
 
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', "text"])
 def test_file_that_is_not_a_history_is_refused(tmp_path, line):
-    """One line says which, and it stays as it was."""
     (tmp_path / RUNS).write_text(line + "\n")
     with pytest.raises(UnreadableInputError, match="no history of runs"), open_history(tmp_path):
         pass

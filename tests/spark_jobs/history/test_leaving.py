@@ -22,7 +22,6 @@ from tests.support.events import START_MS, consumed, publish
 
 
 def test_rows_of_a_part_are_numbered_as_they_are_written():
-    """Behind the rows that its file has before; events of other keys, and of none, have no row in it."""
     verdict_of = np.array([0, 1, 2, 2, 3, -1])
     part = np.array([False, True, False, True])
     assert number_within(verdict_of, part).tolist() == [-1, 0, -1, -1, 1, -1]

@@ -129,7 +129,9 @@ def lifecycles_of(verdicts):
 
 def test_columns_follow_the_rule_of_one_key():
     verdicts, runs = verdicts_of(STORY)
-    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4))) == {
+    columns = assign_lifecycle(verdicts, replace(runs, run=4))
+    assert columns.schema == VERDICT
+    assert lifecycles_of(columns) == {
         **dict.fromkeys("AZE", (None, None)),
         **dict.fromkeys("LPD", ("new", 4)),
         "B": ("resolved", 2),
@@ -141,11 +143,6 @@ def test_without_a_history_open_keys_are_new_and_have_no_run():
     verdicts, runs = verdicts_of(STORY)
     found = lifecycles_of(assign_lifecycle(verdicts, runs))
     assert (found["L"], found["O"]) == (("new", None), ("still_open", 1))
-
-
-def test_lifecycle_leaves_the_schema_of_verdicts_as_it_is():
-    verdicts, runs = verdicts_of(STORY)
-    assert assign_lifecycle(verdicts, replace(runs, run=4)).schema == VERDICT
 
 
 def test_open_key_beyond_the_age_of_the_policy_is_expired():
@@ -207,17 +204,6 @@ def test_key_that_was_closed_does_not_lie_before_the_input():
         row for row in assign_lifecycle(verdicts, replace(runs, run=4), closed).to_pylist() if row["msg_id"] == "L"
     )
     assert (found["reason"], found["lifecycle"], found["first_seen_run"]) == ("UNEXPLAINED", "regressed", 2)
-
-
-def test_no_verdicts_have_no_lifecycle():
-    _, runs = verdicts_of(STORY)
-    assert len(assign_lifecycle(VERDICT.empty_table(), runs)) == 0
-
-
-def test_verdicts_in_several_chunks_are_one_table():
-    verdicts, runs = verdicts_of(STORY)
-    split = pa.concat_tables([verdicts.slice(0, 3), verdicts.slice(3)])
-    assert lifecycles_of(assign_lifecycle(split, runs)) == lifecycles_of(assign_lifecycle(verdicts, runs))
 
 
 def test_million_closed_positions_take_little_memory():

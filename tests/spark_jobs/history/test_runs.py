@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace.testing import ManualClock
-from spark_jobs.drops import CountedDrop
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import RUNS, open_history, read_rows
 from spark_jobs.jobs.workspace import open_workspace
-from spark_jobs.schemas import EVENT
+from spark_jobs.schemas import EVENT, CountedDrop
 from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
@@ -110,7 +109,6 @@ def left_on_monday(root, monday):
 
 
 def test_key_that_the_first_run_leaves_open_is_new(monday):
-    """Pending, in flight, half recorded a moment ago, lost without a reason; not what met."""
     assert lifecycle_of(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
     assert {name: monday.verdicts[name]["status"] for name in "BCEFG"} == {
         "B": "PENDING",
@@ -126,7 +124,6 @@ def test_key_that_the_first_run_leaves_open_is_new(monday):
 
 
 def test_every_event_of_an_open_key_is_left_with_its_run_and_reason(left_on_monday):
-    """Copies and halves too, each with the reason of its verdict."""
     left = Counter((row["side"], row["msg_id"], row["half"], row["first_seen_run"]) for row in left_on_monday)
     assert left == {
         ("native", "B", "whole", 1): 1,
@@ -147,7 +144,6 @@ def test_every_event_of_an_open_key_is_left_with_its_run_and_reason(left_on_mond
 
 
 def test_key_left_open_is_resolved_by_a_later_run(tuesday):
-    """The other side, the other half, of one message and of two copies; each has the run that first reported it."""
     assert lifecycle_of(tuesday) == {
         **dict.fromkeys("BDEGK", ("resolved", 1)),
         **dict.fromkeys("CF", ("still_open", 1)),
@@ -179,7 +175,6 @@ def test_reason_of_this_input_alone_does_not_explain_an_older_key(tuesday):
 
 
 def test_event_read_again_from_its_position_counts_once(tuesday):
-    """As carried, and the counts balance."""
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
     native, otlp = tuesday.result.inputs.native, tuesday.result.inputs.otlp
     assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 3, 1)
@@ -193,7 +188,6 @@ def test_carried_key_outside_the_window_is_judged(tuesday):
 
 
 def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
-    """Half of what resolved it was not given again."""
     assert lifecycle_of(thursday) == {
         "B": ("regressed", 1),
         **dict.fromkeys("CF", ("still_open", 1)),
@@ -203,7 +197,6 @@ def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
 
 
 def test_key_older_than_the_policy_is_expired_once_and_forgotten(root, last):
-    """After seven days the open keys are expired, counted, and carried no further."""
     assert {msg_id: flag for msg_id, (flag, _) in lifecycle_of(last).items()} == dict.fromkeys("BCFI", "expired")
     assert last.result.lifecycle == {"expired": 4}
     assert last.result.open_break_age == {}
@@ -211,7 +204,6 @@ def test_key_older_than_the_policy_is_expired_once_and_forgotten(root, last):
 
 
 def test_history_has_one_line_a_run_and_the_trend_of_them(root, last):
-    """Numbered, stamped with the injected time, with verdict, counts, gates and what was read."""
     lines = [json.loads(line) for line in (root / "history" / RUNS).read_text().splitlines()]
     assert [line["run"] for line in lines] == [1, 2, 3, 4]
     assert {line["time"] for line in lines} == {"2026-11-21T12:00:00.000Z"}
@@ -222,7 +214,6 @@ def test_history_has_one_line_a_run_and_the_trend_of_them(root, last):
 
 
 def test_state_written_by_spark_is_read_as_ours(tmp_path):
-    """Files of any name, and what Spark writes beside them."""
     run(tmp_path, MONDAY)
     directory = tmp_path / "history" / "open" / "run=1" / "events"
     for number, path in enumerate(directory.iterdir()):
@@ -261,7 +252,6 @@ def reasons(told):
 
 
 def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(covered):
-    """Neither when the ledger is given again, nor when it is not; each run reports those that no counter counted."""
     assert reasons(covered[0]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
     assert reasons(covered[1]) == reasons(covered[2]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 2}
     assert [one.result.ledger.attributed["otlp"] for one in covered] == [5, 5, 5]
@@ -279,7 +269,6 @@ def test_covered_key_is_resolved_when_its_span_comes(covered):
 
 
 def test_covered_key_is_forgotten_with_the_rest(covered_root, covered):
-    """After seven days it is reported once more, as expired, and carried no further."""
     assert Counter(row["lifecycle"] for row in covered[2].rows if row["lifecycle"]) == {"expired": 7}
     with open_history(covered_root / "history") as history:
         assert history.carried_files() == []

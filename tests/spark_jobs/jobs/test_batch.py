@@ -43,7 +43,6 @@ def scenarios(tmp_path_factory):
 
 
 def test_complete_data_has_nothing_pending(tmp_path):
-    """Spans that end early are still expected where the grace is 0, and lost where nothing more will arrive."""
     native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
     (tmp_path / "spans.jsonl").write_text("".join(_lines(DUAL / "app-4.9.8-dup" / "otlp.jsonl")[:3]))
     sources = {"native": (native,), "otlp": (str(tmp_path / "spans.jsonl"),), "engine": "local"}
@@ -100,7 +99,6 @@ def on_both_sides(rows) -> Counter[str]:
 
 
 def test_every_send_and_delivery_of_the_application_is_on_both_sides(app):
-    """115 sends, 222 deliveries; nothing differs, nothing is doubled."""
     result, out = app
     rows = read_verdicts(out)
     assert on_both_sides(rows) == {"publish": 115, "consume": 222}
@@ -110,7 +108,6 @@ def test_every_send_and_delivery_of_the_application_is_on_both_sides(app):
 
 
 def test_one_sided_events_of_the_application_have_their_rule(app):
-    """One one-way send, one refused send, eleven ends of transactions; three sends of a producer that traced nothing."""
     result, _ = app
     rules = {rule: count for rule, count in result.reason_detail.items() if not rule.isupper()}
     assert rules == {
@@ -125,14 +122,12 @@ def test_one_sided_events_of_the_application_have_their_rule(app):
 
 
 def test_every_scenario_is_on_both_sides(scenarios):
-    """171 sends, 43 deliveries, of clients whose every corner was tried."""
     result, out = scenarios
     assert on_both_sides(read_verdicts(out)) == {"publish": 171, "consume": 43}
     assert not {"MISMATCHED", "DUPLICATED_NATIVE", "DUPLICATED_OTLP", "DUPLICATED_BOTH"} & set(result.status)
 
 
 def test_one_sided_scenarios_are_all_explained(scenarios):
-    """Each has its rule, a damaged counterpart, or a writer that shows nothing of its topic or group."""
     result, _ = scenarios
     assert result.reason == {
         "BY_DESIGN": 28 + 26 + 2,  # producers without native trace; the lite pull consumer, which makes no spans
@@ -157,7 +152,6 @@ def test_broken_record_is_counted_located_and_fails_a_gate(scenarios):
 
 @pytest.mark.parametrize("recording", ["app", "scenarios"])
 def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, recording):
-    """Every record is accounted for, the verdict rows are the keys, and their statuses are the counts told."""
     result, out = request.getfixturevalue(recording)
     assert result.conservation.holds, result.conservation
     rows = read_verdicts(out)
@@ -169,7 +163,6 @@ def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, rec
 
 @pytest.mark.spark
 def test_run_takes_six_spark_jobs(spark, tmp_path):
-    """One a side, one to judge, one to ask, one to write what was explained, one to look closer."""
     options_on_spark = options("scenarios-5.3.3-old", tmp_path, "rocketmq-5.3.3", engine=None)
     result = run(options_on_spark, spark=spark)
     assert (result.engine, result.spark.jobs) == ("spark", 6)
@@ -177,7 +170,6 @@ def test_run_takes_six_spark_jobs(spark, tmp_path):
 
 
 def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
-    """Length-prefixed protobuf instead of JSON lines, over an earlier run's verdicts and beside somebody's file."""
     result, _ = app
     out = tmp_path / "out[1]"  # Spark would read the brackets as a pattern
     (out / VERDICTS).mkdir(parents=True)
@@ -190,7 +182,6 @@ def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
 
 
 def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):
-    """Rows dropped on the way: that side's books say so, whatever every gate would say."""
     read = batch.read_otlp
 
     def leaking(*arguments, **keywords):

@@ -41,7 +41,6 @@ def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
 
 
 def test_answer_counts_what_is_in_the_file(tmp_path):
-    """Rows beyond a span's first, events known by their place only, the latest start or end."""
     rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
     found = written(tmp_path, batch(*rows))
     assert (found.extra, found.by_place, found.last_ms, found.expected, found.tails) == (2, 1, 9_000, 0, 0)
@@ -63,8 +62,6 @@ def test_task_without_an_event_writes_no_file(tmp_path):
 
 @pytest.mark.parametrize("rows", [1, 40_000])
 def test_task_that_fails_leaves_no_file(tmp_path, rows):
-    """Neither of what it still held nor of what it had written."""
-
     def broken():
         yield from event_batches([batch(*[span({ID: "a"})] * rows)])
         raise OSError("the disk is gone")
@@ -75,7 +72,6 @@ def test_task_that_fails_leaves_no_file(tmp_path, rows):
 
 
 def test_task_that_is_run_again_writes_its_file_again(tmp_path):
-    """What is read in the end is its work once."""
     answers = [written(tmp_path, batch(span({ID: "a"}))) for _ in range(2)]
     assert answers[0] == answers[1]
     assert [file.name for file in tmp_path.iterdir()] == ["files-00000.parquet"]

@@ -100,7 +100,6 @@ def test_few_batches_are_left_as_they_are(tmp_path):
 
 
 def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
-    """The name of what was joined gets no longer, and none comes back."""
     ingested = Ingested(tmp_path)
     names = []
     for number in range(60):
@@ -154,7 +153,6 @@ def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
 
 
 def test_everything_that_a_side_tells_is_joined(tmp_path):
-    """Nothing a reader learns to count is forgotten between its batch and the judge."""
     full = {
         "records_read": 1,
         "exploded": 1,

@@ -155,7 +155,6 @@ def reconciled(both_jobs):
 
 
 def test_sends_and_deliveries_match_by_their_position_in_the_topic(reconciled):
-    """Every one of either convention; ids are those of the native side, a place where it has none."""
     _, rows = reconciled
     met = Counter((row["topic"], row["kind"]) for row in rows if row["native"] and row["otlp"])
     sends = {(topic_of(names), "publish"): MESSAGES - 1 for names in NAMES}
@@ -176,7 +175,6 @@ def test_matched_events_have_no_difference_and_only_a_refused_send_is_lost(recon
 
 
 def test_result_contains_the_offsets_that_were_read(reconciled):
-    """Of each partition where reading began and ended."""
     result, _ = reconciled
     offsets = [
         (one.source.rpartition("/")[2], one.partition, one.first, one.end) for one in result.inputs.native.offsets

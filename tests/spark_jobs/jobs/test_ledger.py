@@ -17,8 +17,8 @@ from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from spark_jobs.jobs.batch import ReconcileOptions, run
+from spark_jobs.report.machine_files import render_metrics
 from spark_jobs.report.markdown import render_summary
-from spark_jobs.report.prometheus import render_metrics
 from tests.support.events import START_MS
 from tests.support.native_spans import pub
 from tests.support.verdict_rows import read_verdicts

@@ -50,7 +50,6 @@ def test_books_hold_for_both_sides_and_say_where_the_data_ends(tmp_path):
 
 @pytest.mark.parametrize("read", [read_native, read_otlp])
 def test_side_is_what_it_was_after_it_was_written_down(tmp_path, read):
-    """A stream keeps it as JSON."""
     side = read(PlainEngine(), [str(NATIVE if read is read_native else SPANS)], str(tmp_path / "events"))
     one = PartitionRange(address=TopicAddress("h:1,i:2", "t"), partition=3, first=5, end=9)
     for each in (side, EventSide(offsets=(one,), files=("a", "b")), EventSide()):
@@ -71,7 +70,6 @@ def message(offset, value):
 
 
 def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch):
-    """Each partition of the frame writes a file; a topic that it cannot read is read by the client."""
     body = base64.b64decode(json.loads(NATIVE.read_text(encoding="utf-8").splitlines()[0])["body_base64"])
     address, other = (TopicAddress("h:1", name) for name in ("t", "other"))
     ranges = tuple(PartitionRange(address=one, partition=0, first=0, end=9) for one in (address, other))

@@ -134,7 +134,6 @@ def streamed(spark, recorded, tmp_path_factory):
 
 @pytest.mark.spark
 def test_stream_of_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
-    """Halves of one delivery, a send and its span, in different files and rounds: row by row the same."""
     batched, expected = whole
     _, last, _, found = streamed
     assert found == expected
@@ -158,7 +157,6 @@ def test_round_without_new_data_is_not_reported(streamed):
 
 @pytest.mark.spark
 def test_next_round_resolves_open_keys_and_counts_them_once(streamed):
-    """Nothing is judged twice: what is carried is what the ingested still holds, and counts once."""
     reported, last, _, _ = streamed
     assert reported[0].lifecycle["new"] > 0
     assert last.lifecycle["resolved"] > 0
@@ -168,7 +166,6 @@ def test_next_round_resolves_open_keys_and_counts_them_once(streamed):
 
 @pytest.mark.spark
 def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusive(spark, recorded, whole, tmp_path):
-    """No row is lost or read twice; what is appended to a file is not read, and the run says so."""
     native, otlp = (Path(shutil.copytree(side, tmp_path / side.name)) for side in recorded)
     out = tmp_path / "out"
     killed = subprocess.run(
@@ -210,7 +207,6 @@ def test_stream_refuses_other_reading_options_than_before(recorded, tmp_path):
 
 @pytest.mark.spark
 def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole, tmp_path):
-    """The first round finds empty files; what a later run finds beside the recording changes nothing."""
     sides, out = (tmp_path / "native", tmp_path / "otlp"), tmp_path / "out"
     for side in sides:
         side.mkdir()
@@ -289,7 +285,6 @@ def balance_of(sides):
 
 
 def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp_path):
-    """Spans of a first round, records of a second one that show which topic is a trace topic: as read in one go."""
     bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in (DUAL / "native.jsonl").open()]
     spans = [
         line.replace(b"RMQ_SYS_TRACE_TOPIC", MINE.encode()) for line in (DUAL / "otlp.jsonl").read_bytes().splitlines()

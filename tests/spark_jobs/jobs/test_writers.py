@@ -79,7 +79,6 @@ def pair(folder: str, out: Path, **named: str):
     [("app-4.9.8-dup", "rocketmq-4.9.8", 337), ("scenarios-5.3.3-old", "rocketmq-5.3.3", 214)],
 )
 def test_recorded_pair_is_judged_right_without_options(tmp_path, folder, release, equal):
-    """The rows are those of the right options; no event is called different."""
     found, rows = pair(folder, tmp_path / "auto")
     named, expected = pair(folder, tmp_path / "named", profile="java-agent", native_writer=release)
     assert rows == expected
@@ -118,7 +117,6 @@ def test_own_spans_and_records_are_mqtrace(tmp_path):
 
 
 def test_sources_without_evidence_stay_mqtrace(tmp_path):
-    """An empty file, and spans about no message."""
     (tmp_path / "native.jsonl").touch()
     otlp = spans(tmp_path / "otlp.jsonl", ("io.opentelemetry.jdbc", {"db.system": "mysql"}))
     found = found_in(str(tmp_path / "native.jsonl"), otlp)
@@ -140,7 +138,6 @@ def test_forwarded_spans_beside_records_of_a_broker(tmp_path):
 
 
 def test_named_writers_are_not_looked_for(tmp_path):
-    """The other one is, and its reason stands alone."""
     native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
     otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
     found = found_in(native, otlp, profile="mqtrace")
@@ -166,7 +163,6 @@ def test_delivery_without_region_rules_out_later_clients(tmp_path):
 
 
 def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
-    """A file that goes on as another writer's is what it begins as."""
     monkeypatch.setattr(samples, "MOST_MESSAGING_SPANS", 3)
     own = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
     otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, own)
@@ -200,7 +196,6 @@ def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
 
 
 def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
-    """Frames behind the unpacked beginning are cut off, not an error."""
     data = (DUAL / "app-4.9.8-dup" / "otlp.pb.framed").read_bytes() * 30
     path = tmp_path / "spans.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
@@ -216,7 +211,6 @@ def test_own_spans_beside_records_with_ids_of_a_broker(tmp_path):
 
 
 def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
-    """No rule of the Java agent excuses what our side lacks; equal events of both stay equal."""
     at_ms = 1_795_262_480_000
     ends = [end(at_ms + 1, TransactionState.COMMIT_MESSAGE), pub(at_ms, msg_id="B" * 32)]
     native = landing(tmp_path / "own.jsonl", pub(at_ms, store_host="10.0.0.1:9092"), *ends)

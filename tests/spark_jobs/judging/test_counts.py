@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.hashing import hash_texts
+from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.jobs.examples import read_samples, read_slowest
 from spark_jobs.jobs.judge_tasks import Counted

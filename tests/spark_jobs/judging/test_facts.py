@@ -50,7 +50,6 @@ def test_horizon_of_complete_data_is_the_later_end():
 
 
 def test_empty_side_leaves_no_horizon():
-    """Records out of scope and malformed ones do not make a side less empty."""
     facts = facts_of(counted("native"), counted("otlp", scope="TRACE_TRAFFIC"), otlp=3)
     assert facts.horizon_ms is None
     assert facts.in_scope == {"native": 3, "otlp": 0}
@@ -85,7 +84,6 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
 
 
 def test_each_side_has_a_beginning_of_its_own():
-    """What was lost before it can be told from what is missing within."""
     assert facts_of(counted("native"), counted("otlp", first_ms=50)).first == {"native": 100, "otlp": 50}
 
 
@@ -148,7 +146,6 @@ EVENTS = st.builds(
 
 @given(rows=st.lists(EVENTS | st.sampled_from([bad("native"), bad("otlp")]), max_size=12), cut=st.integers(0, 12))
 def test_surveys_of_the_parts_add_up_to_the_survey_of_the_whole(rows, cut):
-    """However the input is cut into tasks, and through JSON."""
     whole = surveyed(*rows)
     parts = merge_surveys([surveyed(*rows[:cut]), surveyed(*rows[cut:])])
     assert (set(parts.rows), parts.malformed) == (set(whole.rows), dict(whole.malformed))

@@ -163,7 +163,6 @@ def partners():
 
 
 def test_lost_delivery_does_not_shift_the_others(partners):
-    """Spans find the native record nearest in time; the one whose record was lost stays alone, in either direction."""
     assert set(partners["N1"]) == {(None, 0), (10_000, 10_003), (20_000, 20_200)}
     assert set(partners["N2"]) == {(0, None), (10_000, 10_003), (20_000, 20_200)}
     assert set(partners["N3"]) == {(90, 91), (0, 400)}
@@ -176,7 +175,6 @@ def test_message_delivered_hundreds_of_times_pairs_all_of_them(partners):
 
 
 def test_clocks_apart_pair_in_the_order_things_happened_and_never_across_retries():
-    """An hour between the clocks leaves the order; another count of retries is another delivery, however near."""
     hour_ms = 3_600_000
     native = [row for at_ms in (0, 7_000) for row in delivery("C1", attempt=f"A{at_ms}", at_ms=at_ms)]
     spans = [agent(consumed("C1", at_ms=at_ms + hour_ms)) for at_ms in (0, 7_000)]

@@ -54,7 +54,6 @@ def test_event_rows_name_the_verdict_they_became():
 
 
 def test_each_delivery_of_a_huge_message_meets_its_own_span():
-    """A millisecond apart, a hundred spans lost at the start (more than a place may be off), one in the midst."""
     gone = {*range(LOST), COPIES // 2}
     events = []
     for number in range(COPIES):

@@ -31,7 +31,6 @@ def _poisoned():
 
 
 def test_nonsense_times_cost_their_own_keys_only():
-    """The extremes of a long on every time field of either side: verdicts, latencies and buckets are still made."""
     good = [*both("GOOD"), publish("otlp", "LOST", at_ms=5), *both("END", at_ms=END_MS)]
     events = [*good, *_poisoned()]
     verdicts = judge(table_of(events), plan_of(events, read_policy(None))).verdicts
@@ -60,7 +59,6 @@ def test_nonsense_times_do_not_move_the_horizon():
 
 
 def test_a_record_without_a_time_is_not_the_earliest():
-    """The copy that is kept is the earliest of those that have a time."""
     timeless = publish("native", "T", start_ms=None, end_ms=None, raw_hash=-9)
     rows = judge_events([timeless, *both("T"), *both("END", at_ms=END_MS)])
     kept = next(row for row in rows if row["msg_id"] == "T")
@@ -68,5 +66,4 @@ def test_a_record_without_a_time_is_not_the_earliest():
 
 
 def test_buckets_of_a_run_without_believable_times():
-    """Nothing to divide: the default width."""
     assert bucket_width_ms(None, None) == 600_000

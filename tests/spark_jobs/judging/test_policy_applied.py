@@ -64,7 +64,6 @@ def rows(tmp_path_factory):
 
 
 def test_a_severity_decides_whether_a_difference_makes_a_mismatch(rows):
-    """Ignored, or said to be fine: the verdict of the field stays, the key matches."""
     assert rows["HOST"]["status"] == "MISMATCHED"
     for msg_id, name in (("TAGS", "tags"), ("LENGTH", "body_length")):
         assert rows[msg_id]["field_verdicts"][name] == "DIFFERENT"
@@ -87,7 +86,6 @@ def test_a_side_that_shows_the_mask_or_the_hash_of_the_other_is_redacted(rows, m
 
 
 def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
-    """On both sides, in one-sided keys, and where there are none."""
     assert rows["QUIET"]["native"]["keys"] == [HASH[:16]] == rows["HASH"]["native"]["keys"]
     assert len(rows["STARS"]["native"]["keys"]) == 2
     assert rows["LOUD"]["native"]["keys"] is None
@@ -97,13 +95,11 @@ def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
 
 
 def test_a_field_that_a_writer_is_said_never_to_record_is_not_comparable(rows):
-    """The native side without its region."""
     assert rows["REGION"]["field_verdicts"]["region_id"] == "NOT_COMPARABLE"
     assert rows["REGION"]["status"] == "MATCHED_EXACT"
 
 
 def test_what_is_declared_silent_is_by_design_and_nothing_else(rows):
-    """A topic with quotes in its name; a group of one service, not of another."""
     for msg_id in ("QUIET", "CRON"):
         assert (rows[msg_id]["reason"], rows[msg_id]["reason_detail"]) == ("BY_DESIGN", "policy_says_silent")
     for msg_id in ("LOUD", "DAILY"):

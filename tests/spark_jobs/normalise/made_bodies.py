@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from hypothesis import strategies as st
 
+from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
-from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, CLOUD_SUB_AFTER, FIELDS, FORMS, FieldKind
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.schemas import READ_BODY
 
@@ -116,3 +118,43 @@ def in_words(events, malformed):
     ]
     bad = [tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in malformed]
     return sorted(read, key=repr), sorted(bad, key=repr)
+
+
+# -- any bodies
+USUAL = {
+    FieldKind.TEXT: ("null", "", ID, ID.lower(), f"{ID},{ID[:-1]}1", "k1 k2", "订单", "dKey", "REQ1", "REQ2"),
+    FieldKind.LONG: ("1795262479661", "-5", "0017", "999999999999999999"),
+    FieldKind.INT: ("0", "-3", "12", "999999999"),
+    FieldKind.BOOL: ("true", "false"),
+    FieldKind.MESSAGE_TYPE: ("0", "1", "2", "3", "4"),
+    FieldKind.CONTEXT_CODE: ("0", "1", "2", "3", "4"),
+    FieldKind.TRANSACTION_STATE: ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"),
+}
+ODD = (
+    *("", "TRUE", "+7", "01", "5", "٣", "0x1F", "1e3", " 1", "1 ", "1_0", "-", "--1", "\n", "x\r", "😀", "a b a"),
+    *("2147483647", "2147483648", "9223372036854775807", "99999999999999999999"),
+    *("Pub", "SubBefore", "SubAfter", "Recall", "COMMIT_MESSAGE"),
+)
+ENDS = st.sampled_from(["\x01\x02", "\x01", "", "\x02\x02", "\x01\x01\x02"])
+
+
+@st.composite
+def records(draw, *, most_spoilt):
+    """A record of a form in the layout table, with some fields and perhaps its end replaced."""
+    trace_type = draw(st.sampled_from(TraceType))
+    form = draw(st.sampled_from(FORMS[trace_type]))
+    fields = [trace_type.value, *(draw(st.sampled_from(USUAL[FIELDS[name]])) for name in form.fields)]
+    for _ in range(draw(st.integers(0, most_spoilt))):
+        fields[draw(st.integers(0, len(fields) - 1))] = draw(st.sampled_from(ODD) | st.text(max_size=4))
+    is_over_cloud = form == CLOUD_SUB_AFTER and draw(st.booleans())
+    end = draw(ENDS) if most_spoilt and draw(st.integers(0, 3)) == 0 else "\x01\x02" if is_over_cloud else "\x02"
+    return "\x01".join(fields) + end
+
+
+@st.composite
+def bodies(draw):
+    """A body: of ordinary records, of spoilt ones, cut off, or of bytes that are no text."""
+    most_spoilt = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    text = "".join(draw(st.lists(records(most_spoilt=most_spoilt), min_size=1, max_size=6)))
+    body = text.encode(draw(st.sampled_from(["utf-8", "utf-8", "gb18030"])), "replace")
+    return body[: draw(st.integers(0, len(body)))] if most_spoilt and draw(st.booleans()) else body

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.otlp.aliases import ALIASES
-from spark_jobs.normalise.event_columns import RULES, event_batches
+from spark_jobs.normalise.event_columns import event_batches
 from spark_jobs.schemas import LEDGER, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
@@ -38,7 +38,6 @@ def ordered(rows):
 
 @given(rows=ROWS.map(ordered))
 def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
-    """Rows out are rows in and ``extra``; the messages of a span are numbered from 0."""
     facts = events(*rows)
     assert len(facts) == len(rows) + sum(event["extra"] or 0 for event in facts)
     assert [event["line"] for event in facts if not event["extra"]] == list(range(len(rows)))
@@ -49,7 +48,6 @@ def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
 
 @given(rows=ROWS.map(ordered), data=st.data())
 def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
-    """One batch, slices of it, or a batch for each row."""
     whole = batch(*rows)
     at = data.draw(st.integers(0, len(rows)))
     slices = [whole.slice(0, at), whole.slice(at)]
@@ -59,7 +57,6 @@ def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
 
 
 def test_every_batch_has_the_schema_of_events_that_were_read():
-    """Type for type."""
     (made,) = event_batches([batch(span(), BAD_ROW, LEDGER_ROW)])
     assert made.schema.equals(READ_EVENT)
 
@@ -70,7 +67,6 @@ def test_an_empty_batch_gives_none():
 
 
 def test_rows_of_the_ledger_go_through_and_say_nothing_else():
-    """What is expected is counted where spans are read, beside what came of them."""
     _, ledger, _ = events(span(), LEDGER_ROW, span())
     assert {name: value for name, value in ledger.items() if value is not None} == LEDGER_ROW
 
@@ -91,7 +87,6 @@ def test_a_bad_span_is_one_row_whatever_else_can_be_read_in_it():
 
 
 def test_maps_and_lists_that_are_null_are_empty():
-    """A hostile batch need not have what the readers always write."""
     (row,) = events({**span(), "attributes": None, "links": None})
     assert (row["scope"], row["links"], row["extra"]) == ("NOT_MESSAGING", None, 0)
 
@@ -114,14 +109,12 @@ SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
     ],
 )
 def test_a_span_is_about_as_many_messages_as_it_names(given_id, links, ids):
-    """One per link that is a message, else one per id, else one that nobody named."""
     found = events(span({**SEND, "messaging.message.id": given_id}, links=links))
     assert [event["msg_id"] for event in found] == ids
     assert {event["batch_size"] for event in found} == {len(ids)}
 
 
 def test_a_message_has_its_own_link_and_the_first_has_the_others():
-    """Links that are no messages belong to the span, once."""
     own = events(span(SEND, links=[{"messaging.message.id": "x"}, {"messaging.message.id": "y"}]))
     assert [[link["span_id"] for link in event["links"]] for event in own] == [["0" * 15 + "1"], ["0" * 15 + "2"]]
     shared = events(span({**SEND, "messaging.message.id": "x,y"}, links=[{}, {}]))
@@ -129,7 +122,6 @@ def test_a_message_has_its_own_link_and_the_first_has_the_others():
 
 
 def test_a_weaker_name_is_read_where_the_stronger_is_missing_or_null():
-    """The link of the message before the span, on either ours before the registry's."""
     names = ALIASES["group_name"].names
     (row,) = events(span({**SEND, names[0]: None, names[2]: "weak", names[1]: "strong"}))
     assert row["group_name"] == "strong"
@@ -191,21 +183,83 @@ def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, fac
         ({"messaging.header.UNIQ_KEY": '["x"]'}, {"msg_id": "x", "id_source": "header"}),
         ({"messaging.message.id": "x"}, {"msg_id": "x", "id_source": "own"}),
         ({}, {"msg_id": None, "id_source": None}),
+        (
+            {
+                "mqtrace.trace_type": "Pub",
+                "messaging.destination.name": "orders",
+                "mqtrace.group_name": "pg",
+                "mqtrace.offset_msg_id": "orders-0@5",
+                "mqtrace.store_host": "h:1",
+                "mqtrace.region_id": "r",
+                "messaging.message.body.size": "7",
+                "mqtrace.msg_type": "Delay_Msg",
+                "mqtrace.success": "false",
+            },
+            {
+                "kind": "publish",
+                "half": "whole",
+                "scope": None,
+                "writer": "mqtrace",
+                "service": "svc",
+                "topic": "orders",
+                "group_name": "pg",
+                "offset_msg_id": "orders-0@5",
+                "store_host": "h:1",
+                "region_id": "r",
+                "body_length": 7,
+                "msg_type": "Delay_Msg",
+                "success": False,
+                "context_code": None,
+            },
+        ),
     ],
 )
 def test_a_column_says_what_its_attributes_say(attributes, columns):
-    """And null where they say nothing."""
     (row,) = events(span({**SEND, **attributes}))
     assert {name: row[name] for name in columns} == columns
 
 
 def test_topics_of_traces_are_known_by_name_prefix_or_from_the_run():
-    """They are no application's."""
     topics = ("orders", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_cn", "mine")
     rows = [span({**SEND, "messaging.destination.name": topic}) for topic in topics]
     assert [event["scope"] for event in events(*rows, trace_topics=["mine"])] == [None, *["TRACE_TRAFFIC"] * 3]
 
 
-def test_every_rule_tells_a_column_that_is_asked_for():
-    """A rule under a name that nobody has would never be missed."""
-    assert RULES.keys() <= set(READ_EVENT.names)
+# -- the place of a message on a broker
+PARTITION, OFFSET = "messaging.destination.partition.id", "messaging.kafka.offset"
+LIES = {PARTITION: "3", OFFSET: "77"}
+
+
+def ids(attributes, links=()):
+    kafka = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.destination.name": "a.b"}
+    return [(event["msg_id"], event["offset_msg_id"]) for event in events(span({**kafka, **attributes}, links=links))]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "msg_id", "place"),
+    [
+        (LIES, "a.b-3@77", "a.b-3@77"),
+        ({**LIES, ID_NAME: "cafe"}, "CAFE", "a.b-3@77"),
+        ({**LIES, "mqtrace.offset_msg_id": "beef"}, "BEEF", "BEEF"),
+        ({**LIES, ID_NAME: " cafe "}, "CAFE", "a.b-3@77"),
+        ({**LIES, ID_NAME: "null"}, None, "a.b-3@77"),
+        ({**LIES, OFFSET: "-1"}, None, None),
+        ({**LIES, PARTITION: "2147483648"}, None, None),
+        ({PARTITION: "3"}, None, None),
+        ({ID_NAME: "a.b.3.77"}, "a.b-3@77", "a.b-3@77"),
+        ({ID_NAME: "a.b.0.3.77"}, "a.b.0-3@77", "a.b.0-3@77"),
+        ({ID_NAME: "a.b.3.77", **LIES, OFFSET: "78"}, "a.b-3@78", "a.b-3@78"),
+        ({ID_NAME: "a.b.3.x"}, "a.b.3.x", None),
+        ({ID_NAME: "a.b.3.٣"}, "a.b.3.٣", None),
+        ({ID_NAME: "a.b.3.77\n"}, "a.b.3.77\n", None),
+        ({ID_NAME: "c.3.77"}, "c.3.77", None),
+        ({ID_NAME: "a.b.3.77", "messaging.system": "rocketmq"}, "a.b.3.77", None),
+        ({}, None, None),
+    ],
+)
+def test_a_message_of_kafka_goes_by_its_place_when_it_has_no_id(attributes, msg_id, place):
+    assert ids(attributes) == [(msg_id, place)]
+
+
+def test_each_message_of_a_batch_has_a_place_of_its_own():
+    assert ids({PARTITION: "4"}, [{OFFSET: "7"}, {OFFSET: "8"}]) == [("a.b-4@7", "a.b-4@7"), ("a.b-4@8", "a.b-4@8")]

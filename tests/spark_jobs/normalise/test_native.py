@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from tests.spark_jobs.normalise.made_bodies import ID, KINDS, expected, in_words
+from otel_mqtrace.wire.native.decode import decode_body
+from spark_jobs.normalise import native_records
+from spark_jobs.normalise.native import native_batches
+from tests.spark_jobs.normalise.made_bodies import (
+    ID,
+    KINDS,
+    ODD,
+    UNREAD,
+    batch,
+    bodies,
+    expected,
+    in_words,
+    read_bodies,
+)
 from tests.support.reading import events_of, malformed_of, native_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 RECORDED = sorted((VECTORS / "native" / "recorded").glob("*.jsonl"))
 
 
-def landing(path: Path, bodies: list[bytes]) -> Path:
+def landing(path, bodies):
     """Write bodies as a landing, one per line."""
     lines = (
         {"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()}
@@ -47,7 +63,6 @@ def test_every_recorded_body_reads_as_the_python_decoder_reads_it(tmp_path):
 
 
 def test_a_batch_is_one_event_per_message_with_its_own_offset_id(tmp_path):
-    """The ids and the offset ids of a batch send are joined with commas; neither single one is lost."""
     fields = [
         "Pub",
         "1000",
@@ -72,25 +87,7 @@ def test_a_batch_is_one_event_per_message_with_its_own_offset_id(tmp_path):
     assert (side.records_read, side.exploded) == (1, 1)
 
 
-def test_the_halves_of_a_listener_call_know_how_many_messages_it_had(tmp_path):
-    """The cost of a SubAfter is divided by the messages of its call, so the number has to be known."""
-    broken = "junk\x02"  # a stray piece in the middle of the call
-    half = "".join(
-        (broken if at == 1 else "") + f"SubAfter\x01REQ\x01{ID[:-1]}{at}\x013\x01true\x01null\x010\x012000\x01g\x02"
-        for at in range(3)
-    )
-    other = f"SubAfter\x01OTHER\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02"
-    side = native_side(tmp_path, str(landing(tmp_path / "c.jsonl", [(half + other).encode()])))
-    assert sorted((row["attempt_id"], row["batch_size"]) for row in events_of(side)) == [
-        ("OTHER", 1),
-        ("REQ", 3),
-        ("REQ", 3),
-        ("REQ", 3),
-    ]
-
-
 def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(tmp_path):
-    """The evidence names file, line, record, field and the message ids that can still be read."""
     good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
     path = landing(
         tmp_path / "d.jsonl",
@@ -112,7 +109,6 @@ def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(tmp_path):
 
 
 def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
-    """Broken JSON, a missing body and a body that is not base64 are three bad records; a cut-off last line is a tail."""
     path = landing(tmp_path / "e.jsonl", [b""])
     with path.open("a", encoding="utf-8", newline="") as file:
         file.write('not json\n{"a": 1}\n{"body_base64": "###"}\r\n\r\n \t\n{"body_base64": "UH')
@@ -128,7 +124,6 @@ def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
 
 
 def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
-    """A landing may hold both kinds of parts; hidden and half-written files are not data."""
     body = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02".encode()
     day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
     day.mkdir(parents=True)
@@ -153,7 +148,6 @@ def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
     ],
 )
 def test_the_recorded_runs_hold_the_records_their_readme_counts(tmp_path, run, kinds, bad):
-    """Records by type (a batch counts once) and the pieces broken by separators in a key."""
     side = native_side(tmp_path, str(VECTORS / "dual" / run / "native.jsonl"))
     found = {}
     for row in events_of(side):
@@ -165,7 +159,6 @@ def test_the_recorded_runs_hold_the_records_their_readme_counts(tmp_path, run, k
 
 
 def test_a_charset_and_a_map_of_message_types_are_the_writers_own(tmp_path):
-    """A GBK body and map B read as their writers meant them; unknown names are refused in one line."""
     fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
     path = str(landing(tmp_path / "g.jsonl", [("\x01".join(fields) + "\x02").encode("gbk")]))
     (row,) = events_of(native_side(tmp_path, path, charset="gbk", msg_type_map="b"))
@@ -180,10 +173,116 @@ def test_a_charset_and_a_map_of_message_types_are_the_writers_own(tmp_path):
 
 
 def test_what_is_no_native_landing_is_refused_by_name(tmp_path):
-    """A missing path, a file of the other side and a broker's address are one sentence each."""
     with pytest.raises(UsageError, match="no such file"):
         native_side(tmp_path, str(tmp_path / "none"))
     with pytest.raises(UnreadableInputError, match="is otlp"):
         native_side(tmp_path, str(VECTORS / "dual" / "app-4.9.8-dup" / "otlp.jsonl"))
     with pytest.raises(UsageError, match="mqtrace forward"):
         native_side(tmp_path, "rocketmq://localhost:9876/T")
+
+
+# -- The records of bodies, good and bad, are laid into columns as the decoder reads them; no Spark is needed
+TEXTS = st.sampled_from(ODD) | st.text(max_size=6)
+WILD = st.lists(st.lists(TEXTS, min_size=1, max_size=17).map("\x01".join), max_size=4).map("\x02".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    some=st.lists(
+        bodies() | bodies() | WILD.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=24),
+        max_size=6,
+    )
+)
+def test_made_up_bodies_read_as_the_python_decoder_reads_them(some):
+    read, count = read_bodies(*some)
+    good, bad = ([row for row in read if (row["bad"] is None) is is_good] for is_good in (True, False))
+    assert in_words(good, [row | row["bad"] for row in bad]) == expected(some)
+    assert count + sum(row["extra"] for row in read) == len(read)
+
+
+def test_a_row_without_a_body_stays_what_it_is_among_records_good_and_bad():
+    good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+    read, count = read_bodies((good + "junk\x02").encode(), UNREAD, good.encode())
+    found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
+    assert found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
+    assert (count, {row["side"] for row in read}) == (4, {"native"})
+
+
+def test_half_a_character_of_a_strange_charset_is_a_question_mark():
+    """UTF-7 can say one; no column of text can hold it, and no other record may be lost for it."""
+    body = f"Recall\x015\x01r\x01g\x01t+2AA-\x01{ID}\x01true\x02".encode()
+    read, _ = read_bodies(body, charset="utf-7")
+    assert [row["topic"] for row in read] == ["t?"]
+
+
+def test_bodies_of_separators_or_of_nothing_hold_no_record():
+    assert read_bodies(b"\x02" * (9 << 20), b"", {"path": "made", "line": 3, "body": None}) == ([], 0)
+
+
+def test_a_batch_send_of_thousands_is_laid_out_some_at_a_time():
+    ids, keys = [f"{at:032X}" for at in range(3_000)], "k" * 100_000
+    fields = ["Pub", "1000", "r", "g", "t", ",".join(ids), "a", keys, "h:1", "9", "5", "0", ",".join(ids[::-1]), "true"]
+    made = list(native_batches([batch(("\x01".join(fields) + "\x02").encode() * 2)], writer="mqtrace"))
+    rows = [row for some in made for row in some.select(["msg_id", "offset_msg_id", "record_index"]).to_pylist()]
+    expected_ids = [(one, offset, record) for record in (0, 1) for one, offset in zip(ids, ids[::-1], strict=True)]
+    assert [tuple(row.values()) for row in rows[:-1]] == expected_ids
+    assert max(some.nbytes for some in made) < 20 << 20
+
+
+def test_what_stood_otherwise_on_the_wire_has_another_hash():
+    """Copies in the same bytes are facts from those that say the same: CLOUD leaves an empty field, or no end."""
+    fields = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010"
+    read, _ = read_bodies(f"{fields}\x02{fields}\x01\x02{fields}\x02".encode())
+    one, other, again = (row["raw_hash"] for row in read)
+    assert one == again != other
+
+
+def test_long_bodies_are_laid_into_columns_apart():
+    body = "".join(f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in range(3_000)).encode()
+    read, count = read_bodies(body, body, body)
+    assert [(row["line"], row["record_index"]) for row in read] == [(at, n) for at in (1, 2, 3) for n in range(3_000)]
+    assert (count, len({row["raw_hash"] for row in read})) == (9_000, 3_000)
+
+
+# -- What is counted of native bodies is counted apart from the rows made of them
+RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
+
+
+def test_each_call_of_a_long_body_has_its_own_size(tmp_path):
+    calls = [*range(3_000), *range(1_000)]
+    body = "".join(f"SubAfter\x01R{call}\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02" for call in calls)
+    side = native_side(tmp_path, str(landing(tmp_path / "big.jsonl", [body.encode()])))
+    assert side.records_read == 4_000
+    assert Counter(row["batch_size"] for row in events_of(side)) == {1: 2_000, 2: 2_000}
+
+
+def test_a_glued_pair_is_due_once_and_told_to_be_two_by_itself():
+    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
+    assert (len(events), expected, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
+
+
+def test_a_record_that_the_codec_loses_is_missing_from_the_books(monkeypatch):
+    read = native_records.decode_values
+    monkeypatch.setattr(native_records, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
+    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
+    assert expected + sum(event["extra"] for event in events) == len(events) + 1
+
+
+PIECES = st.sampled_from(
+    [RECORD, GLUED, GLUED[:-1], "\x02", "Pub", "SubAfter\x01", "\x01Recall", "x", "SubAfter" + "\x01" * 7]
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
+    body = "".join(pieces).encode()
+    events, expected = read_bodies(body)
+    read = decode_body(body)
+    assert expected + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
+
+
+def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(tmp_path):
+    good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
+    side = native_side(tmp_path, str(landing(tmp_path / "f.jsonl", [(good + far).encode()])))
+    assert (side.records_read, side.last_event_ms) == (2, 5)

@@ -13,16 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.wire.native.charsets import text_of
 from otel_mqtrace.wire.native.decode import BadRecord, decode_values
-from otel_mqtrace.wire.native.layout import CLOUD_SUB_AFTER, FIELDS, FORMS, KEPT_FIELDS, FieldKind
-from spark_jobs.evidence import mentioned_in
+from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from spark_jobs.normalise import native_records
-from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.native_records import RecordCount, record_columns
-from spark_jobs.schemas import READ_BODY
-from tests.support.native_vectors import RECORDED, VECTORS, json_lines
+from spark_jobs.schemas import READ_BODY, mentioned_in
+from tests.spark_jobs.normalise.made_bodies import ODD, USUAL, bodies
+from tests.support.native_vectors import VECTORS, json_lines
 
 ID = "C000020262BB60E53B936993952C0000"
 NO_BODY = {"field": "body", "reason": "no body", "text": "", "mentions": []}
@@ -97,45 +96,6 @@ def assert_equal_to_codec(rows, **options):
     assert [dict(sorted(row.items())) for row in found] == [dict(sorted(row.items())) for row in wanted]
 
 
-USUAL = {
-    FieldKind.TEXT: ("null", "", ID, ID.lower(), f"{ID},{ID[:-1]}1", "k1 k2", "订单", "dKey", "REQ1", "REQ2"),
-    FieldKind.LONG: ("1795262479661", "-5", "0017", "999999999999999999"),
-    FieldKind.INT: ("0", "-3", "12", "999999999"),
-    FieldKind.BOOL: ("true", "false"),
-    FieldKind.MESSAGE_TYPE: ("0", "1", "2", "3", "4"),
-    FieldKind.CONTEXT_CODE: ("0", "1", "2", "3", "4"),
-    FieldKind.TRANSACTION_STATE: ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"),
-}
-ODD = (
-    *("", "TRUE", "+7", "01", "5", "٣", "0x1F", "1e3", " 1", "1 ", "1_0", "-", "--1", "\n", "x\r", "😀", "a b a"),
-    *("2147483647", "2147483648", "9223372036854775807", "99999999999999999999"),
-    *("Pub", "SubBefore", "SubAfter", "Recall", "COMMIT_MESSAGE"),
-)
-ENDS = st.sampled_from(["\x01\x02", "\x01", "", "\x02\x02", "\x01\x01\x02"])
-
-
-@st.composite
-def records(draw, *, most_spoilt):
-    """A record of a form in the layout table, with some fields and perhaps its end replaced."""
-    trace_type = draw(st.sampled_from(TraceType))
-    form = draw(st.sampled_from(FORMS[trace_type]))
-    fields = [trace_type.value, *(draw(st.sampled_from(USUAL[FIELDS[name]])) for name in form.fields)]
-    for _ in range(draw(st.integers(0, most_spoilt))):
-        fields[draw(st.integers(0, len(fields) - 1))] = draw(st.sampled_from(ODD) | st.text(max_size=4))
-    is_over_cloud = form == CLOUD_SUB_AFTER and draw(st.booleans())
-    end = draw(ENDS) if most_spoilt and draw(st.integers(0, 3)) == 0 else "\x01\x02" if is_over_cloud else "\x02"
-    return "\x01".join(fields) + end
-
-
-@st.composite
-def bodies(draw):
-    """A body: of ordinary records, of spoilt ones, cut off, or of bytes that are no text."""
-    most_spoilt = draw(st.sampled_from([0, 0, 0, 1, 2]))
-    text = "".join(draw(st.lists(records(most_spoilt=most_spoilt), min_size=1, max_size=6)))
-    body = text.encode(draw(st.sampled_from(["utf-8", "utf-8", "gb18030"])), "replace")
-    return body[: draw(st.integers(0, len(body)))] if most_spoilt and draw(st.booleans()) else body
-
-
 ROWS = st.lists(
     bodies() | bodies() | st.binary(max_size=16) | st.sampled_from([NO_BODY, None, b"", b"\x02", b"x\x02"]), max_size=8
 )
@@ -150,7 +110,6 @@ def test_any_mix_of_bodies_equals_codec(rows, msg_type_map, charset, cut):
 @settings(max_examples=200, deadline=None)
 @given(rows=st.lists(bodies(), min_size=1, max_size=8), msg_type_map=st.sampled_from("ab"))
 def test_small_blocks_and_parts_equal_codec(rows, msg_type_map):
-    """Where a block ends, a body is too long to be held, or a part is full, nothing changes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, size in (("_BLOCK_BYTES", 300), ("_MOST_HELD", 200), ("MOST_ROWS", 5), ("MOST_TEXT", 400)):
             patch.setattr(native_records, name, size)
@@ -161,7 +120,6 @@ def test_small_blocks_and_parts_equal_codec(rows, msg_type_map):
 @pytest.mark.parametrize("msg_type_map", ["a", "b"])
 @pytest.mark.parametrize("charset", ["utf-8", "gbk"])
 def test_every_vector_equals_codec(path, msg_type_map, charset):
-    """Recorded and made bodies of every client, together and one by one."""
     rows = [body for line in json_lines(path) for body in bodies_in(line)]
     assert rows
     assert_equal_to_codec(rows, msg_type_map=msg_type_map, charset=charset)
@@ -217,7 +175,6 @@ def test_ordinary_bodies_are_read_without_the_codec(monkeypatch):
 
 
 def test_one_odd_body_leaves_the_others_to_the_columns(monkeypatch):
-    """The codec is given the odd body and no other; the order of rows stays."""
     decoded = []
     decode = native_records.decode_values
     monkeypatch.setattr(
@@ -242,25 +199,6 @@ def test_record_lost_by_the_columns_is_missing_from_due(monkeypatch):
     monkeypatch.setattr(native_records, "read_text", read_less)
     found, count = read(ordinary_bodies(3))
     assert (len(found), count) == (179, 180)
-
-
-@pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
-def test_dual_recordings_make_the_same_events_whole_and_body_by_body(name):
-    """A batch of bodies and one body at a time are cut otherwise, and give the same events."""
-    path = RECORDED.parents[1] / "dual" / name / "native.jsonl"
-    placed = [
-        {"path": "p", "line": line, "body": base64.b64decode(found["body_base64"])}
-        for line, found in enumerate(json_lines(path), start=1)
-    ]
-    whole, single = (
-        [row for made in native_batches(batches, writer="mqtrace") for row in made.to_pylist()]
-        for batches in (
-            [pa.RecordBatch.from_pylist(placed, schema=READ_BODY)],
-            [pa.RecordBatch.from_pylist([row], schema=READ_BODY) for row in placed],
-        )
-    )
-    assert whole == single
-    assert len(whole) > 250
 
 
 def test_unknown_charset_and_map_are_refused_before_any_body():

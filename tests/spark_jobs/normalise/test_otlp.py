@@ -19,52 +19,14 @@ from tests.support.reading import events_of, malformed_of, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 OTLP = VECTORS / "otlp"
-ID = "C000020262BB60E53B936993952C0000"
-OTHER = "C000020262BB60E53B936993952C0001"
 
 
-def attribute(key, value):
-    kinds = {str: "stringValue", bool: "boolValue", int: "intValue"}
-    if isinstance(value, list):
-        return {"key": key, "value": {"arrayValue": {"values": [{"stringValue": item} for item in value]}}}
-    return {"key": key, "value": {kinds[type(value)]: str(value) if type(value) is int else value}}
-
-
-def span(attributes, *, links=(), kind=4, scope="lib", start="5000000999", end="7000000000", status=0, number=1):
-    made = {
-        "traceId": "ab" * 16,
-        "spanId": f"{number:016x}",
-        "name": "x",
-        "kind": kind,
-        "startTimeUnixNano": start,
-        "endTimeUnixNano": end,
-        "status": {"code": status} if status else {},
-        "attributes": [attribute(key, value) for key, value in attributes.items()],
-        "links": [
-            {
-                "traceId": "cd" * 16,
-                "spanId": f"{at + 1:016x}",
-                "attributes": [attribute(key, value) for key, value in link.items()],
-            }
-            for at, link in enumerate(links)
-        ],
-    }
-    return {
-        "resourceSpans": [
-            {
-                "resource": {"attributes": [attribute("service.name", "svc")]},
-                "scopeSpans": [{"scope": {"name": scope}, "spans": [made]}],
-            }
-        ]
-    }
-
-
-def events(tmp_path, *documents, **options):
-    path = tmp_path / "made.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
-    side = otlp_side(tmp_path, str(path), **options)
-    assert side.records_read + side.exploded == side.events + side.malformed
-    return sorted(events_of(side), key=lambda row: (row["line"], row["record_index"])), malformed_of(side)
+def line_of(start="5000000999", tags="T"):
+    """Return a send as a line of a Collector's file."""
+    words = {"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": tags}
+    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in words.items()]
+    one = {"traceId": "ab" * 16, "spanId": "cd" * 8, "startTimeUnixNano": start, "attributes": attributes}
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}, ensure_ascii=False)
 
 
 def _links(links):
@@ -72,7 +34,6 @@ def _links(links):
 
 
 def test_json_lines_are_read_as_the_container_reader_reads_them():
-    """Both readers agree on every column of every span: real Collectors, odd values, two conventions."""
     for name in ("otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"):
         path = VECTORS / name
         pieces = [piece for task in find_spans([str(path)], parallelism=1).tasks for piece in task]
@@ -112,7 +73,6 @@ def _numbers(attributes):
 
 
 def test_every_layout_gives_the_same_events(tmp_path):
-    """Six layouts of the same 209 spans in one job: each event comes out six times, and the counts balance."""
     names = (
         "layouts/traces.jsonl",
         "layouts/traces.json.zst.framed",
@@ -131,7 +91,6 @@ def test_every_layout_gives_the_same_events(tmp_path):
 
 
 def test_damage_is_counted_and_located(tmp_path):
-    """Cut-off tails are not records; a torn message in the middle is one bad record with its line."""
     names = [
         "killed/kill.jsonl",
         "killed/kill.pb.framed",
@@ -170,7 +129,6 @@ def test_damage_is_counted_and_located(tmp_path):
     ],
 )
 def test_the_recorded_runs_hold_the_events_their_readme_counts(tmp_path, run, spans, expected):
-    """Sends, deliveries (batches exploded), polls and the trace topics' own sends, custom topic included."""
     native_topics = {
         json.loads(line)["topic"]
         for line in (VECTORS / "dual" / run / "native.jsonl").read_text(encoding="utf-8").splitlines()
@@ -181,175 +139,96 @@ def test_the_recorded_runs_hold_the_events_their_readme_counts(tmp_path, run, sp
     assert found == expected
 
 
-def test_a_span_of_ours_says_everything_in_its_attributes(tmp_path):
-    """Every field of the record is found under its own attribute; times are cut to milliseconds."""
-    attributes = {
-        "mqtrace.trace_type": "Pub",
-        "messaging.system": "kafka",
-        "messaging.destination.name": "orders",
-        "messaging.message.id": ID.lower(),
-        "mqtrace.offset_msg_id": "orders-0@5",
-        "mqtrace.group_name": "pg",
-        "mqtrace.tags": "T",
-        "mqtrace.keys": ["k2", "k1", "k2"],
-        "mqtrace.store_host": "h:1",
-        "mqtrace.cost_time": 9,
-        "messaging.message.body.size": 7,
-        "mqtrace.msg_type": "Delay_Msg",
-        "mqtrace.success": False,
-        "mqtrace.region_id": "r",
-    }
-    (row,), _ = events(tmp_path, span(attributes))
-    expected = {
-        "kind": "publish",
-        "half": "whole",
-        "scope": None,
-        "msg_id": ID,
-        "offset_msg_id": "orders-0@5",
-        "topic": "orders",
-        "group_name": "pg",
-        "tags": "T",
-        "keys": ["k1", "k2"],
-        "store_host": "h:1",
-        "body_length": 7,
-        "msg_type": "Delay_Msg",
-        "start_ms": 5000,
-        "end_ms": 7000,
-        "cost_ms": 9,
-        "success": False,
-        "context_code": None,
-        "region_id": "r",
-        "service": "svc",
-        "batch_size": 1,
-        "writer": "mqtrace",
-        "record_index": 0,
-    }
-    assert {key: row[key] for key in expected} == expected
-
-
-def test_a_span_for_several_messages_is_one_event_per_link(tmp_path):
-    """What stands on a link wins over what stands on the span, which holds for all."""
-    shared = {
-        "mqtrace.trace_type": "Sub",
-        "messaging.destination.name": "t",
-        "messaging.consumer.group.name": "g",
-        "mqtrace.context_code": "FAILED",
-        "mqtrace.success": False,
-    }
-    links = [
-        {"messaging.message.id": ID, "mqtrace.retry_times": 1},
-        {"messaging.message.id": OTHER, "mqtrace.retry_times": 0, "messaging.destination.name": "retry"},
-    ]
-    found, _ = events(tmp_path, span(shared, links=links, kind=5))
-    assert [
-        (row["msg_id"], row["retry_times"], row["topic"], row["group_name"], row["context_code"], row["batch_size"])
-        for row in found
-    ] == [(ID, 1, "t", "g", "FAILED", 2), (OTHER, 0, "retry", "g", "FAILED", 2)]
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "success", "code"),
-    [
-        (None, 0, True, "SUCCESS"),
-        ("FAILED", 2, False, "FAILED"),
-        ("EXCEPTION", 2, False, "EXCEPTION"),
-        ("TIME_OUT", 2, True, "TIME_OUT"),
-    ],
-)
-def test_a_delivery_in_new_names_tells_how_it_ended(tmp_path, error, status, success, code):
-    """The agent's error.type is RocketMQ's return code; a delivery that took too long is a success to RocketMQ."""
-    attributes = {
-        "messaging.system": "rocketmq",
-        "messaging.operation.type": "process",
-        "messaging.operation.name": "process",
-        "messaging.message.id": ID,
-        **({"error.type": error} if error else {}),
-    }
-    (row,), _ = events(tmp_path, span(attributes, kind=5, status=status, scope="io.opentelemetry.rocketmq-client-4.8"))
-    assert (row["success"], row["context_code"], row["writer"]) == (success, code, "java-agent-new")
-
-
-def test_other_peoples_spans_leave_with_the_scope_that_says_why(tmp_path):
-    """HTTP, polls, settlements, parents of batches and the trace topics' sends are out of scope, each by name."""
-    found, _ = events(
-        tmp_path,
-        span({"http.request.method": "GET"}, kind=2),
-        span({"messaging.system": "kafka", "messaging.operation.type": "receive"}, kind=3),
-        span({"messaging.system": "kafka", "messaging.operation.type": "settle"}, kind=3),
-        span({"messaging.system": "rocketmq", "messaging.operation.type": "send"}, links=[{}], kind=3),
-        span(
-            {
-                "messaging.system": "rocketmq",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": "rmq_sys_TRACE_DATA_cn",
-            }
-        ),
-        span(
-            {"messaging.system": "rocketmq", "messaging.operation": "publish", "messaging.destination.name": "custom"}
-        ),
-        trace_topics=("custom",),
-    )
-    assert [row["scope"] for row in found] == [
-        "NOT_MESSAGING",
-        "POLL",
-        "SETTLE",
-        "BATCH_PARENT",
-        "TRACE_TRAFFIC",
-        "TRACE_TRAFFIC",
-    ]
-
-
-def test_captured_headers_close_the_gaps_of_a_one_way_send(tmp_path):
-    """A one-way send has no result and so no message id; the captured UNIQ_KEY, KEYS and TAGS say what it was."""
-    attributes = {
-        "messaging.system": "rocketmq",
-        "messaging.operation": "publish",
-        "messaging.header.UNIQ_KEY": [ID],
-        "messaging.header.KEYS": ["b a"],
-        "messaging.header.TAGS": ["T"],
-    }
-    (row,), _ = events(tmp_path, span(attributes, scope="io.opentelemetry.rocketmq-client-4.8"))
-    assert (row["msg_id"], row["keys"], row["tags"], row["success"], row["writer"]) == (
-        ID,
-        ["a", "b"],
-        "T",
-        None,
-        "java-agent-old",
-    )
-
-
-def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
-    """Collectors write U+2028 raw; lines end at a newline only."""
+def test_lines_end_at_a_newline_only_and_foreign_lines_are_bad_but_those_of_other_signals(tmp_path):
+    """Collectors write U+2028 raw."""
+    others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')
     path = tmp_path / "made.jsonl"
-    made = span({"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": "a\u2028b\x85c"})
-    path.write_text(json.dumps(made, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text("\n".join((line_of(tags="a\u2028b\x85c"), *others, line_of("soon"), "")), encoding="utf-8")
     side = otlp_side(tmp_path, str(path))
+    assert side.records_read + side.exploded == side.events + side.malformed
     assert [row["tags"] for row in events_of(side)] == ["a\u2028b\x85c"]
-
-
-def test_lines_of_other_signals_are_nothing_and_foreign_lines_are_bad(tmp_path):
-    """Metrics and logs may share the file; JSON that is no telemetry and times that are no numbers are counted."""
-    send = {"messaging.system": "kafka", "messaging.operation.type": "send"}
-    found, bad = events(
-        tmp_path,
-        span(send),
-        {"resourceMetrics": []},
-        {"resourceLogs": []},
-        {},
-        {"hello": 1},
-        span(send, start="soon"),
-    )
-    assert len(found) == 1
-    assert sorted((row["line"], row["field"], row["reason"]) for row in bad) == [
+    assert sorted((row["line"], row["field"], row["reason"]) for row in malformed_of(side)) == [
         (5, None, "not OTLP traces"),
         (6, "start_ns", "not a number"),
     ]
 
 
 def test_empty_files_are_an_empty_side(tmp_path):
-    """Nothing was written is no error of the reader; the run decides what it means."""
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
     side = otlp_side(tmp_path, str(tmp_path / "empty.jsonl"))
     assert (side.records_read, side.events, side.last_event_ms) == (0, 0, None)
     with pytest.raises(UsageError, match="choose one of"):
         otlp_side(tmp_path, str(tmp_path / "empty.jsonl"), otlp_format="xml")
+
+
+# -- A span that is none takes no other along, whichever of the two readers of JSON meets it
+ID = "C000020262BB60E53B936993952C0000"
+IPV6_ID = "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
+
+
+def attribute(key, value):
+    return {"key": key, "value": {"stringValue": value}}
+
+
+GOOD = {
+    "traceId": "ab" * 16,
+    "spanId": "cd" * 8,
+    "startTimeUnixNano": "5000000999",
+    "endTimeUnixNano": "7000000000",
+    "attributes": [attribute("messaging.system", "kafka"), attribute("messaging.message.id", ID)],
+}
+
+
+def message(spans):
+    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+
+
+def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
+    """On a line or in a document: the odd ones are bad and say whom they mention, the good ones beside them are read."""
+    mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
+    odd = (
+        {"status": "OK"},
+        {"attributes": {"a": 1}},
+        {"attributes": mentions, "startTimeUnixNano": [1]},
+        {"links": [{"attributes": mentions}], "attributes": [], "endTimeUnixNano": "soon"},
+        {"links": 7},
+        "span",
+        7,
+        None,
+    )
+    document = message([GOOD, *({**GOOD, **one} if isinstance(one, dict) else one for one in odd), GOOD])
+    (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n", encoding="utf-8")
+    (tmp_path / "b.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    levels = {
+        "resourceSpans": [
+            "x",
+            {"resource": "x", "scopeSpans": ["y", *message([GOOD])["resourceSpans"][0]["scopeSpans"]]},
+        ]
+    }
+    (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
+    (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
+    side = otlp_side(tmp_path / "work", str(tmp_path))
+    found = {name: [] for name in "abcd"}
+    for row in malformed_of(side):
+        found[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
+    good = Counter(Path(row["path"]).stem for row in events_of(side))
+    assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
+    for name, other, count in (("a", "b", 8), ("c", "d", 2)):
+        assert len(found[name]) == count
+        assert sorted(found[name], key=repr) == sorted(found[other], key=repr)
+    assert [one for one in found["a"] if one[0]] == [
+        ("start_ns", "not a number", [IPV6_ID]),
+        ("end_ns", "not a number", [IPV6_ID]),
+    ]
+    assert all(ID in mentions for _, reason, mentions in found["a"][:1])
+    assert side.records_read + side.exploded == side.events + side.malformed
+
+
+def test_a_message_behind_what_is_left_of_another_is_read_wherever_the_other_was_cut(tmp_path):
+    torn, whole = json.dumps(message([{**GOOD, "name": '{"resourceSpans":'}])), json.dumps(message([GOOD]))
+    cuts = [*range(1, 24), torn.index("startTime"), len(torn) - 1]
+    lines = [f"{torn[:cut]}{whole}" for cut in cuts]
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, torn, whole]), encoding="utf-8")
+    side = otlp_side(tmp_path / "work", str(tmp_path / "a.jsonl"))
+    assert Counter(row["line"] for row in events_of(side)) == dict.fromkeys(range(1, len(lines) + 3), 1)
+    assert sorted(row["line"] for row in malformed_of(side)) == list(range(1, len(lines) + 1))

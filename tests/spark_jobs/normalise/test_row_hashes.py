@@ -51,13 +51,11 @@ def test_spans_have_the_same_number_when_they_say_the_same(rows):
     ],
 )
 def test_what_differs_in_anything_has_another_number(one, other):
-    """Order counts, and so does where a text stands."""
     first, second = hashes(batch(one, other))
     assert first != second
 
 
 def test_where_a_span_stood_and_what_stood_beside_it_does_not_count():
-    """The same span in another file, batch, or slice of a batch."""
     one, other = span({"a": "1"}, links=[{"b": "2"}]), span({"longer": "text"}, links=[{}, {"c": None}])
     alone, moved = hashes(batch(one)), hashes(batch({**one, "path": "elsewhere", "line": 9}))
     beside = hashes(batch(other, one, other))
@@ -66,7 +64,6 @@ def test_where_a_span_stood_and_what_stood_beside_it_does_not_count():
 
 
 def test_rows_without_any_text_have_numbers_too():
-    """Nothing at all is something that can be said twice."""
     nothing = pa.RecordBatch.from_pylist([{}, {}], schema=SCHEMA)
     first, second = hashes(nothing)
     assert first == second

@@ -48,7 +48,6 @@ def keys_in(array):
 
 @given(some=st.lists(ANY_TEXT, max_size=20))
 def test_ids_are_folded_and_words_for_nothing_are_null(some):
-    """Of the words that writers use, and of any others; only hexadecimal ids have no case, only spaces are cut off."""
     asked = [*WORDS, *some]
     known = [None if text in ABSENT_TEXTS else text for text in asked]
     trimmed = [None if text.strip(" ") in ABSENT_TEXTS else text.strip(" ") for text in asked]
@@ -58,7 +57,6 @@ def test_ids_are_folded_and_words_for_nothing_are_null(some):
 
 @given(some=st.lists(st.none() | st.text("ab \tnul", max_size=6) | st.sampled_from(sorted(ABSENT_TEXTS)), max_size=8))
 def test_the_keys_of_a_text_are_a_set(some):
-    """One, several or none; null where nothing is left."""
     assert read_bodies(some, key_sets) == [(keys_in([text]) or None,) for text in some]
 
 
@@ -67,7 +65,6 @@ ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_f
 
 @given(some=st.lists(st.none() | ONE_KEY.map(lambda key: json.dumps([key], ensure_ascii=False)), max_size=8))
 def test_arrays_of_one_key_each_are_read_as_any_other(some):
-    """Alone or beside an array that has to be taken apart."""
     expected = [(None if text is None else keys_in(json.loads(text)),) for text in some]
     assert read_bodies(some, key_set) == expected
     assert read_bodies([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
@@ -77,7 +74,6 @@ def test_arrays_of_one_key_each_are_read_as_any_other(some):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("0123456789+-. \t\x00\x7f٣", max_size=22), min_size=200, max_size=200))
 def test_a_text_is_the_number_that_spark_casts_it_to(spark, some):
-    """White space and control characters around it are nothing; what does not fit is no number."""
     asked = [*NUMBERS, *some]
     seen = asked_of_spark(spark, asked, int=F.col("text").try_cast("int"), long=F.col("text").try_cast("bigint"))
     assert seen == read_bodies(asked, partial(integer, kind=pa.int32()), partial(integer, kind=pa.int64()))
@@ -87,7 +83,6 @@ def test_a_text_is_the_number_that_spark_casts_it_to(spark, some):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("[]\"'\\,ab \n{}u0", max_size=12).map("[{}".format), min_size=200, max_size=200))
 def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
-    """Single quotes, rests of lines and unpaired surrogates included."""
     asked = [*ARRAYS, *KEYS, *some]
     array = F.from_json("text", "array<string>")
     seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)))
@@ -98,7 +93,6 @@ def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
 
 
 def test_what_is_no_text_at_all_is_nothing_by_every_rule():
-    """Null goes in and comes out."""
     rules = (present, folded_id, first_text, key_set, partial(integer, kind=pa.int64()))
     assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
 

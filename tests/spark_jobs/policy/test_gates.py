@@ -79,7 +79,6 @@ def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
 
 
 def test_attributed_losses_beyond_the_bound_warn():
-    """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
     for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
         gates = evaluate_gates(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
         assert conclude(gates, POLICY, holds=True, conclusive=True) == expected
@@ -98,7 +97,6 @@ def test_warning_gate_with_nothing_to_measure_is_inconclusive_and_the_run_passes
 
 
 def test_every_gate_has_a_value():
-    """A gate added to the table without a value would fail to be judged at all."""
     assert [gate.name for gate in evaluate_gates(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
 
 
@@ -258,7 +256,6 @@ def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     ],
 )
 def test_bucket_width_follows_the_length_of_the_run(span_ms, width_ms):
-    """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
     assert bucket_width_ms(0, span_ms) == width_ms
 
 

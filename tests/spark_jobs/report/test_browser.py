@@ -80,7 +80,6 @@ def test_without_script_the_report_is_complete(browser, report):
 
 
 def test_a_link_opens_the_sample_of_its_message(browser, report):
-    """report.html#msg=… leads straight to the evidence, and so does the table of the slowest."""
     wanted = result().samples[2].verdict["msg_id"]
     with browser.tab(f"{report}#msg={wanted}") as tab:
         assert opened(tab) == [wanted]
@@ -92,7 +91,6 @@ def test_a_link_opens_the_sample_of_its_message(browser, report):
 
 
 def test_search_and_filters_leave_what_fits(browser, report):
-    """By text of any field, by status, topic and group; cleared again; nothing found is said, not shown as empty."""
     with browser.tab(report) as tab:
         type_in(tab, "#find", "4bf92f3577b34da6")
         assert shown(tab) == 6  # three have no span
@@ -110,7 +108,6 @@ def test_search_and_filters_leave_what_fits(browser, report):
 
 
 def test_the_report_can_be_used_without_a_mouse(browser, report):
-    """The first stop skips the head; a sample opens by Enter; every stop is visible."""
     with browser.tab(report) as tab:
         tab.press("Tab", code=9)
         assert tab.ask("document.activeElement.innerText") == "Skip to the report"
@@ -170,7 +167,6 @@ def test_axe_does_find_what_is_wrong(browser, tmp_path):
 
 @pytest.mark.parametrize("name", ["report", "graph"])
 def test_no_section_is_longer_than_ten_screens_of_a_phone(browser, pages, name):
-    """At 390 by 800, as it opens: navigation is one line, and a table that is cut off shows a shadow."""
     with browser.tab(pages[name], width=390) as tab:
         heights = "[...document.querySelectorAll('header,section')].map(one => one.getBoundingClientRect().height)"
         assert max(tab.ask(heights)) < 8000

@@ -13,9 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.files import REPORTS, write_reports
 from spark_jobs.report.glossary import label_finding
-from spark_jobs.report.junit import render_junit
+from spark_jobs.report.machine_files import METRICS, PREFIX, render_junit, render_metrics
 from spark_jobs.report.markdown import render_summary
-from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.result import Latency, Loss, MalformedSample
 from spark_jobs.taxonomy import Reason, Status
 from tests.support.results import gates, groups, result, sample, side_fields

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.report.graph import Call, Edge, Graph, Node, Spread, node_id
+from spark_jobs.report.graph_drawing import MOST_NODES, graph_svg
 from spark_jobs.report.graph_files import GRAPH_FILES, node_name, render_graph_page
-from spark_jobs.report.svg.graph import MOST_NODES, graph_svg
 
 HOSTILE = '<script>alert("x")</script>\\" ]; evil -> "\u202e\x01\n'
 DOT_LINE = re.compile(r'  "((?:[^"\\]|\\.)*)"(?: -> "((?:[^"\\]|\\.)*)")? \[label="((?:[^"\\]|\\.)*)", [^"]*\];')
@@ -45,7 +45,6 @@ def cards(svg: str) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("topics", [1, 3, 20])
 def test_every_node_has_a_card_and_every_edge_a_line(topics):
-    """No two cards lie on each other; each edge has a line and a tip."""
     graph = made(topics)
     svg = graph_svg(graph)
     places = cards(svg)
@@ -124,7 +123,6 @@ def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
 @given(meshes())
 @settings(max_examples=40, deadline=None)
 def test_a_card_never_loses_its_number(graph):
-    """The service may be cut or left to the tooltip, the count and the share that failed never are."""
     words = [text.text for text in ET.fromstring(graph_svg(graph)).iter("text")]
     for node in graph.nodes:
         legs = sum(edge.count for edge in graph.edges if node.id in {edge.source, edge.target})
@@ -142,7 +140,6 @@ def test_arrows_lead_from_producer_to_topic_to_group():
 
 
 def test_a_large_graph_shows_the_busiest_and_says_how_many_more_there_are():
-    """Sixty topics: twenty are drawn, with their groups; forty more of each are said, none silently left out."""
     svg = graph_svg(made(60))
     texts = [text.text for text in ET.fromstring(svg).iter("text")]
     assert len(cards(svg)) == 3 + 2 * MOST_NODES
@@ -152,7 +149,6 @@ def test_a_large_graph_shows_the_busiest_and_says_how_many_more_there_are():
 
 
 def test_the_same_graph_is_drawn_the_same_way_in_any_order():
-    """The order of nodes and edges in the data decides nothing."""
     graph = made(9)
     turned = replace(graph, nodes=graph.nodes[::-1], edges=graph.edges[::-1])
     assert sorted(cards(graph_svg(graph))) == sorted(cards(graph_svg(turned)))
@@ -163,14 +159,12 @@ def test_the_same_graph_is_drawn_the_same_way_in_any_order():
 
 
 def test_an_empty_graph_says_so_in_every_file():
-    """Nothing was sent: each format is still well formed."""
     written = {name: render(Graph()) for name, render in GRAPH_FILES.items()}
     assert "no message was sent or delivered" in written["graph.svg"]
     assert json.loads(written["graph.json"])["edges"] == []
 
 
 def test_a_hostile_name_is_text_everywhere():
-    """In markup, XML and DOT it stays one name; nothing of it is carried out or hidden."""
     graph = made(2, name=HOSTILE + "{}")
     assert "<script>" not in render_graph_page(graph)
     ET.fromstring(GRAPH_FILES["graph.svg"](graph))
@@ -182,7 +176,6 @@ def test_a_hostile_name_is_text_everywhere():
 
 
 def test_rates_are_of_what_is_known_and_topics_are_totalled():
-    """An unknown outcome is no success; a topic's node carries the sums of its edges."""
     edge = Edge(source="producer:P", target="topic:T", kind="publish", count=10, messages=8, failures=1, again=2)
     assert (replace(edge, outcome_unknown=6).error_rate, edge.retry_rate) == (0.25, 0.2)
     plain = made(1).to_json()

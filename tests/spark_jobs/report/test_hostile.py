@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.report.html import render_page
-from spark_jobs.report.junit import render_junit
+from spark_jobs.report.machine_files import render_junit, render_metrics
 from spark_jobs.report.markdown import cell, render_summary
-from spark_jobs.report.prometheus import render_metrics
 from spark_jobs.report.result import Field, Gate, MalformedSample, Writers
 from spark_jobs.report.wording import visible
 from tests.support.html_page import Page

@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.report.charts import curves, merge_buckets, stacked, timeline, trend
 from spark_jobs.report.glossary import GROUP_COLOUR
 from spark_jobs.report.result import Interval, Latency, MessageEvent, TimeBucket
-from spark_jobs.report.svg.charts import curves, merge_buckets, stacked, timeline, trend
-from spark_jobs.report.svg.swimlane import swimlane
+from spark_jobs.report.samples import swimlane
 from spark_jobs.taxonomy import Kind, Status
 from tests.support.results import timelines as measured_timelines
 from tests.support.results import trend as measured_trend

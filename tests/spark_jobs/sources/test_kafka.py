@@ -15,7 +15,6 @@ from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.sources.kafka import PartitionRange, TopicAddress, apart, chunks, messages_in, topic_ranges
-from spark_jobs.sources.spark_kafka import java_properties
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -109,7 +108,6 @@ def test_a_small_file_and_a_small_topic_are_both_read(kafka, tmp_path):
 
 
 def test_a_topic_is_inspected_like_a_file(kafka):
-    """The side is told by the messages; bad ones are named by their offset; nothing is committed or changed."""
     found = {}
     for topic in ("traces", "spans", "empty"):
         found[topic] = Inventory()
@@ -122,7 +120,6 @@ def test_a_topic_is_inspected_like_a_file(kafka):
 
 
 def test_an_address_is_told_from_files_and_never_repeats_a_password():
-    """Several brokers are one address; a password in an address is refused and hidden."""
     files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
     assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
@@ -132,7 +129,6 @@ def test_an_address_is_told_from_files_and_never_repeats_a_password():
 
 
 def test_the_offsets_of_a_topic_are_cut_into_ranges_that_join_up():
-    """Nothing twice, nothing left out, whatever the size; an empty partition is no work."""
     address = TopicAddress("h:1", "t")
     whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
     for size in (1, 7, 17, 100):
@@ -165,7 +161,6 @@ def test_what_retention_has_removed_is_passed_by(kafka):
 
 
 def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
-    """The address is named; nothing waits for ever."""
     address = TopicAddress("127.0.0.1:1", "t")
     with pytest.raises(PeerError, match=r"kafka://127.0.0.1:1/t does not answer: .*--client-config"):
         topic_ranges(address, {}, timeout_ms=300)
@@ -178,33 +173,7 @@ def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
 
 
 def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
-    """A topic that answers passes; options that may hold passwords do not show them."""
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     options = ReadOptions(client_config={"sasl.password": "secret"})
     check_inputs([source], [str(SPANS)], ReadOptions())
     assert "secret" not in repr(options)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, {}),
-        ({"client.id": "c"}, {"client.id": "c"}),
-        (
-            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": 'p"w'},
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "PLAIN",
-                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-                'username="u" password="p\\"w";',
-            },
-        ),
-        ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
-        ({"sasl.mechanism": "OAUTHBEARER"}, None),
-        ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, None),
-        ({"ssl.key.location": "/key.pem"}, None),
-    ],
-)
-def test_properties_are_translated_for_the_java_client_or_the_other_client_is_taken(given, told):
-    """What cannot be said in Java's words is never left out in silence."""
-    assert java_properties(given) == told

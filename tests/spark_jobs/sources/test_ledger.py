@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.drops import CountedDrop
+from spark_jobs.schemas import CountedDrop
 from spark_jobs.sources import ledger
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
@@ -102,7 +102,6 @@ def test_our_own_file_says_everything(read):
 
 
 def test_a_lost_start_is_told_from_a_lost_end(read):
-    """Our ledger names the component of a start by itself."""
     starts = read(own({**ROW, "side": "native", "component": "NativeKafkaSpanExporter start"}, ROW)).drops
     assert [drop.of_start for drop in starts] == [True, False]
 
@@ -123,7 +122,6 @@ def test_the_bucket_of_time_zero_is_no_bucket(read):
     ],
 )
 def test_a_dump_of_an_sdk_is_read_under_every_spelling_of_its_counters(read, name):
-    """Only readings with an error are losses; the service stands in the labels or in the target."""
     text = f"""# TYPE {name} counter
 {name}{{error_type="",otel_component_name="batching_span_processor/0"}} 900
 {name}{{error_type="queue_full",otel_component_name="batching_span_processor/0"}} 68.0
@@ -204,7 +202,6 @@ def test_a_failure_that_a_collector_answers_upwards_is_one_loss(counts, lost):
 
 
 def test_another_collector_and_another_time_are_other_losses():
-    """What tells them apart is the instance, in the labels or in the resource, and when they were read."""
     one, other = ("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)
     apart = [*collector(one, service_instance_id="i1"), *collector(other, service_instance_id="i2")]
     later = [*collector(one), *collector(("receiver_refused", "otlp", 0)), *collector(other, at=220)]
@@ -213,14 +210,12 @@ def test_another_collector_and_another_time_are_other_losses():
 
 
 def test_a_real_dump_of_a_collector_that_lost_nothing_has_no_rows(read):
-    """Recorded beside the spans of a real application."""
     folder = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
     found = read((folder / "collector-metrics.txt").read_text(), "metrics.txt")
     assert (found.drops, len(found.files)) == ((), 1)
 
 
 def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
-    """From its start to the first reading, then from one reading to the next; one that was given twice counts once."""
     loss, rest = {"error.type": "queue_full"}, {}
     name = "otel.sdk.processor.span.processed"
     text = lines(
@@ -233,7 +228,6 @@ def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
 
 
 def test_what_was_counted_before_the_first_reading_is_told_apart(read):
-    """Only where further readings follow; a series that an earlier reading of its counter lacks had counted nothing."""
     loss, rest, name = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
     old = read(lines(metric(name, (loss, 100, 9_000, 700), (loss, 100, 9_060, 703))))
     assert [(drop.before, drop.count) for drop in old.drops] == [(True, 700), (False, 3)]
@@ -248,7 +242,6 @@ def test_what_was_counted_before_the_first_reading_is_told_apart(read):
 
 
 def test_a_counter_that_fell_or_began_again_counts_from_its_new_start(read):
-    """A process that was restarted: what it had counted before stays counted."""
     loss, name = {"error.type": "queue_full"}, "otel.sdk.processor.span.processed"
     fell = lines(metric(name, (loss, 100, 160, 7), (loss, 170, 220, 3), (loss, 170, 230, 4)))
     assert buckets(read(fell)) == [(100_000, 60_000, 7), (170_000, 50_000, 3), (220_000, 10_000, 1)]
@@ -258,7 +251,6 @@ def test_a_counter_that_fell_or_began_again_counts_from_its_new_start(read):
 
 @pytest.mark.parametrize("temporality", [1, "AGGREGATION_TEMPORALITY_DELTA"])
 def test_a_delta_counts_in_its_own_stretch(read, temporality):
-    """Points of one service and of another are never mixed up."""
     loss, name = {"error.type": "already_shutdown"}, "otel.sdk.processor.span.processed"
     text = lines(
         metric(name, (loss, 100, 110, 7), (loss, 110, 120, 2), temporality=temporality),
@@ -273,7 +265,6 @@ def test_a_delta_counts_in_its_own_stretch(read, temporality):
 
 
 def test_a_file_that_was_being_written_gives_what_is_whole(read):
-    """The last line may be torn; spans and logs of the same exporter are passed over."""
     whole = lines(metric("processedSpans", ({"dropped": "true"}, 1, 2, 4)), {"resourceSpans": []})
     assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
 
@@ -286,7 +277,6 @@ def test_counters_of_our_own_processor_are_left_out_and_told(read):
 
 
 def test_a_directory_gives_its_ledgers_once_and_may_be_empty(tmp_path):
-    """A half-written file, a document beside and a second way to the same file change nothing."""
     assert read_ledgers([str(tmp_path)]).drops == ()
     (tmp_path / "ledger-h-1-00000000.json").write_text(own(ROW))
     (tmp_path / "ledger-h-1-00000001.part").write_text("{")
@@ -320,7 +310,6 @@ def test_a_directory_gives_its_ledgers_once_and_may_be_empty(tmp_path):
     ],
 )
 def test_what_is_no_ledger_is_refused_in_one_line_that_says_where(read, text, said):
-    """A misread ledger would excuse a loss, or accuse a pipeline."""
     with pytest.raises(UnreadableInputError, match=said) as refused:
         read(text)
     assert "given.json" in str(refused.value)
@@ -329,13 +318,11 @@ def test_what_is_no_ledger_is_refused_in_one_line_that_says_where(read, text, sa
 
 
 def test_a_source_that_names_nothing_says_what_to_name(tmp_path):
-    """A glob over a directory where nothing was lost."""
     with pytest.raises(UsageError, match="name the directory itself"):
         read_ledgers([str(tmp_path / "ledger-*.json")])
 
 
 def test_a_file_too_large_or_of_too_many_rows_is_refused(tmp_path, monkeypatch):
-    """The budget is kept in memory."""
     path = tmp_path / "ledger.json"
     path.write_text(own(ROW, ROW))
     monkeypatch.setattr(ledger, "MOST_ROWS", 1)
@@ -351,7 +338,6 @@ def test_a_file_too_large_or_of_too_many_rows_is_refused(tmp_path, monkeypatch):
     data=st.data(),
 )
 def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growth, data):
-    """A process that counts, is read, and is restarted now and then."""
     key, points, counted, value, start_s = series("c", {}, {}), [], 0, 0, 1
     for number, (more, restarted) in enumerate(growth):
         if restarted:
@@ -366,7 +352,6 @@ def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growt
 @settings(deadline=None)  # a file each
 @given(st.text())
 def test_no_text_is_read_without_an_answer_or_a_line(tmp_path_factory, text):
-    """Either rows or one error of ours."""
     path = tmp_path_factory.mktemp("any") / "ledger"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with contextlib.suppress(UsageError, UnreadableInputError):

@@ -72,7 +72,6 @@ def test_base64_with_blanks_or_without_padding_is_read(data, blank, padded):
     ],
 )
 def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source, arrival_ms):
-    """Numbers may be texts; what is none is null."""
     found = read_line(tmp_path, json.dumps({**LINE, **fields}))
     assert (found["source"], found["arrival_ms"], found["body"], found["bad"]) == (source, arrival_ms, b"a", None)
 
@@ -121,7 +120,6 @@ def test_line_without_a_body_is_bad_and_says_why(tmp_path, text, reason, sample)
 
 
 def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
-    """Behind the sample too, in upper case, each once."""
     msg_id = "c000020262bb60e53b936993952c0000"
     found = read_line(tmp_path, "x" * 300 + f" {msg_id} {msg_id.upper()}")
     assert found["bad"]["mentions"] == [msg_id.upper()]
@@ -157,7 +155,6 @@ def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts,
 
 
 def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
-    """Through row groups and batches; a row without a body is bad."""
     monkeypatch.setattr(native, "BATCH_ROWS", 2)
     rows = [{"body": None if at == 4 else b"%d" % at, "arrival_ms": at, "keys": "k"} for at in range(9)]
     path = tmp_path / "x.parquet"
@@ -199,7 +196,6 @@ def test_column_that_means_something_else_is_one_sentence(tmp_path):
 
 
 def test_more_cores_are_more_tasks(tmp_path):
-    """Where there is enough for each; no task of files holds more than 32 MB."""
     path = tmp_path / "x.jsonl"
     path.write_bytes((json.dumps({**LINE, "keys": "k" * 1000}) + "\n").encode() * 40_000)
     sizes = [len(find_bodies([str(path)], parallelism=cores).tasks) for cores in (1, 2, 4, 64)]

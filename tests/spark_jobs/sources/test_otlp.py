@@ -37,7 +37,6 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize(("odd", "most_slow"), [((), 0), ((500,), 9), ((0, 999), 18), (range(1000), 1000)])
 def test_an_odd_line_takes_only_its_neighbours_the_slow_way(small_blocks, odd, most_slow):
-    """Rows come in order all the same, and nothing is expected that does not come."""
     slow, counts = [], Counts()
 
     def counted(line):
@@ -62,7 +61,6 @@ def test_a_line_that_could_end_the_parser_s_process_never_reaches_it(line):
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\x0b", b"\x0c", b"\xef\xbb\xbf"])
 def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
-    """Each line is what it would be alone."""
     read = rows(
         block_batches(
             [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], read_json_block, line_items, Counts()
@@ -75,7 +73,6 @@ def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
 
 @pytest.mark.parametrize("word", ["Inf", "-Inf", "-NaN"])
 def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word):
-    """In a text it is one; where Python's parser takes one too the line is read."""
     written = message({**SPAN, "a": "word"})
     assert read_json([written.replace(b"word", word.encode())]) is not None
     assert read_json([written.replace(b'"word"', word.encode())]) is None
@@ -83,7 +80,6 @@ def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word)
 
 
 def test_whole_messages_on_one_line_are_all_read(tmp_path):
-    """Behind a torn one, which is one bad piece, or behind each other."""
     torn = message(SPAN)[:60]
     for parts, bad in (((torn, message(SPAN), message(SPAN, SPAN)), 1), ((message(SPAN), message(SPAN, SPAN)), 0)):
         counts = Counts()
@@ -93,7 +89,6 @@ def test_whole_messages_on_one_line_are_all_read(tmp_path):
 
 
 def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
-    """JSON, protobuf, tombstones and what is neither, in their order, with one row for the counts of all."""
     data = TracesData()
     span = data.resource_spans.add().scope_spans.add().spans.add(name="proto", span_id=b"\xcd" * 8)
     span.attributes.add(key="a").value.array_value.values.add(string_value="x")
@@ -119,7 +114,6 @@ def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
 
 
 def test_small_batches_are_handed_on_together():
-    """As many rows in the same order, in few batches, none of them empty."""
     empty = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int64())})
     batches = [batch for at in range(4500) for batch in (pa.RecordBatch.from_pydict({"a": [at]}), empty)]
     together = list(grouped(batches))
@@ -129,7 +123,6 @@ def test_small_batches_are_handed_on_together():
 
 
 def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
-    """Executors have what reads their files, and no more."""
     path = tmp_path / "x.jsonl"
     path.write_bytes(message(SPAN, ODD) + b"\ntorn\n" + message(SPAN) + b"\n")
     code = (

@@ -211,7 +211,6 @@ def one_by_one(texts):
 @settings(deadline=None)
 @given(exports())
 def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
-    """Nothing of the ordinary kind is declined: all is read fast, and every value is the slow way's."""
     texts = [json.dumps(message).encode() for message in messages]
     assert read_json(texts) is not None
     assert by_columns(texts) == one_by_one(texts)
@@ -220,5 +219,4 @@ def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
 @settings(deadline=None)
 @given(odd_lines())
 def test_what_is_odd_is_read_as_it_is_one_by_one(texts):
-    """Whatever stands in the place of a value, under another name or between the bytes: declined, or the same."""
     assert by_columns(texts) == one_by_one(texts)

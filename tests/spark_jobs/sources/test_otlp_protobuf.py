@@ -102,7 +102,6 @@ def one_by_one(payloads):
 @settings(deadline=None)
 @given(st.lists(messages(), max_size=3))
 def test_spans_in_columns_are_the_spans_one_by_one(payloads):
-    """Values of every kind, keys that are there twice, times that no column holds, links and old names."""
     assert read_protobuf(payloads) is not None
     found, expected = rows_of(payloads)
     assert repr(found) == repr(one_by_one(payloads))
@@ -133,7 +132,6 @@ odd_fields = st.binary(max_size=6) | st.sampled_from(
 @settings(deadline=None)
 @given(st.lists(st.tuples(spans, st.lists(odd_fields, max_size=3)), min_size=1, max_size=3))
 def test_odd_fields_are_read_as_they_are_one_by_one(parts):
-    """Repeated, unknown, of another type or in another order: read as columns, or declined and read by protobuf."""
     packed = [span.SerializeToString() + b"".join(more) for span, more in parts]
     scope = b"".join(b"\x12" + varint(len(one)) + one for one in packed)
     resource = b"\x12" + varint(len(scope)) + scope

@@ -32,7 +32,6 @@ def documents_in(text, **options):
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
 def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch, piece_bytes):
-    """Pretty-printed, side by side, with commas or a byte order mark: each as it stands, and what is none as a line."""
     monkeypatch.setattr(containers, "_PIECE_BYTES", piece_bytes)
     one, other, torn = json.dumps(REQUEST, indent=2), json.dumps({"text": 'é "}{" \\', "number": 9}), '{"resourceS'
     assert documents_in(f"\ufeff{one}\n{other},{other} no document {torn}\n\n{one} {torn}") == [
@@ -46,13 +45,11 @@ def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch,
 
 
 def test_a_document_that_never_ends_is_given_up_at_the_most_characters():
-    """What follows it is read all the same."""
     found = documents_in("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
     assert [split.is_document for split in found if split.text == json.dumps(REQUEST)] == [True]
 
 
 def test_many_documents_need_no_more_memory_than_one():
-    """A megabyte of them is taken piece by piece; what was taken is let go."""
     file = io.BytesIO((json.dumps(REQUEST, indent=1) + "\n").encode() * 20_000)
     read = containers.documents(file)
     first = next(read)
@@ -62,7 +59,6 @@ def test_many_documents_need_no_more_memory_than_one():
 
 
 def test_a_file_that_is_one_endless_line_is_one_line_of_complaint(tmp_path, short_lines):
-    """Told before Spark starts, and by every reader of lines."""
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(REQUEST)[:-1] + " " * 2000 + "}", encoding="utf-8")
     with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*one message of a batch"):
@@ -76,7 +72,6 @@ def test_a_file_that_is_one_endless_line_is_one_line_of_complaint(tmp_path, shor
 
 
 def test_the_tail_of_a_file_is_found_over_many_pieces(tmp_path, monkeypatch):
-    """Piece by piece from the end, in order."""
     monkeypatch.setattr(files, "_CHUNK_BYTES", 3)
     path = tmp_path / "x"
     for text, tail in (
@@ -91,7 +86,6 @@ def test_the_tail_of_a_file_is_found_over_many_pieces(tmp_path, monkeypatch):
 
 
 def test_frames_in_a_zstd_file_are_found_through_damage(tmp_path):
-    """Unpacked onto disk: a bad frame between two good ones, and a torn one at the end."""
     message = b"\x0a\x00"
     frame = len(message).to_bytes(4, "big") + message
     path = tmp_path / "x.zst"

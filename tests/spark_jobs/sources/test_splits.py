@@ -29,7 +29,6 @@ def texts_of(file, **options):
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9), st.integers(1, 20))
 def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
-    """A range owns the lines that begin in it, to their end; blank ones are nothing."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(splits, "UNCUT_BYTES", 0)
         patched.setattr(splits, "_LEAST_TASK_BYTES", size)
@@ -38,7 +37,6 @@ def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts,
 
 
 def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch):
-    """Blank lines count; in ranges nobody knows how many lines came before."""
     file = file_of(tmp_path / "x", b"\xef\xbb\xbfa\r\n\n \nb\xff\n\x00")
     (split,) = split_file(file)
     assert [(line.number, line.text) for line in read_lines(split)] == [(1, b"a\r"), (4, b"b\xff"), (5, b"\x00")]
@@ -59,7 +57,6 @@ def test_last_line_without_end_is_read_if_whole(tmp_path, tail, is_torn):
 
 
 def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
-    """Many thousands of files are not as many tasks; order is kept."""
     monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 100)
     monkeypatch.setattr(splits, "_MOST_TASK_BYTES", 100)
     monkeypatch.setattr(splits, "UNCUT_BYTES", 150)
@@ -96,15 +93,12 @@ def test_a_line_is_found_by_how_it_begins(path):
 
 
 def test_lines_that_begin_alike_are_all_named(path):
-    """Who asks can tell that the text does not decide."""
     assert line_numbers(path, {"second", "second two"}) == {"second": [2, 3], "second two": [3]}
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_lines_behind_them(path):
-    """They read as replacement characters, as in the report."""
     assert line_numbers(path, {"\ufffd\ufffd bytes"}) == {"\ufffd\ufffd bytes": [5]}
 
 
 def test_what_is_no_local_file_has_no_lines(tmp_path):
-    """A path on a cluster's file system is left without a number."""
     assert line_numbers(tmp_path / "elsewhere", {"x"}) == {"x": []}

@@ -47,6 +47,7 @@ __all__ = [
     "trend",
 ]
 
+
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12
 
 
@@ -114,6 +115,7 @@ def _column(
 # -- events over time: all of them, and below the problems alone -------------------------------------------------------
 _MOST_BARS: Final = 96
 _TIME_LABELS: Final = 8
+_LABEL_WIDTH: Final = 90
 _TIMELINE_HEIGHT: Final = 242
 
 
@@ -231,17 +233,23 @@ def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> 
 
 def _time_axis(bars: list[Bar], step: float) -> list[Markup]:
     """Return the times below the bars, the date where it changes, and a dashed line at every gap."""
-    every = max(-(-len(bars) // _TIME_LABELS), -(-90 // max(int(step), 1)))
+    every = max(-(-len(bars) // _TIME_LABELS), -(-_LABEL_WIDTH // max(int(step), 1)))
     top, bottom = _PANELS[0].top, _PANELS[-1].bottom
-    marks, day = [], ""
+    marks, day, free = [], "", 0.0
     for at, bar in enumerate(bars):
         x, stamp = _LEFT + at * step, utc(bar.start_ms)
         if bar.gap:
             marks += [line(x, top, x, bottom, stroke_dasharray="2 3", stroke_opacity=0.6)]
-            marks += [label(x, top - 8, "no events before", size=10, text_anchor="middle")]
+            middle = min(x, _WIDTH - _LABEL_WIDTH / 2)
+            if middle >= free:  # between the panels, where no title stands; of close gaps the first is named
+                marks += [label(middle, _PANELS[0].bottom + 12, "no events before", size=10, text_anchor="middle")]
+                free = middle + _LABEL_WIDTH
         if at % every == 0:
-            marks.append(label(x, bottom + 14, stamp[11:19]))
-            marks += [label(x, bottom + 27, stamp[:10], size=10, fill_opacity=0.75)] if stamp[:10] != day else []
+            is_cut = x + _LABEL_WIDTH > _WIDTH
+            x, anchor = (_WIDTH, "end") if is_cut else (x, None)
+            marks.append(label(x, bottom + 14, stamp[11:19], text_anchor=anchor))
+            if stamp[:10] != day:
+                marks.append(label(x, bottom + 27, stamp[:10], size=10, fill_opacity=0.75, text_anchor=anchor))
             day = stamp[:10]
     return marks
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_NODES", "graph_svg"]
 
+
 MOST_NODES: Final = 20
 """Nodes drawn per column; a line below it counts the others."""
 
