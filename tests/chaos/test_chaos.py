@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 
 import pytest
@@ -15,13 +14,11 @@ FRESH = 12
 """Storms with seeds nobody has seen; a failure names its seed, to be added above."""
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(4)])
 def test_the_books_balance_in_storms_already_seen(seed):
     assert Storm(seed).rage()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_the_books_balance_in_storms_nobody_has_seen():
     for _ in range(FRESH):
         seed = secrets.randbits(32)

@@ -7,12 +7,12 @@ import re
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace import ContextCode, MqTraceInstrumentor, SendHook
+from otel_mqtrace import ContextCode, SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body
-from tests.contract.story import LATE, ODD, PAID, TOPIC, UNPAID, trace_messages
+from tests.contract.story import LATE, ODD, PAID, TOPIC, UNPAID
 
 
 def _of(span, *names):
@@ -246,16 +246,3 @@ def _topics(message):
 def test_the_dialect_header(story):
     """On every message of the trace topic."""
     assert {headers["mqtrace.dialect"] for _, headers in story.bodies} == {b"5.5.0"}
-
-
-def test_batches_that_would_exceed_the_bound_are_split_never_refused(clean, own_kafka, send, monkeypatch):
-    """A bound that fits one record: three messages, three trace messages, every one within it."""
-    own_kafka.create_topic("RMQ_SYS_TRACE_TOPIC")
-    monkeypatch.setenv("MQTRACE_MAX_MESSAGE_BYTES", "250")
-    MqTraceInstrumentor().instrument(tracer_provider=recording_provider(RecordingExporter()))
-    for _ in range(3):
-        send()
-    MqTraceInstrumentor().uninstrument()
-    messages = trace_messages(own_kafka.bootstrap_servers)
-    assert len(messages) == 3
-    assert all(len(body) <= 250 for body, _ in messages)

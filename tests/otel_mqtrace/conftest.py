@@ -1,7 +1,9 @@
-"""This module knows the parts every instrumentation test is made of: a real broker, our instrumentor, strict spans."""
+"""What every instrumentation test shares: a real broker, our instrumentor, strict spans, coroutine tests."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from itertools import count
 
 import confluent_kafka
@@ -15,11 +17,22 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
+PATIENCE_S = 30
 _numbers = count(1)
 
 # How long an example takes depends on who else uses the machine.
 settings.register_profile("otel_mqtrace", deadline=None)
 settings.load_profile("otel_mqtrace")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a coroutine function in an event loop of its own, for at most :data:`PATIENCE_S`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), PATIENCE_S))
+    return True
 
 
 @pytest.fixture(scope="session")

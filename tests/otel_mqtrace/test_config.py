@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 import pytest
@@ -21,13 +21,38 @@ from otel_mqtrace.config import (
 )
 from otel_mqtrace.wire.native import layout
 
+CONTRACT = {
+    "MQTRACE_ENABLED": (True, "false", False),
+    "MQTRACE_TRACE_TOPIC": ("RMQ_SYS_TRACE_TOPIC", "traces", "traces"),
+    "MQTRACE_EXPORTERS": (("mqtrace_native",), "a, b", ("a", "b")),
+    "MQTRACE_BOOTSTRAP_SERVERS": (None, "b:1,c:2", "b:1,c:2"),
+    "MQTRACE_KAFKA_CONFIG": (None, "trace.properties", "trace.properties"),
+    "MQTRACE_LANDING_DIR": ("mqtrace-landing", "here", "here"),
+    "MQTRACE_DIALECT": ("5.5.0", "4.9.3", "4.9.3"),
+    "MQTRACE_REGION_ID": ("DefaultRegion", "cn-hangzhou", "cn-hangzhou"),
+    "MQTRACE_PRESET": (None, "rocketmq4", "rocketmq4"),
+    "MQTRACE_QUEUE_SIZE": (None, "64", 64),
+    "MQTRACE_BATCH_SIZE": (None, "7", 7),
+    "MQTRACE_LINGER_MS": (None, "9", 9),
+    "MQTRACE_MAX_MESSAGE_BYTES": (128_000, "250", 250),
+    "MQTRACE_PROCESS_CONTEXT": ("auto", "both", "both"),
+    "MQTRACE_RECEIVE_SPANS": (False, "true", True),
+    "MQTRACE_TOPIC_EXCLUDE": ((), "audit.*, *-noise", ("audit.*", "*-noise")),
+    "MQTRACE_CREATE_TRACE_TOPIC": (False, "true", True),
+}
+"""Variable → (its default, a text, what that sets); a default of ``None`` is left to the part that uses the setting."""
 
-def test_the_defaults_are_those_of_the_contract():
-    """An empty environment gives the table's values."""
-    settings = Settings.from_env(environ={})
-    assert settings == Settings()
-    assert (settings.trace_topic, settings.exporters) == ("RMQ_SYS_TRACE_TOPIC", ("mqtrace_native",))
-    assert (settings.region_id, settings.dialect, settings.max_message_bytes) == ("DefaultRegion", "5.5.0", 128_000)
+
+@pytest.mark.parametrize("variable", CONTRACT)
+def test_the_defaults_are_those_of_the_contract(variable):
+    assert getattr(Settings.from_env(environ={}), variable.removeprefix("MQTRACE_").lower()) == CONTRACT[variable][0]
+
+
+@pytest.mark.parametrize("variable", CONTRACT)
+def test_the_environment_sets_every_setting(variable):
+    _, text, value = CONTRACT[variable]
+    name = variable.removeprefix("MQTRACE_").lower()
+    assert Settings.from_env(environ={variable: text}) == replace(Settings(), **{name: value})
 
 
 def test_code_wins_over_the_environment():
@@ -49,6 +74,9 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_DIALECT", "9.9", "'5.5.0'"),
         ("MQTRACE_QUEUE_SIZE", str(10**30), "2048"),
         ("MQTRACE_TOPIC_SAMPLING", "5", "{}"),
+        ("MQTRACE_MAX_MESSAGE_BYTES", "0", "128000"),
+        ("MQTRACE_RECEIVE_SPANS", "sometimes", "False"),
+        ("MQTRACE_CREATE_TRACE_TOPIC", "later", "False"),
     ],
 )
 def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):

@@ -212,7 +212,6 @@ def test_two_sources_of_one_process_differ():
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_does_not_repeat_its_parent():
     ids = UniqueIds(clock=_Clock(2026, 11, 21))
     ids.new()

@@ -46,7 +46,6 @@ class GoProgram:
 
     @property
     def version(self) -> str:
-        """The version of :attr:`module` that ``go.mod`` asks for."""
         found = re.search(rf"{re.escape(self.module)} v(\S+)", (self.sources / "go.mod").read_text(encoding="utf-8"))
         if found is None:
             raise PeerBrokenError(f"{self.sources / 'go.mod'} does not require {self.module}")

@@ -99,7 +99,6 @@ class ServerProcess:
             pause.wait(_PROBE_SECONDS)
 
     def stop(self) -> None:
-        """Ask it to finish, and wait; kill it when it does not."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -109,7 +108,6 @@ class ServerProcess:
         self._process = None
 
     def kill(self) -> None:
-        """End it at once, whatever it holds unwritten."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

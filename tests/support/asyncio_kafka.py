@@ -50,10 +50,3 @@ async def get_many(consumer, count):
     handed = await consumer.getmany(timeout_ms=10_000, max_records=count)
     assert sum(map(len, handed.values())) == count
     return handed
-
-
-async def let_others_run():
-    """Give every task and callback that is ready its turn."""
-    done = asyncio.Event()
-    asyncio.get_running_loop().call_soon(done.set)
-    await done.wait()

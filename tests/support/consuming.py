@@ -56,8 +56,8 @@ async def aio_poll(consumer, *, timeouts=20):
     raise AssertionError("no message came")
 
 
-async def turn_of_the_loop():
-    """Let everything run that the event loop has to run by now."""
-    reached = asyncio.Event()
-    asyncio.get_running_loop().call_soon(reached.set)
-    await reached.wait()
+async def let_others_run():
+    """Return after everything that is ready to run in the event loop has run."""
+    passed = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(passed.set_result, None)
+    await passed

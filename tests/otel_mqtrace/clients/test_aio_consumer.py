@@ -1,4 +1,4 @@
-"""What the asyncio consumers record: each task holds what it was handed, and nothing stays behind in the pool."""
+"""confluent-kafka's asyncio consumer: the coroutine and the task that hold a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_mqtrace import process
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
-from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id
+from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id, let_others_run
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
@@ -25,21 +25,17 @@ async def _in_pool(consumer, ask):
     return [await loop.run_in_executor(consumer.executor, ask) for _ in range(4)]
 
 
-def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument, kafka, spans, fill, topic):
+async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
     instrument()
-
-    async def run():
-        consumer = await aio_consumer(kafka, topic)
-        await aio_poll(consumer)
-        inside = current_span_id(), baggage.get_baggage("tenant")
-        in_pool = await _in_pool(consumer, current_span_id)
-        assert await consumer.poll(0) is None
-        outside = current_span_id()
-        await consumer.close()
-        return *inside, in_pool, outside
-
-    current, tenant, in_pool, outside = asyncio.run(run())
+    consumer = await aio_consumer(kafka, topic)
+    await aio_poll(consumer)
+    inside = current_span_id(), baggage.get_baggage("tenant")
+    in_pool = await _in_pool(consumer, current_span_id)
+    assert await consumer.poll(0) is None
+    outside = current_span_id()
+    await consumer.close()
+    current, tenant, in_pool, outside = *inside, in_pool, outside
     span = spans.take(f"process {topic}")
     assert (current, tenant, in_pool, outside) == (span.context.span_id, "t1", [0] * 4, 0)
     assert span.parent.span_id == 0xB7AD6B7169203331
@@ -47,22 +43,18 @@ def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument
     assert code_of(span) is ContextCode.SUCCESS
 
 
-def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
+async def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
     fill(topic, *({"value": b"x", "headers": [PARENT]} for _ in range(3)))
     instrument()
-
-    async def run():
-        async with await aio_consumer(kafka, topic) as consumer:
-            assert len(await consumer.consume(3, 10)) == 3
-            return current_span_id()
-
-    current = asyncio.run(run())
+    async with await aio_consumer(kafka, topic) as consumer:
+        assert len(await consumer.consume(3, 10)) == 3
+        current = current_span_id()
     span = spans.take(f"process {topic}")
     assert (span.context.span_id, len(span.links)) == (current, 3)
     assert span.attributes["messaging.batch.message_count"] == 3
 
 
-def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
+async def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -71,20 +63,17 @@ def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
             handling.failed()
             return current_span_id()
 
-    async def run():
-        consumer = await aio_consumer(kafka, topic)
-        message, automatic = await aio_poll(consumer), current_span_id()
-        inside = [await handle(message) == automatic]
-        message, automatic = await aio_poll(consumer), current_span_id()
-        inside.append(await asyncio.create_task(handle(message)) == automatic)
-        await consumer.close()
-        return inside
-
-    assert asyncio.run(run()) == [True, True]
+    consumer = await aio_consumer(kafka, topic)
+    message, automatic = await aio_poll(consumer), current_span_id()
+    inside = [await handle(message) == automatic]
+    message, automatic = await aio_poll(consumer), current_span_id()
+    inside.append(await asyncio.create_task(handle(message)) == automatic)
+    await consumer.close()
+    assert inside == [True, True]
     assert [code_of(span) for span in spans.take_all()] == [ContextCode.FAILED] * 2
 
 
-def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
+async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument()
 
@@ -92,14 +81,10 @@ def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka,
         while (message := await consumer.poll(0.2)) is not None:
             yield message
 
-    async def run():
-        async with await aio_consumer(kafka, topic) as consumer:
-            await aio_poll(consumer)
-            seen = [current_span_id() async for _ in stream(consumer)]
-        return seen, current_span_id()
-
-    seen, outside = asyncio.run(run())
-    assert outside == 0
+    async with await aio_consumer(kafka, topic) as consumer:
+        await aio_poll(consumer)
+        seen = [current_span_id() async for _ in stream(consumer)]
+    assert current_span_id() == 0
     assert [span.context.span_id for span in spans.take_all()][1:] == seen
 
 
@@ -127,7 +112,7 @@ class TestHowItEnds:
         span = spans.take()
         assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
 
-    def test_closing_under_the_hands_of_another_task_is_not_its_end(self, instrument, kafka, spans, fill, topic):
+    async def test_closing_under_the_hands_of_another_task_is_not_its_end(self, instrument, kafka, spans, fill, topic):
         fill(topic, {"value": b"x"})
         instrument()
 
@@ -136,19 +121,16 @@ class TestHowItEnds:
             polled.set()
             await asyncio.Event().wait()
 
-        async def run():
-            consumer, polled = await aio_consumer(kafka, topic), asyncio.Event()
-            task = asyncio.create_task(waits(consumer, polled))
-            await polled.wait()
-            await consumer.close()
-            spans.assert_empty()
-            task.cancel()
-            await asyncio.wait([task])
-            return spans.take_all()
+        consumer, polled = await aio_consumer(kafka, topic), asyncio.Event()
+        task = asyncio.create_task(waits(consumer, polled))
+        await polled.wait()
+        await consumer.close()
+        spans.assert_empty()
+        task.cancel()
+        await asyncio.wait([task])
+        assert [code_of(span) for span in spans.take_all()] == [ContextCode.EXCEPTION]
 
-        assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.EXCEPTION]
-
-    def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
+    async def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
@@ -160,50 +142,38 @@ class TestHowItEnds:
         def make(conf, **more):
             return AsyncDeserializingConsumer({**conf, "value.deserializer": refuse}, **more)
 
-        async def run():
-            consumer = await aio_consumer(kafka, topic, make)
-            with pytest.raises(ValueDeserializationError):
-                await aio_poll(consumer)
-            refused = spans.take()
-            message, current = await aio_poll(consumer), current_span_id()
-            await consumer.close()
-            return refused, message.value(), current
-
-        refused, value, current = asyncio.run(run())
-        assert (code_of(refused), value) == (ContextCode.EXCEPTION, "2")
+        consumer = await aio_consumer(kafka, topic, make)
+        with pytest.raises(ValueDeserializationError):
+            await aio_poll(consumer)
+        refused = spans.take()
+        message, current = await aio_poll(consumer), current_span_id()
+        await consumer.close()
+        assert (code_of(refused), message.value()) == (ContextCode.EXCEPTION, "2")
         assert spans.take().context.span_id == current
 
-    def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
+    async def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
-
-        async def run():
-            consumer = await aio_consumer(kafka, topic)
-            await aio_poll(consumer)
-            MqTraceInstrumentor().uninstrument()
-            ended = spans.take_all()
-            assert current_span_id() == 0
-            assert (await aio_poll(consumer)).value() == b"2"
-            await consumer.close()
-            return ended
-
-        assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
-
-
-def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x"})
-
-    async def run():
         consumer = await aio_consumer(kafka, topic)
-        instrument()
         await aio_poll(consumer)
+        MqTraceInstrumentor().uninstrument()
+        ended = spans.take_all()
+        assert current_span_id() == 0
+        assert (await aio_poll(consumer)).value() == b"2"
         await consumer.close()
+        assert [code_of(span) for span in ended] == [ContextCode.RETURNNULL]
 
-    asyncio.run(run())
+
+async def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"x"})
+    consumer = await aio_consumer(kafka, topic)
+    instrument()
+    await aio_poll(consumer)
+    await consumer.close()
     assert "messaging.consumer.group.name" not in spans.take().attributes
 
 
-def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
+async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"x"})
     instrument(receive_spans=True)
     seen = []
@@ -211,30 +181,23 @@ def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, 
     async def assigned(consumer, partitions):
         seen.append(current_span_id())
 
-    async def run():
-        settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
-        consumer = AIOConsumer(settings, max_workers=2)
-        await consumer.subscribe([topic], on_assign=assigned)
-        await aio_poll(consumer)
-        await consumer.close()
-
-    asyncio.run(run())
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = AIOConsumer(settings, max_workers=2)
+    await consumer.subscribe([topic], on_assign=assigned)
+    await aio_poll(consumer)
+    await consumer.close()
     assert seen == [0]
     assert len(spans.take_all()) == 2
 
 
-def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill, topic):
+async def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"x", "headers": [PARENT]})
     instrument(settle_spans=True)
-
-    async def run():
-        consumer = await aio_consumer(kafka, topic)
-        message = await aio_poll(consumer)
-        (settled,) = await consumer.commit(message=message, asynchronous=False)
-        await consumer.close()
-        return settled.offset, current_span_id()
-
-    assert asyncio.run(run()) == (1, 0)
+    consumer = await aio_consumer(kafka, topic)
+    message = await aio_poll(consumer)
+    (settled,) = await consumer.commit(message=message, asynchronous=False)
+    await consumer.close()
+    assert (settled.offset, current_span_id()) == (1, 0)
     commit = spans.take(f"commit {topic}")
     assert commit.parent.span_id == spans.take(f"process {topic}").context.span_id
     assert [link.context.span_id for link in commit.links] == [0xB7AD6B7169203331]
@@ -254,3 +217,120 @@ def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, span
         return spans.take_all()
 
     assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+
+
+async def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+
+    async def worker(consumer, polled, go_on):
+        message = await aio_poll(consumer)
+        polled.set()
+        await go_on.wait()
+        return message.offset(), current_span_id()
+
+    consumer = await aio_consumer(kafka, topic)
+    events = [asyncio.Event() for _ in range(4)]
+    first = asyncio.create_task(worker(consumer, events[0], events[1]))
+    await events[0].wait()
+    second = asyncio.create_task(worker(consumer, events[2], events[3]))
+    await events[2].wait()
+    assert await consumer.poll(0) is None
+    spans.assert_empty()
+    events[3].set()
+    seen = [await second]
+    assert len(spans.take_all()) == 1
+    events[1].set()
+    seen.append(await first)
+    last = spans.take()
+    await consumer.close()
+    assert {offset for offset, _ in seen} == {0, 1}
+    assert len({span_id for _, span_id in seen}) == 2
+    assert dict(seen)[0] == last.context.span_id
+
+
+async def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
+    fill(topic, *({"value": b"x"} for _ in range(3)))
+    instrument()
+
+    async def returns(consumer):
+        await aio_poll(consumer)
+
+    async def raises(consumer):
+        await aio_poll(consumer)
+        raise KeyError("mine")
+
+    async def waits(consumer, polled):
+        await aio_poll(consumer)
+        polled.set()
+        await asyncio.Event().wait()
+
+    consumer = await aio_consumer(kafka, topic)
+    await asyncio.create_task(returns(consumer))
+    with pytest.raises(KeyError):
+        await asyncio.create_task(raises(consumer))
+    polled = asyncio.Event()
+    task = asyncio.create_task(waits(consumer, polled))
+    await polled.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    ended = spans.take_all()
+    await consumer.close()
+    assert [code_of(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.EXCEPTION, ContextCode.EXCEPTION]
+    assert [span.attributes.get("error.type") for span in ended] == [None, "KeyError", "CancelledError"]
+
+
+def test_an_exception_nobody_asks_for_is_still_complained_of(instrument, kafka, spans, fill, topic):
+    """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
+    fill(topic, {"value": b"x"})
+    instrument()
+    complaints = []
+
+    async def raises(consumer):
+        await aio_poll(consumer)
+        raise KeyError("mine")
+
+    async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, said: complaints.append(said["message"]))
+        consumer = await aio_consumer(kafka, topic)
+        task = asyncio.create_task(raises(consumer))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+        await consumer.close()
+
+    asyncio.run(run())
+    assert code_of(spans.take()) is ContextCode.EXCEPTION
+    assert complaints == ["Task exception was never retrieved"]
+
+
+async def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"x"})
+    instrument()
+    consumer = await aio_consumer(kafka, topic)
+    message = None
+    while message is None:
+        message = await asyncio.create_task(consumer.poll(1))
+    await let_others_run()
+    spans.assert_empty()
+    await asyncio.create_task(consumer.poll(0))
+    ended = spans.take_all()
+    await consumer.close()
+    assert [code_of(span) for span in ended] == [ContextCode.SUCCESS]
+
+
+async def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"x"})
+    instrument()
+    consumer = await aio_consumer(kafka, topic)
+    await aio_poll(consumer)
+    task = asyncio.create_task(consumer.poll(1))
+    await let_others_run()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await consumer.poll(0) is None
+    ended = len(spans.take_all())
+    await consumer.close()
+    assert ended == 1

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
-from tests.support.turns import let_others_run
+from tests.support.consuming import let_others_run
 
 POLICIES = ["correlate", "send_each"]
 
@@ -191,16 +191,12 @@ class TestHowItEnds:
         running(story, policy=policy)
         assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
-    def test_a_producer_that_goes_with_its_buffer_abandons_it(self, instrument, kafka, spans, topic, policy):
+    async def test_a_producer_that_goes_with_its_buffer_abandons_it(self, instrument, kafka, spans, topic, policy):
         """Collected without a close: the message never reached the client."""
         instrument(headerless_sends=policy)
-
-        async def forget():
-            producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers}, buffer_timeout=0)
-            await producer.produce(topic, b"x")
-            producer.executor.shutdown()
-
-        asyncio.run(forget())
+        producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers}, buffer_timeout=0)
+        await producer.produce(topic, b"x")
+        producer.executor.shutdown()
         gc.collect()
         drain_deferred_ends()
         assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"

@@ -1,25 +1,26 @@
-"""What a traced consumer records: automatic spans, explicit ones, batches, and what is no message at all."""
+"""A traced consumer of confluent-kafka: context, batches, receive spans, and how processing ends."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
+from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, TopicPartition
-from confluent_kafka.aio import AIOConsumer
+from confluent_kafka import DeserializingConsumer, TopicPartition, cimpl
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import process
+from otel_mqtrace.clients.confluent_kafka.messages import error_type
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
 from tests.support.consuming import consume, current_span_id, poll
+from tests.support.shown import shown
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
@@ -300,27 +301,6 @@ def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, 
     assert (record.context_code, record.success, record.cost_ms) == (ContextCode.TIME_OUT, True, 1000)
 
 
-def test_an_asyncio_consumer_leaks_nothing_into_its_pool(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"1"})
-    instrument()
-
-    async def run():
-        consumer = AIOConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}, max_workers=1)
-        await consumer.assign([TopicPartition(topic, 0, 0)])
-        message = None
-        while message is None:
-            message = await consumer.poll(1)
-        in_pool = await asyncio.get_running_loop().run_in_executor(consumer.executor, current_span_id)
-        with process(message):
-            inside = current_span_id()
-        await consumer.close()
-        return in_pool, inside
-
-    in_pool, inside = asyncio.run(run())
-    assert in_pool == 0
-    assert spans.take().context.span_id == inside
-
-
 def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, fill, consumer_of, topic):
     """The next poll restores only what is still ours."""
     fill(topic, {"value": b"1"})
@@ -345,3 +325,44 @@ def test_an_interruption_is_no_failed_poll(instrument, spans):
     with pytest.raises(KeyboardInterrupt):
         Interrupted({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}).poll()
     spans.assert_empty()
+
+
+class Pretending(cimpl.Consumer):
+    """An application's consumer whose poll hands over what its test wants."""
+
+    def poll(self, *_args):
+        return Mock()
+
+
+def test_a_pretended_message_passes_through_unchanged(instrument, spans):
+    """The application gets it; ``spans`` fails when anything of ours failed on the way."""
+    instrument()
+    consumer = Pretending({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0})
+    assert isinstance(consumer.poll(1), Mock)
+    consumer.close()
+
+
+@pytest.mark.parametrize(("failure", "name"), [(Mock(), "Mock"), (BufferError("full"), "_QUEUE_FULL"), (5, "int")])
+def test_whatever_is_no_failure_is_named_by_its_class(failure, name):
+    assert error_type(failure) == name
+
+
+_PASSWORD = "open-sesame"
+_CONF = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "ali",
+    "sasl.password": _PASSWORD,
+    "log_level": 0,
+}
+
+
+@pytest.mark.parametrize(("kind", "more"), [("Producer", {}), ("Consumer", {"group.id": "billing"})])
+def test_a_client_does_not_show_its_password(instrument, kind, more):
+    instrument()
+    client = getattr(confluent_kafka, kind)({**_CONF, **more})
+    seen = shown(client)
+    assert "Leaders object" in seen
+    assert "127.0.0.1" in seen
+    assert _PASSWORD not in seen

@@ -147,7 +147,6 @@ class TestThreads:
                 thread.join()
         assert {span.attributes["messaging.kafka.offset"] for span in spans.take_all()} == {0, 1}
 
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
     def test_a_child_process_leaves_the_parents_span_alone(self, instrument, spans):
         """A fork inherits the message in hand; how it went only the parent will say."""
         instrument()

@@ -257,7 +257,6 @@ def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
     spans.take(f"send {topic}")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
     answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
 

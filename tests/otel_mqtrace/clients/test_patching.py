@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import gc
 import inspect
@@ -53,13 +52,6 @@ class Closed(cimpl.Producer):
         raise UnspeakableError
 
 
-class Opaque(cimpl.Producer):
-    """An application's class whose produce does not show where a header could go."""
-
-    def produce(self, order):
-        return super().produce("orders", order)
-
-
 def _fingerprint():
     names = [
         (module_name, name, id(value))
@@ -71,7 +63,7 @@ def _fingerprint():
     ]
     classes = [
         (cls, name, id(value))
-        for cls in (SerializingProducer, DeserializingConsumer, Shop, Opaque)
+        for cls in (SerializingProducer, DeserializingConsumer, Shop)
         for name, value in vars(cls).items()
         if not name.startswith("__") or name in {"__init__", "__exit__"}
     ]
@@ -84,14 +76,6 @@ def test_names_taken_before_are_traced(application, instrument, kafka, spans, to
     producer.produce(topic, b"x")
     producer.flush(10)
     spans.take(f"send {topic}")
-
-
-def test_uninstrument_restores_everything(application, instrument):
-    before = _fingerprint()
-    instrument()
-    assert _fingerprint() != before
-    MqTraceInstrumentor().uninstrument()
-    assert _fingerprint() == before
 
 
 def test_instrumenting_again_makes_no_double_spans(application, instrument, kafka, spans, topic, fill, consumer_of):
@@ -134,19 +118,6 @@ def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
     assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"
 
 
-def test_a_subclass_made_before_is_traced_in_place(instrument, kafka, spans, topic):
-    instrument()
-    shop = Shop({"bootstrap.servers": kafka.bootstrap_servers})
-    shop.produce(topic, b"x")
-    shop.flush(10)
-    spans.take(f"send {topic}")
-    opaque = Opaque({"bootstrap.servers": kafka.bootstrap_servers})
-    opaque.produce(b"x")
-    opaque.flush(10)
-    spans.assert_empty()
-    assert f"{__name__}.Opaque.produce" in MqTraceInstrumentor().patches.untraceable
-
-
 def test_a_send_that_fails_without_words_is_recorded_and_raised_unchanged(instrument, kafka, spans, topic):
     instrument()
     with pytest.raises(UnspeakableError):
@@ -154,19 +125,6 @@ def test_a_send_that_fails_without_words_is_recorded_and_raised_unchanged(instru
     span = spans.take(f"send {topic}")
     assert span.attributes["error.type"] == "UnspeakableError"
     assert span.status.description == "UnspeakableError"
-
-
-def test_a_subclass_made_afterwards_is_traced_whatever_its_produce_looks_like(instrument, kafka, spans, topic):
-    instrument()
-
-    class Orders(confluent_kafka.Producer, abc.ABC):
-        def produce(self, order):
-            super().produce(topic, order)
-
-    orders = Orders({"bootstrap.servers": kafka.bootstrap_servers})
-    orders.produce(b"x")
-    orders.flush(10)
-    spans.take(f"send {topic}")
 
 
 def test_everything_that_was_a_producer_still_is_one(instrument, kafka):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 
@@ -217,21 +216,16 @@ def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans)
     assert dict(next(iter(points)))["messaging.client.id"] == "serialising"
 
 
-def test_an_asyncio_client_reports_too(measured, kafka, reader):
+async def test_an_asyncio_client_reports_too(measured, kafka, reader):
     measured()
-
-    async def run():
-        producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"})
-        points = {}
-        for _ in range(200):
-            await producer.poll(0.1)
-            points = points or _points(reader, QUEUE)
-            if points:
-                break
-        await producer.close()
-        return points
-
-    points = asyncio.run(run())
+    producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"})
+    points = {}
+    for _ in range(200):
+        await producer.poll(0.1)
+        points = points or _points(reader, QUEUE)
+        if points:
+            break
+    await producer.close()
     assert dict(next(iter(points)))["messaging.client.id"] == "aio"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 import subprocess
 import sys
 
@@ -180,7 +179,6 @@ processor.shutdown()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_forks_share_a_directory_without_losing_or_doubling(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False

@@ -1,26 +1,28 @@
-"""The exporter that writes to a trace topic, against the embedded broker."""
+"""The exporter to a Kafka trace topic: delivery, failures, forks, and its own producer."""
 
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, admin, cimpl
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from bridge.forwarder.sources.kafka import KafkaTraceSource
-from otel_mqtrace import config
+from otel_mqtrace import MqTraceInstrumentor, config
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced
+from tests.support.shown import shown
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 PRODUCE = 0  # Kafka's request type
@@ -284,6 +286,15 @@ def test_the_environment_names_broker_topic_and_properties(kafka, monkeypatch, t
     assert len(_records(_landed(kafka, "MY_TRACE"))) == 1
 
 
+def test_the_environment_names_the_brokers(kafka, monkeypatch):
+    kafka.create_topic(TOPIC)
+    monkeypatch.setenv("MQTRACE_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+    processor, trace = traced(NativeKafkaSpanExporter())
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 1
+
+
 def test_a_password_never_appears_in_a_log(monkeypatch, tmp_path, caplog):
     properties = tmp_path / "client.properties"
     properties.write_text("bootstrap.servers=127.0.0.1:1\nsasl.password=hunter2\nsasl.mechanism=NONE\nno.such=x\n")
@@ -358,7 +369,6 @@ processor.shutdown()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_has_a_producer_of_its_own_and_ends_normally(kafka):
     """Its parent's is never touched, not even by its destructor, which would hang for ever."""
     kafka.create_topic(TOPIC)
@@ -376,3 +386,118 @@ def test_without_the_client_one_sentence_names_the_extra(monkeypatch, caplog):
         trace(pub(1))
         processor.force_flush()
     assert "pip install 'otel-mqtrace[kafka]'" in caplog.text
+
+
+NOT_AUTHORISED = 29
+DEAD = "127.0.0.1:1"
+
+
+@pytest.fixture
+def said(caplog):
+    """A function: exports one record with an exporter and returns the warnings told of its delivery."""
+
+    def export(exporter, timeout_ms=300):
+        processor, trace = traced(exporter, export_timeout_millis=timeout_ms, max_export_batch_size=1)
+        trace(pub(1))
+        with caplog.at_level(logging.WARNING):
+            processor.run_once()
+        exporter.shutdown(timeout_millis=0)
+        return [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
+
+    return export
+
+
+def test_a_dead_broker_is_named_with_the_topic_and_the_setting(said):
+    """Whether librdkafka gave up, or we purged at our own deadline, it is one cause and one line."""
+    [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, trace_topic="MY_TRACE"))
+    assert "not delivered" in line
+    assert all(word in line for word in (DEAD, "MY_TRACE", "MQTRACE_BOOTSTRAP_SERVERS"))
+    assert "PURGE" not in line
+
+
+def test_our_own_purge_reads_as_no_answer(said):
+    """At a deadline before librdkafka's own."""
+    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, export_timeout_millis=60_000)
+    [line] = said(exporter, timeout_ms=100)
+    assert "in time" in line
+    assert "PURGE" not in line
+
+
+def test_a_broker_that_does_not_allow_it_is_told_with_the_setting(said):
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("MY_TRACE")
+        kafka.set_topic_error("MY_TRACE", NOT_AUTHORISED)
+        servers = kafka.bootstrap_servers
+        lines = said(NativeKafkaSpanExporter(bootstrap_servers=servers, trace_topic="MY_TRACE"), timeout_ms=5_000)
+    [line] = lines
+    assert all(word in line for word in (servers, "MY_TRACE", "TOPIC_AUTHORIZATION_FAILED", "MQTRACE_KAFKA_CONFIG"))
+
+
+def test_a_wrong_property_is_told_with_the_setting(said):
+    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, kafka_config={"nonsense.key": "1"})
+    [line] = said(exporter)
+    assert all(word in line for word in (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG"))
+
+
+def test_with_a_spool_nothing_is_said_to_be_lost(said, tmp_path):
+    [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, spool_dir=tmp_path))
+    assert "wait on disk" in line
+    assert "not delivered" not in line
+
+
+def test_what_no_spool_keeps_is_said_to_be_lost(said, tmp_path):
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("MY_TRACE")
+        kafka.push_request_errors(PRODUCE, TOO_LARGE)
+        exporter = NativeKafkaSpanExporter(
+            bootstrap_servers=kafka.bootstrap_servers, trace_topic="MY_TRACE", spool_dir=tmp_path
+        )
+        [line] = said(exporter, timeout_ms=5_000)
+    assert "not delivered" in line
+
+
+def test_an_exporter_does_not_show_its_password(said):
+    conf = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ali"}
+    exporter = NativeKafkaSpanExporter(
+        bootstrap_servers=DEAD, trace_topic="MY_TRACE", kafka_config={**conf, "sasl.password": "open-sesame"}
+    )
+    lines = said(exporter)
+    seen = shown(exporter)
+    assert "MY_TRACE" in seen
+    assert "open-sesame" not in f"{seen}{lines}"
+
+
+def test_the_applications_producer_may_be_closed_first(kafka):
+    """RocketMQ's dispatcher once shared its host's client and lost what came last: ours has its own."""
+    kafka.create_topic(TOPIC)
+    application = cimpl.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers})
+    try:
+        processor, trace = traced(NativeKafkaSpanExporter())
+        trace(pub(0))
+        application.flush()
+        del application
+        processor.shutdown()
+        assert [len(decode_body(each.body).contexts) for each in _landed(kafka)] == [1]
+    finally:
+        config.forget_application_kafka_config()
+
+
+def test_the_exporters_own_producer_is_never_traced(kafka):
+    """Else each trace would make the next one, for ever."""
+    kafka.create_topic(TOPIC)
+    recording = RecordingExporter()
+    instrumentor = MqTraceInstrumentor()
+    instrumentor.instrument(
+        tracer_provider=recording_provider(recording),
+        exporters=[NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers)],
+    )
+    try:
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("orders", b"x")
+        assert producer.flush(20) == 0
+        assert instrumentor.processor.force_flush()
+    finally:
+        instrumentor.uninstrument()
+    assert [each.name for each in recording.take_all()] == ["send orders"]
+    assert len(_landed(kafka)) == 1

@@ -1,4 +1,4 @@
-"""What waits on disk: kept in order, taken once, left to the next process, never more than was allowed."""
+"""The spool on disk, and an exporter that falls back on it while the broker is away."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export import SpanExportResult
 
+from bridge.forwarder.sources.kafka import KafkaTraceSource
+from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, SpooledDelivery, Undelivered
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
 from otel_mqtrace.testing import ManualClock
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
+from tests.support.lanes import GENEROUS_S
+from tests.support.native_spans import pub, traced
 
 PLENTY = 1024 * 1024
 
@@ -254,7 +264,6 @@ def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
         assert file.read() == b"own data"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_child_that_was_not_told_of_its_fork_leaves_its_parents_file_alone(tmp_path):
     """A processor of somebody else tells its exporters nothing; two would write at one place."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
@@ -271,3 +280,272 @@ def test_a_child_that_was_not_told_of_its_fork_leaves_its_parents_file_alone(tmp
         "of the parent",
         "of the parent too",
     ]
+
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+NAME = "NativeKafkaSpanExporter"
+PRODUCE, TOO_LARGE = 0, 10
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedKafka() as embedded:
+        embedded.create_topic(TOPIC)
+        yield embedded
+
+
+def exporter_of(servers, spool, **options):
+    return NativeKafkaSpanExporter(
+        bootstrap_servers=servers, spool_dir=spool, **{"export_timeout_millis": 500, **options}
+    )
+
+
+def arrived(kafka):
+    with KafkaTraceSource(kafka.bootstrap_servers, TOPIC) as source:
+        bodies = [decode_body(message.body) for batch in source.drain() for message in batch]
+    return [record.beans[0].msg_id for body in bodies for record in body.contexts]
+
+
+def ids(*numbers):
+    return [f"{number:032X}" for number in numbers]
+
+
+def test_while_the_broker_is_away_batches_go_to_disk_without_waiting_for_it(tmp_path):
+    clock = ManualClock()
+    exporter = exporter_of(NOWHERE, tmp_path, export_timeout_millis=50, clock=_Moving(clock))
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    for number in range(20):
+        trace(pub(number))
+    while processor.run_once(now=10**18):
+        pass
+    books = processor.stats()[NAME]
+    assert (books["exported"], books["failed"]) == (20, 0)
+    assert (exporter.stats()["spooled"], exporter.stats()["spool_waiting"]) == (20, 20)
+    assert not processor.force_flush(timeout_millis=100)  # truthful: it is safe, but it is not there
+    processor.shutdown()
+
+
+class _Moving:
+    """Time that a test holds, but that passes a little with each look, so that a wait for a broker ends."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def wall_ns(self):
+        return self._clock.wall_ns()
+
+    def monotonic_ns(self):
+        self._clock.advance(ms=1)
+        return self._clock.monotonic_ns()
+
+
+def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_path):
+    first = exporter_of(NOWHERE, tmp_path)
+    processor, trace = traced(first)
+    for number in range(3):
+        trace(pub(number))
+    processor.force_flush(timeout_millis=1_000)
+    processor.shutdown()
+    second = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
+    processor, trace = traced(second)
+    trace(pub(3))
+    assert processor.force_flush()
+    assert sorted(arrived(kafka)) == ids(0, 1, 2, 3)
+    assert second.stats()["spool_waiting"] == 0
+    assert list(tmp_path.iterdir()) == []
+    processor.shutdown()
+    assert arrived(kafka) == ids(3, 0, 1, 2)
+
+
+def test_a_quiet_moment_is_used_for_what_waits(kafka, tmp_path):
+    first = exporter_of(NOWHERE, tmp_path)
+    processor, trace = traced(first)
+    trace(pub(0))
+    processor.force_flush(timeout_millis=1_000)
+    processor.shutdown()
+    second = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
+    second.on_idle()
+    assert arrived(kafka) == ids(0)
+    second.shutdown()
+
+
+def test_a_message_the_broker_refuses_for_ever_never_waits(kafka, tmp_path):
+    """It would hold up everything behind it."""
+    kafka.push_request_errors(PRODUCE, TOO_LARGE)
+    exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
+    processor, trace = traced(exporter)
+    trace(pub(0))
+    processor.run_once(now=10**18)
+    assert processor.stats()[NAME]["failed"] == 1
+    assert exporter.stats()["spool_waiting"] == 0
+    trace(pub(1))
+    assert processor.force_flush()
+    assert arrived(kafka) == ids(1)
+    processor.shutdown()
+
+
+def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("MQTRACE_SPOOL_BYTES", "400")
+    exporter = exporter_of(NOWHERE, tmp_path)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    for number in range(5):
+        trace(pub(number))
+    while processor.run_once(now=10**18):
+        pass
+    books = processor.stats()[NAME]
+    assert books["exported"] == exporter.stats()["spool_waiting"] > 0
+    assert books["failed"] == 5 - books["exported"] > 0
+    processor.shutdown()
+
+
+def test_a_spool_that_cannot_be_had_is_told_and_the_exporter_works(kafka, tmp_path, caplog):
+    (tmp_path / "taken").write_text("")
+    exporter = exporter_of(kafka.bootstrap_servers, tmp_path / "taken", export_timeout_millis=10_000)
+    assert "taken" in caplog.text
+    processor, trace = traced(exporter)
+    trace(pub(0))
+    assert processor.force_flush()
+    processor.shutdown()
+    assert arrived(kafka) == ids(0)
+    assert exporter.export([]) is SpanExportResult.SUCCESS
+
+
+LATE = MonotonicNs(10**18)
+
+
+def spooled(text):
+    return TraceMessage(None, None, text.encode(), "", frozenset(), 1)
+
+
+class Broker:
+    """The other side of a delivery: takes what ``takes`` allows, waits out its deadline for the rest."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.takes = lambda _message: True
+        self.taken = []
+        self.waited_ms = []
+
+    def deliver(self, messages, deadline):
+        left = [each for each in messages if not self.takes(each)]
+        self.taken += [each.value.decode() for each in messages if each not in left]
+        if left:
+            self.waited_ms.append((deadline - self.clock.monotonic_ns()) // 10**6)
+            self.clock.advance(ms=self.waited_ms[-1])
+        return Undelivered(tuple(left))
+
+    def flush(self, deadline):
+        return True
+
+    def close(self, deadline):
+        self.takes = lambda _message: False
+
+    def after_fork(self):
+        pass
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(clock):
+    return Broker(clock)
+
+
+@pytest.fixture
+def delivery(broker, clock, tmp_path):
+    return SpooledDelivery(broker, Spool(tmp_path, max_bytes=10**6), timeout_ms=30_000, clock=clock)
+
+
+def in_ms(clock, ms):
+    return MonotonicNs(clock.monotonic_ns() + ms * 10**6)
+
+
+def test_an_outage_holds_up_the_lane_for_seconds_and_not_for_the_whole_export_timeout(delivery, broker, clock):
+    """The queue would be full long before; the broker is asked for two seconds of every seven."""
+    broker.takes = lambda _message: False
+    for number in range(3):
+        assert delivery.deliver([spooled(str(number))], in_ms(clock, 30_000)).messages == ()
+        assert delivery.deliver([spooled(f"{number} more")], in_ms(clock, 30_000)).messages == ()
+        clock.advance(ms=5_000)
+        delivery.idle()
+        clock.advance(ms=5_000)
+    assert broker.waited_ms == [PATIENCE_MS, *[2_000] * 5]
+    assert delivery.stats()["spooled"] == 6
+
+
+def test_a_deadline_that_is_nearer_is_kept(delivery, broker, clock):
+    """Patience never makes a delivery longer."""
+    broker.takes = lambda _message: False
+    delivery.deliver([spooled("a")], in_ms(clock, 300))
+    clock.advance(ms=5_000)
+    delivery.deliver([spooled("b")], in_ms(clock, 300))
+    assert broker.waited_ms == [300, 300]
+
+
+def test_the_broker_is_back_when_it_takes_the_oldest_message(delivery, broker, clock):
+    broker.takes = lambda _message: False
+    for text in ("a", "b", "c"):
+        delivery.deliver([spooled(text)], in_ms(clock, 30_000))
+    broker.takes = lambda _message: True
+    clock.advance(ms=5_000)
+    assert delivery.deliver([spooled("new")], in_ms(clock, 30_000)).messages == ()
+    assert broker.taken == ["a", "new", "b", "c"]
+    assert delivery.stats() == {
+        "spooled": 3,
+        "replayed": 3,
+        "replay_refused": 0,
+        "spool_waiting": 0,
+        "spool_torn_bytes": 0,
+    }
+
+
+def test_one_message_that_never_gets_through_does_not_make_the_broker_seem_away(delivery, broker, clock):
+    broker.takes = lambda each: each.value != b"poison"
+    delivery.deliver([spooled("poison"), spooled("a")], in_ms(clock, 30_000))
+    delivery.deliver([spooled("b")], in_ms(clock, 30_000))
+    assert broker.taken == ["a", "b"]
+    assert delivery.stats()["spool_waiting"] == 1
+
+
+def test_what_siblings_leave_is_looked_for_twice_a_minute_and_at_once_by_a_child(delivery, broker, clock, tmp_path):
+    def leave(text):
+        sibling = Spool(tmp_path, max_bytes=10**6)
+        sibling.put([spooled(text)])
+        sibling.close()
+
+    leave("a")
+    delivery.idle()
+    assert broker.taken == []
+    clock.advance(ms=30_000)
+    delivery.idle()
+    leave("b")
+    delivery.idle()
+    assert broker.taken == ["a"]
+    delivery.after_fork()
+    delivery.idle()
+    assert broker.taken == ["a", "b"]
+
+
+def test_a_shutdown_in_the_middle_of_a_delivery_leaves_it_on_disk(delivery, broker, tmp_path):
+    inside, let_go = threading.Event(), threading.Event()
+
+    def hang(_message):
+        inside.set()
+        let_go.wait(GENEROUS_S)
+        return False
+
+    broker.takes = hang
+    left = []
+    lane = threading.Thread(target=lambda: left.append(delivery.deliver([spooled("a")], LATE)))
+    lane.start()
+    assert inside.wait(GENEROUS_S)
+    delivery.close(MonotonicNs(0))
+    assert lane.is_alive()
+    let_go.set()
+    lane.join(GENEROUS_S)
+    assert left == [Undelivered()]
+    assert [each.message.value for each in Spool(tmp_path, max_bytes=10**6).oldest(5)] == [b"a"]

@@ -1,6 +1,13 @@
-"""Whatever the application or the wire hands us, a span that was opened ends, and a poll keeps its other messages."""
+"""Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
 from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 from opentelemetry import propagate
@@ -11,6 +18,8 @@ from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.guard import OnceFlag, guarded
+from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
 from otel_mqtrace.hooks.process import Handling, SingleOwner
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import ContextCode
@@ -154,3 +163,184 @@ def test_a_propagator_that_fails_leaves_no_span_open(tracing, exporter, broken_p
     for each in consume.before([_message("t", ("traceparent", b"x"))]):
         consume.after(each)
     assert exporter.take_all() == []
+
+
+@pytest.fixture
+def told(monkeypatch, caplog):
+    monkeypatch.setattr(guard, "_failures", {})
+    monkeypatch.setattr(guard, "_logged", set())
+    caplog.set_level(logging.WARNING, logger=guard.__name__)
+    return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
+
+
+def test_another_exception_at_the_same_place_is_told_too(told):
+    """The first may hide what matters: one line for each type, however often it comes."""
+
+    @guarded("Hook.before")
+    def fail(kind):
+        raise kind("mine")
+
+    for kind in (ValueError, KeyError, ValueError, KeyError):
+        assert fail(kind) is None
+    assert told() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
+    assert guard.failures() == {"Hook.before": 4}
+
+
+def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
+    """An application may make a class for each exception."""
+    monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
+
+    @guarded("Hook.before")
+    def fail(number):
+        raise type(f"Failure{number}", (Exception,), {})
+
+    for number in range(5):
+        fail(number)
+    assert len(told()) == len(guard._logged) == 3
+    assert guard.failures() == {"Hook.before": 5}
+
+
+def test_of_many_threads_one_takes_it():
+    taken = []
+    rounds = [OnceFlag() for _ in range(200)]
+    ready = threading.Barrier(4)
+
+    def take_all():
+        ready.wait()
+        taken.extend(number for number, once in enumerate(rounds) if once.try_set())
+
+    threads = [threading.Thread(target=take_all) for _ in range(4)]
+    assert not any(once.is_set for once in rounds)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(200))
+    assert all(once.is_set and not once.try_set() for once in rounds)
+
+
+class Client:
+    """Something that is collected with a message on its way; in a cycle, so that only the collector frees it."""
+
+    def __init__(self, hook, topic):
+        self.itself = self
+        call = hook.before(topic)
+        when_collected(self, lambda: defer_end(hook, call, error="abandoned", outcome="abandoned"))
+
+
+def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, clock):
+    hook = SendHook(tracing=tracing_with())
+    Client(hook, "orders")
+    clock.advance(ms=5)
+    gc.collect()
+    clock.advance(ms=500)
+    hook.before("other")
+
+    span = exporter.take(name="send orders")
+    assert span.end_time - span.start_time == 5_000_000
+    assert span.attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_the_collector_records_nothing(tracing_with, exporter):
+    hook = SendHook(tracing=tracing_with())
+    Client(hook, "orders")
+    gc.collect()
+    assert exporter.take_all() == []
+    assert len(deferred_ends) == 1
+
+    drain_deferred_ends()
+    assert [span.name for span in exporter.take_all()] == ["send orders"]
+    assert not deferred_ends
+
+
+def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
+    hook = SendHook(tracing=tracing_with())
+    call = hook.before("orders")
+    hook.after(call, partition=0, offset=1)
+    defer_end(hook, call, error="abandoned")
+
+    assert not deferred_ends
+    assert "error.type" not in exporter.take(name="send orders").attributes
+
+
+def test_thousands_left_behind_are_no_deeper_than_one(tracing_with, exporter):
+    """Each end looks for what was left, too: that must not go one level deeper every time."""
+    hook = SendHook(tracing=tracing_with())
+    for _ in range(3_000):
+        defer_end(hook, hook.before("orders"), error="abandoned")
+    drain_deferred_ends()
+
+    assert len(exporter.take_all()) == 3_000
+
+
+def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporter):
+    """Ctrl-C may come at any moment: the rest is ended by the next hook."""
+    hook = SendHook(tracing=tracing_with())
+    calls = [hook.before("orders") for _ in range(3)]
+
+    class Interrupted:
+        def now_ns(self):
+            return 0
+
+        def after(self, call, **how):
+            raise KeyboardInterrupt
+
+    defer_end(Interrupted(), calls[0])
+    for call in calls:
+        defer_end(hook, call, error="abandoned")
+    with pytest.raises(KeyboardInterrupt):
+        drain_deferred_ends()
+    assert len(deferred_ends) == 3
+    drain_deferred_ends()
+    assert len(exporter.take_all()) == 3
+
+
+def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporter):
+    hook = SendHook(tracing=tracing_with())
+    call = hook.before("orders")
+    child = os.fork()
+    if child == 0:
+        own = hook.before("of the child")
+        right = not call.is_open and not call.try_end() and own.is_open and own.try_end()
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert call.is_open
+    hook.after(call, partition=0, offset=1)
+    assert exporter.take(name="send orders").attributes["mqtrace.success"] is True
+
+
+AT_EXIT = """
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from otel_mqtrace import SendHook
+from otel_mqtrace.hooks.outcome import defer_end, when_collected
+from otel_mqtrace.hooks.tracing import Tracing
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
+hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
+
+
+class Client:
+    def __init__(self, topic):
+        call = hook.before(topic)
+        when_collected(self, lambda: defer_end(hook, call, error="abandoned"))
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("story", "ended"),
+    [
+        ("clients = [Client('first'), Client('second')]", ["send second", "send first"]),
+        ("defer_end(hook, hook.before('dropped'))", ["send dropped"]),
+    ],
+    ids=["clients alive", "left and nobody came"],
+)
+def test_what_is_left_at_exit_is_ended_before_the_provider_goes(story, ended):
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT + story], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ended

@@ -1,4 +1,4 @@
-"""Where a process span hangs: the option process_context, what is sampled, what is suppressed, who is told."""
+"""The process span: its parent and links, and who opens it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.in_flight import ExplicitMode
 from otel_mqtrace.hooks.sampling import is_never_recorded
 from tests.support.mailbox import SENDER, TRACEPARENT
 
@@ -207,3 +208,40 @@ class TestUnrecorded:
         for call in [hook.before([_message(UNSAMPLED, offset=n)])[0] for n in (6, 7)]:
             hook.after(call)
         assert exporter.take("process orders").attributes["messaging.kafka.offset"] == 7
+
+
+def test_the_setting_is_never_given_up():
+    blocks = ExplicitMode("explicit")
+    assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
+
+
+def test_a_consumer_of_which_nothing_is_seen_is_automatic():
+    assert not ExplicitMode("auto").expect_blocks(1)
+
+
+def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
+    blocks = ExplicitMode("auto")
+    blocks.record_late_block("billing")
+    for _ in range(5_000):
+        assert blocks.expect_blocks(1)
+        blocks.record_block()
+    assert all(blocks.expect_blocks(1) for _ in range(1_000))
+    assert not blocks.expect_blocks(1)
+
+
+def test_one_message_of_ten_in_a_block_is_not_enough():
+    blocks = ExplicitMode("auto")
+    blocks.record_shared_batch()
+    assert blocks.expect_blocks(10)
+    blocks.record_block()
+    assert not blocks.expect_blocks(10)
+
+
+@pytest.mark.parametrize("seen", [1, 3])
+def test_it_is_said_once(seen, caplog):
+    blocks = ExplicitMode("auto")
+    for _ in range(seen):
+        blocks.record_late_block("billing")
+        blocks.expect_blocks(1_000)
+        assert not blocks.expect_blocks(1)
+    assert caplog.text.count("group billing") == 1

@@ -15,8 +15,8 @@ from otel_mqtrace import process
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.model import ContextCode
+from tests.support.consuming import let_others_run
 from tests.support.mailbox import TRACEPARENT, Letter, Mailbox
-from tests.support.turns import let_others_run
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +52,14 @@ class TestLoops:
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS"] * 3
 
-    def test_an_asynchronous_loop_is_the_same(self, exporter):
-        async def consume():
-            async for letter in process.each(_arriving(3)):
-                await let_others_run()
-                assert _offset() == letter.number
-            assert trace.get_current_span() is trace.INVALID_SPAN
-
-        asyncio.run(consume())
+    async def test_an_asynchronous_loop_is_the_same(self, exporter):
+        async for letter in process.each(_arriving(3)):
+            await let_others_run()
+            assert _offset() == letter.number
+        assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS"] * 3
 
-    def test_a_message_is_not_current_while_the_next_is_awaited(self, exporter):
+    async def test_a_message_is_not_current_while_the_next_is_awaited(self, exporter):
         seen = []
 
         async def watched():
@@ -70,11 +67,8 @@ class TestLoops:
                 seen.append(trace.get_current_span())
                 yield letter
 
-        async def consume():
-            async for _ in process.each(watched()):
-                pass
-
-        asyncio.run(consume())
+        async for _ in process.each(watched()):
+            pass
         assert seen == [trace.INVALID_SPAN] * 2
         _codes(exporter)
 
@@ -96,15 +90,12 @@ class TestLoops:
         drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_an_asynchronous_loop_that_is_left_does_so_too(self, exporter):
-        async def consume():
-            async for _ in process.each(_arriving(2)):
-                break
-            assert trace.get_current_span() is trace.INVALID_SPAN
-            drain_deferred_ends()
-            assert _codes(exporter) == ["RETURNNULL"]
-
-        asyncio.run(consume())
+    async def test_an_asynchronous_loop_that_is_left_does_so_too(self, exporter):
+        async for _ in process.each(_arriving(2)):
+            break
+        assert trace.get_current_span() is trace.INVALID_SPAN
+        drain_deferred_ends()
+        assert _codes(exporter) == ["RETURNNULL"]
 
     def test_a_loop_that_is_kept_is_left_by_closing_it(self, exporter):
         loop = process.each([Letter(1), Letter(2)])
@@ -253,7 +244,7 @@ class TestDecorated:
 
         parts(Letter(7)).close()
 
-    def test_an_asynchronous_generator_is_the_same(self, exporter):
+    async def test_an_asynchronous_generator_is_the_same(self, exporter):
         @process
         async def parts(letter):
             heard = yield _offset()
@@ -262,19 +253,16 @@ class TestDecorated:
             except LookupError:
                 yield _offset()
 
-        async def consume():
-            body = parts(Letter(7))
-            assert await anext(body) == 7
-            assert trace.get_current_span() is trace.INVALID_SPAN
-            assert await body.asend("heard") == "heard"
-            assert await body.athrow(LookupError()) == 7
-            assert [each async for each in body] == []
-            dropped = parts(Letter(8))
-            await anext(dropped)
-            await dropped.aclose()
-            assert trace.get_current_span() is trace.INVALID_SPAN
-
-        asyncio.run(consume())
+        body = parts(Letter(7))
+        assert await anext(body) == 7
+        assert trace.get_current_span() is trace.INVALID_SPAN
+        assert await body.asend("heard") == "heard"
+        assert await body.athrow(LookupError()) == 7
+        assert [each async for each in body] == []
+        dropped = parts(Letter(8))
+        await anext(dropped)
+        await dropped.aclose()
+        assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
 
     def test_a_consumer_may_be_named(self, exporter):

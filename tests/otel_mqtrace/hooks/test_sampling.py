@@ -1,16 +1,24 @@
-"""The state of a tracer: when an event may be recorded without a span, and what makes the answer change."""
+"""Samplers, shares by topic, spans that nobody records, and the limits of a span."""
 
 from __future__ import annotations
 
+import random
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry import propagate, trace
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, SynchronousMultiSpanProcessor, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
     ALWAYS_ON,
@@ -22,18 +30,30 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
     TraceIdRatioBased,
 )
-from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, ProxyTracerProvider, SpanContext, TraceFlags
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    SpanContext,
+    TraceFlags,
+    TraceState,
+)
 
-from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.attributes import LegacyNames
+from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.sampling import (
     TracerState,
+    _decided_id,
     is_never_recorded,
     max_links,
     processors_of,
     remove_processor,
 )
-from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, trace_context_of
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.opentelemetry_release import needs_sdk
 
@@ -251,3 +271,294 @@ def test_unsampled_span_is_no_start_and_no_mistake(sampler: Sampler) -> None:
     ours.on_start(NonRecordingSpan(ROOT))  # type: ignore[arg-type]  # a foreign span: a mistake that is counted
     assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)
     ours.shutdown()
+
+
+SENDS = 400
+
+
+class _SeededIds(IdGenerator):
+    """Random ids, the same in every run."""
+
+    def __init__(self):
+        self._random = random.Random(7)
+
+    def generate_span_id(self):
+        return self._random.getrandbits(64) or 1
+
+    def generate_trace_id(self):
+        return self._random.getrandbits(128) or 1
+
+
+@pytest.fixture
+def provider_of(exporter):
+    def make(sampler=None):
+        provider = TracerProvider(id_generator=_SeededIds(), sampler=sampler)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        return provider
+
+    return make
+
+
+@pytest.fixture
+def sampling(tracing_with, provider_of):
+    def make(topic_sampling, sampler=None):
+        return tracing_with({"tracer_provider": provider_of(sampler)}, topic_sampling=topic_sampling)
+
+    return make
+
+
+def _send(tracing, topic="orders"):
+    hook = SendHook(tracing=tracing)
+    call = hook.before(topic)
+    hook.after(call, partition=0, offset=1)
+    return call
+
+
+def test_without_shares_nothing_is_asked(tracing_with):
+    assert tracing_with().sampling is None
+
+
+def test_a_share_of_nothing_records_nothing_and_says_so_on_the_wire(sampling):
+    """A parent-based sampler downstream obeys the flag; the message has its ids all the same."""
+    call = _send(sampling({"orders": 0.0}))
+    headers = dict(call.headers)
+    assert headers["traceparent"].endswith(b"-00")
+    assert f"{call.span_context.trace_id:032x}".encode() in headers["traceparent"]
+    assert (call.span_context.is_valid, call.is_recorded, len(headers["UNIQ_KEY"])) == (True, False, 32)
+
+
+def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(sampling, exporter):
+    """Kept are exactly the ids OpenTelemetry's ratio sampler keeps: two of a quarter in a row make a quarter."""
+    tracing = sampling({"orders": 0.25}, sampler=ParentBased(TraceIdRatioBased(0.25)))
+    calls = [_send(tracing) for _ in range(SENDS)]
+    bound = TraceIdRatioBased(0.25).bound
+    kept = {call.span_context.trace_id for call in calls if call.is_recorded}
+    assert kept == {call.span_context.trace_id for call in calls if call.span_context.trace_id & (2**64 - 1) < bound}
+    assert SENDS * 0.15 < len(kept) < SENDS * 0.35
+    assert {span.context.trace_id for span in exporter.take_all("send orders")} == kept
+    assert len({call.span_context.trace_id for call in calls}) == SENDS
+
+
+def test_a_kept_trace_still_goes_through_the_sdk_s_sampler(sampling):
+    assert _send(sampling({"*": 1.0}, sampler=ALWAYS_OFF)).is_recorded is False
+
+
+def test_the_first_pattern_decides_and_other_topics_are_the_sdk_s(sampling, exporter):
+    tracing = sampling({"audit.keep": 1.0, "audit.*": 0.0})
+    calls = [_send(tracing, topic) for topic in ("audit.keep", "audit.drop", "orders")]
+    assert [call.is_recorded for call in calls] == [True, False, True]
+    assert [span.name for span in exporter.take_all()] == ["send audit.keep", "send orders"]
+
+
+def test_a_trace_that_began_earlier_is_not_cut(sampling, exporter):
+    tracing = sampling({"*": 0.0})
+    parent = tracing.tracer.start_span("handle a request")
+    token = context.attach(trace.set_span_in_context(parent))
+    try:
+        _send(tracing)
+    finally:
+        context.detach(token)
+    parent.end()
+    assert exporter.take("send orders").parent.span_id == parent.get_span_context().span_id
+    exporter.take("handle a request")
+
+
+def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
+    tracing = sampling({"orders": 0.0})
+    sent = _send(tracing)
+    hook = ConsumeHook(tracing=tracing)
+    (call,) = hook.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=sent.headers)])
+    token = context.attach(call.otel_ctx)
+    try:
+        onward = _send(tracing, "invoices")
+    finally:
+        context.detach(token)
+    hook.after(call)
+    assert {call.span.get_span_context().trace_id, onward.span_context.trace_id} == {sent.span_context.trace_id}
+    assert (call.span.is_recording(), onward.is_recorded) == (False, False)
+
+
+def test_a_process_span_that_begins_a_trace_is_sampled_too(sampling, exporter):
+    hook = ConsumeHook(tracing=sampling({"orders": 0.0}))
+    for topic in ("orders", "invoices"):
+        for call in hook.before([IncomingMessage(topic=topic, partition=0, offset=1)]):
+            hook.after(call)
+    assert [span.name for span in exporter.take_all()] == ["process invoices"]
+
+
+def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
+    tracing = sampling({"orders": 1.0})
+    calls = [_send(tracing), _send(tracing, "free"), _send(tracing)]
+    tracing.tracer.start_span("mine").end()
+    ids = [span.context.trace_id for span in exporter.take_all()]
+    assert len(set(ids)) == 4
+    assert ids[:3] == [call.span_context.trace_id for call in calls]
+
+
+def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, exporter):
+    provider = provider_of()
+    for _ in range(10):
+        tracing = tracing_with({"tracer_provider": provider}, topic_sampling={"orders": 1.0})
+        _send(tracing)
+    assert len({span.context.trace_id for span in exporter.take_all("send orders")}) == 10
+    drawn, other = tracing.tracer.id_generator, provider.get_tracer("application").id_generator
+    assert drawn._inner is other is provider.id_generator
+
+
+def test_an_id_decided_on_for_a_span_that_could_not_be_started_is_forgotten(sampling, exporter):
+    tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
+    start = {"context": Context(), "start_ns": 1}
+    with pytest.raises(TypeError):
+        tracing.start_span(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
+    assert _decided_id.get() is None
+    tracing.start_span(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
+    assert len(exporter.take_all()) == 1
+
+
+NAMES = st.sampled_from(["TAGS", "KEYS", "traceparent", "Traceparent", "tracestate", "baggage", "UNIQ_KEY", "order"])
+HEADERS = st.one_of(
+    st.none(),
+    st.dictionaries(NAMES, st.one_of(st.binary(max_size=4), st.none())),
+    st.lists(st.tuples(NAMES, st.one_of(st.binary(max_size=4), st.text(max_size=3), st.none())), max_size=4),
+)
+
+
+def hook(sampler: Sampler = ALWAYS_OFF, settings: Settings | None = None, **collaborators: Any) -> SendHook:
+    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    return SendHook(tracing=Tracing.create(tracer_provider=provider, settings=settings, **collaborators))
+
+
+def silently(hook: SendHook, topic: str, headers: Any) -> Any:
+    recorded = hook.record(topic, b"x", None, headers, None)
+    return None if recorded is None or recorded[0] is not None else recorded[1]
+
+
+def shape(headers: Any) -> list[tuple[str, Any]]:
+    return [
+        (name, re.sub(rb"[0-9a-fA-F]", b"x", value) if name in {"traceparent", "UNIQ_KEY"} else value)
+        for name, value in headers
+    ]
+
+
+@given(headers=HEADERS)
+def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
+    silent, usual = silently(hook(), "orders", headers), hook().before("orders", headers=headers)
+    names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
+    if silent is None:
+        assert names & {"traceparent", "tracestate", "baggage", "uniq_key"}
+    else:
+        assert shape(silent) == shape(usual.headers)
+        assert dict(silent)["traceparent"].endswith((b"-00", b"-02"))
+
+
+def test_the_applications_headers_are_left_alone() -> None:
+    mine = [("TAGS", b"paid")]
+    assert silently(hook(), "orders", mine)[0] == ("TAGS", b"paid")
+    assert mine == [("TAGS", b"paid")]
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5))])
+def test_what_may_be_recorded_goes_the_long_way(sampler: Sampler) -> None:
+    assert silently(hook(sampler), "orders", None) is None
+
+
+def test_what_is_current_travels_with_it() -> None:
+    parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
+    token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
+    try:
+        headers = dict(silently(hook(DEFAULT_OFF), "orders", None))
+    finally:
+        context.detach(token)
+    assert re.fullmatch(rb"00-0{31}1-[0-9a-f]{16}-00", headers["traceparent"])
+    assert (headers["tracestate"], headers["baggage"]) == (b"vendor=x", b"order=42")
+
+
+def test_a_suppressed_send_is_left_alone() -> None:
+    with suppress_instrumentation():
+        assert silently(hook(), "orders", None) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(propagation=False),
+        Settings(topic_exclude=("orders",)),
+        Settings(topic_sampling={"orders": 0.5}),
+    ],
+)
+def test_what_the_settings_ask_for_wins(settings: Settings) -> None:
+    assert silently(hook(settings=settings), "orders", None) is None
+
+
+def test_metrics_count_it_whenever_they_begin() -> None:
+    provider = MeterProvider([InMemoryMetricReader()])
+    assert silently(hook(meter_provider=provider), "orders", None) is None
+
+
+def test_another_propagator_writes_its_own() -> None:
+    silent = hook()
+    assert silently(silent, "orders", None) is not None
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([]))
+    try:
+        assert silently(silent, "orders", None) is None
+    finally:
+        propagate.set_global_textmap(before)
+
+
+def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
+    assert silently(hook(), "orders", "none") is None
+
+
+def test_late_provider_is_attached_before_the_first_send() -> None:
+    asked: list[None] = []
+    silent = hook(before_span=lambda: asked.append(None))
+    ids = silent._tracing.tracer.id_generator
+    drawn = []
+    ids.generate_trace_id = lambda: drawn.append(1) or 1
+    assert silently(silent, "orders", [("traceparent", b"00")]) is None
+    assert (len(asked), drawn) == (1, [])
+    assert silently(silent, "orders", None) is not None
+    assert (len(asked), drawn) == (1, [1])
+
+
+@pytest.fixture
+def exporter():
+    return RecordingExporter()
+
+
+def _provider(exporter, limits):
+    provider = TracerProvider(span_limits=limits)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider
+
+
+def _beans_of_a_poll(tracing, exporter, count):
+    hook = ConsumeHook(tracing=tracing)
+    for call in hook.before([IncomingMessage(topic="t", partition=0, offset=n) for n in range(count)], batch=True):
+        hook.after(call)
+    return [[bean.offset_msg_id for bean in trace_context_of(span).beans] for span in exporter.take_all()]
+
+
+@pytest.mark.parametrize(
+    ("max_links", "sizes"),
+    [(4, [4, 4, 2]), (1, [1] * 10), (0, [1] * 10), (SpanLimits.UNSET, [10]), (None, [10])],
+)
+def test_a_poll_is_split_by_the_limit_of_the_provider_itself(exporter, max_links, sizes):
+    provider = _provider(exporter, SpanLimits(max_links=max_links))
+    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, 10)
+    assert [len(each) for each in beans] == sizes
+    assert [name for each in beans for name in each] == [f"t-0@{n}" for n in range(10)]
+
+
+def test_a_provider_without_a_limit_still_gets_spans_of_128(exporter):
+    provider = _provider(exporter, SpanLimits(max_links=SpanLimits.UNSET))
+    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, 130)
+    assert [len(each) for each in beans] == [128, 2]
+
+
+def test_the_limit_of_a_provider_that_comes_late_counts(exporter, monkeypatch):
+    tracing = Tracing.create(settings=Settings())
+    assert tracing.links_per_span == 128
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", _provider(exporter, SpanLimits(max_links=4)))
+    assert [len(each) for each in _beans_of_a_poll(tracing, exporter, 10)] == [4, 4, 2]

@@ -14,8 +14,8 @@ from opentelemetry import baggage, context, trace
 
 from otel_mqtrace import process
 from otel_mqtrace.hooks.process import sources
+from tests.support.consuming import let_others_run
 from tests.support.mailbox import Letter, Mailbox
-from tests.support.turns import let_others_run
 
 
 @pytest.fixture
@@ -63,25 +63,22 @@ class TestAutomatic:
             mailbox.done()
             assert pool.submit(_here).result(timeout=10) == 0
 
-    def test_a_task_that_copied_the_context_is_left_its_message(self, mailbox):
-        async def consume():
-            mailbox.take(Letter(1))
-            first = _here()
-            go_on = asyncio.Event()
+    async def test_a_task_that_copied_the_context_is_left_its_message(self, mailbox):
+        mailbox.take(Letter(1))
+        first = _here()
+        go_on = asyncio.Event()
 
-            async def background():
-                await go_on.wait()
-                return _here()
+        async def background():
+            await go_on.wait()
+            return _here()
 
-            task = asyncio.create_task(background())
-            mailbox.take(Letter(2))
-            assert _here() not in {0, first}
-            go_on.set()
-            assert await task == first
-            mailbox.done()
-            _nothing_here()
-
-        asyncio.run(consume())
+        task = asyncio.create_task(background())
+        mailbox.take(Letter(2))
+        assert _here() not in {0, first}
+        go_on.set()
+        assert await task == first
+        mailbox.done()
+        _nothing_here()
 
     def test_a_task_s_copy_that_polls_next_leaves_nothing_behind(self, mailbox):
         mailbox.take(Letter(1))
@@ -175,7 +172,7 @@ class TestBlocks:
             assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
             assert pool.submit(_here).result(timeout=10) == 0
 
-    def test_tasks_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
+    async def test_tasks_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
         async def handle(number, barrier):
             async with process(Letter(number)) as handling:
                 for _ in range(3):
@@ -183,30 +180,24 @@ class TestBlocks:
                     assert trace.get_current_span() is handling.span
                     assert process.current() is handling
 
-        async def consume():
-            await asyncio.gather(*(handle(n, let_others_run) for n in range(5)))
-            _nothing_here()
-
-        asyncio.run(consume())
+        await asyncio.gather(*(handle(n, let_others_run) for n in range(5)))
+        _nothing_here()
         assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
 
-    def test_a_cancelled_handler_leaves_nothing(self, mailbox, exporter):
-        async def consume():
-            started = asyncio.Event()
+    async def test_a_cancelled_handler_leaves_nothing(self, mailbox, exporter):
+        started = asyncio.Event()
 
-            async def handle():
-                async with process(Letter(1)):
-                    started.set()
-                    await asyncio.Event().wait()
+        async def handle():
+            async with process(Letter(1)):
+                started.set()
+                await asyncio.Event().wait()
 
-            task = asyncio.create_task(handle())
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            _nothing_here()
-
-        asyncio.run(consume())
+        task = asyncio.create_task(handle())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        _nothing_here()
         assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
 
     def test_threads_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):

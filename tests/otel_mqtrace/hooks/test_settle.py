@@ -1,6 +1,8 @@
-"""Settlements: one CLIENT span for each commit, store or acknowledgement, by option only."""
+"""Settlements, transactions and recalls."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 from opentelemetry import context, trace
@@ -9,10 +11,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
-from otel_mqtrace import ConsumeHook
+from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.hooks.tracing import ClientInfo
+from otel_mqtrace.hooks.transaction import RecallHook, TransactionHook
+from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 
 CREATED = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
@@ -151,3 +155,107 @@ def test_a_settlement_has_an_operation_duration(tracing_with, exporter, clock):
     assert point.attributes["messaging.operation.name"] == "commit"
     assert point.attributes["messaging.operation.type"] == "settle"
     assert point.attributes["error.type"] == "REQUEST_TIMED_OUT"
+
+
+COMMIT = TransactionState.COMMIT_MESSAGE
+
+
+@pytest.fixture
+def hooks(tracing_with):
+    tracing = tracing_with()
+    return SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
+
+
+def _sent(hooks, topic="orders"):
+    send, transaction = hooks
+    call = send.before(topic, transaction_id=transaction.transaction_id)
+    send.after(call, partition=0, offset=1)
+    return call
+
+
+def _ends(exporter):
+    exporter.take_all("send orders")
+    return [span.links[0].context.span_id for span in exporter.take_all("end_transaction orders")]
+
+
+def test_a_send_that_returns_after_the_commit_still_gets_its_end(hooks, exporter):
+    """Another thread's ``produce``: it was in the transaction, whenever its call comes back."""
+    _, transaction = hooks
+    transaction.begin()
+    call = _sent(hooks)
+    transaction.ended(COMMIT, start_ns=0)
+    transaction.joined(call)
+    assert _ends(exporter) == [call.span_context.span_id]
+
+
+def test_a_send_of_before_has_no_part_in_the_next_transaction(hooks, exporter):
+    _, transaction = hooks
+    transaction.begin()
+    late = _sent(hooks)
+    transaction.ended(COMMIT, start_ns=0)
+    transaction.begin()
+    transaction.joined(late)
+    transaction.ended(COMMIT, start_ns=0)
+    assert _ends(exporter) == []
+
+
+def test_a_send_outside_has_no_end(hooks, exporter):
+    _, transaction = hooks
+    call = _sent(hooks)
+    transaction.begin()
+    transaction.joined(call)
+    transaction.ended(COMMIT, start_ns=0)
+    assert _ends(exporter) == []
+
+
+def test_sends_of_many_threads_that_return_during_the_commit_are_ended_once_each(hooks, exporter):
+    _, transaction = hooks
+    transaction.begin()
+    calls = [_sent(hooks) for _ in range(400)]
+    ready = threading.Barrier(5)
+
+    def join(mine):
+        ready.wait()
+        for call in mine:
+            transaction.joined(call)
+
+    threads = [threading.Thread(target=join, args=(calls[number::4],)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    transaction.ended(COMMIT, start_ns=0)
+    for thread in threads:
+        thread.join()
+    assert sorted(_ends(exporter)) == sorted(call.span_context.span_id for call in calls)
+
+
+@pytest.fixture
+def recalls(tracing_with):
+    return RecallHook(tracing_with(), ClientInfo(system="rocketmq", group_name="reminders-producer"))
+
+
+def test_a_recall_is_a_record_of_its_own(recalls, exporter, clock):
+    call = recalls.before("reminders")
+    clock.advance(ms=7)
+    recalls.after(call, msg_id="0102")
+    span = exporter.take("recall reminders")
+    said = trace_context_of(span)
+    assert (said.trace_type, said.success, said.cost_ms) == (TraceType.RECALL, True, 7)
+    assert (said.group_name, said.beans[0].topic, said.beans[0].msg_id) == ("reminders-producer", "reminders", "0102")
+    assert span.kind is SpanKind.CLIENT
+
+
+def test_a_recall_ends_once_and_says_why_it_failed(recalls, exporter):
+    call = recalls.before("reminders")
+    recalls.after(call, exception=ValueError("too late"), description="too late")
+    recalls.after(call, msg_id="0102")
+    span = exporter.take("recall reminders")
+    assert (span.attributes["error.type"], span.status.status_code) == ("ValueError", StatusCode.ERROR)
+    assert trace_context_of(span).success is False
+    exporter.assert_empty()
+
+
+def test_without_a_call_nothing_ends(recalls, exporter):
+    """What ``before`` did not open, ``after`` passes over."""
+    recalls.after(None, msg_id="0102")
+    exporter.assert_empty()

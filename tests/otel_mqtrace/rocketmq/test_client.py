@@ -1,17 +1,23 @@
-"""The client against servers that are away, silent, busy or wrong."""
+"""The remoting client: connections, routes, signatures, and servers that fail."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
-from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode
+from otel_mqtrace.rocketmq.cluster import read_masters, read_route
+from otel_mqtrace.rocketmq.commands import Credentials, Queue, RefusedError, RequestCode, ResponseCode, signed
 from otel_mqtrace.rocketmq.connection import SilentError, read_address, read_addresses
+from otel_mqtrace.rocketmq.frames import Command, ProtocolError
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 
 NOWHERE = "127.0.0.1:1"
@@ -225,7 +231,6 @@ def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster,
         client.bounds(client.route("T").readable)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_connections_of_its_own(cluster, client):
     client.send(_outgoing(client), group="g")
     child = os.fork()
@@ -258,3 +263,125 @@ def test_addresses_are_read_as_java_writes_them(text, address):
 def test_a_wrong_address_is_named(text):
     with pytest.raises(UsageError, match="give host:port"):
         read_addresses(text)
+
+
+BROKER = {"cluster": "C", "brokerName": "broker-a", "brokerAddrs": {"1": "10.0.0.2:10911", "0": "10.0.0.1:10911"}}
+QUEUES = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNums": 1, "topicSysFlag": 0}
+
+
+def _route(**changes):
+    said = {"brokerDatas": [BROKER], "queueDatas": [{**QUEUES, **changes}], "filterServerTable": {}}
+    return read_route("T", json.dumps(said).encode())
+
+
+def test_a_route_tells_queues_to_read_to_write_and_whom_to_ask():
+    """Reading prefers the master and may use a slave; writing may not."""
+    route = _route()
+    assert route.readable == (Queue("T", "broker-a", 0), Queue("T", "broker-a", 1))
+    assert route.writable == (Queue("T", "broker-a", 0),)
+    assert route.readers("broker-a") == ("10.0.0.1:10911", "10.0.0.2:10911")
+    assert route.master("broker-a") == ("10.0.0.1:10911",)
+    assert route.readers("another") == route.master("another") == ()
+
+
+@pytest.mark.parametrize(("perm", "readable", "writable"), [(2, 0, 1), (4, 2, 0), (0, 0, 0)])
+def test_permissions_count(perm, readable, writable):
+    """A topic may be closed for either."""
+    route = _route(perm=perm)
+    assert (len(route.readable), len(route.writable)) == (readable, writable)
+
+
+def test_the_json_of_old_name_servers_is_read():
+    """Before 4.9.4 the ids of brokers were bare numbers; texts that look alike stay as they are."""
+    body = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"odd {1: \\" name"}],'
+        b'"queueDatas":[{"brokerName":"odd {1: \\" name","perm":6,"readQueueNums":1,"writeQueueNums":1}]}'
+    )
+    route = read_route("T", body)
+    assert route.master('odd {1: " name') == ("10.0.0.1:10911",)
+    assert route.readable == (Queue("T", 'odd {1: " name', 0),)
+
+
+def test_masters_are_all_brokers_with_one():
+    slave = {**BROKER, "brokerAddrs": {"1": "10.0.0.3:10911"}}
+    assert read_masters(json.dumps({"brokerAddrTable": {"a": BROKER, "b": slave}}).encode()) == ("10.0.0.1:10911",)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"queueDatas":[1]}',
+        b'{"queueDatas":[{}]}',
+        b'{"brokerDatas":{"a":1}}',
+        b"[" * 9_999,
+        b'"\\"' * 99_999,
+    ],
+)
+def test_what_is_no_route_is_an_error_of_ours(body):
+    """Never another exception."""
+    with pytest.raises(ProtocolError):
+        read_route("T", body)
+
+
+def test_a_route_without_end_is_refused():
+    """A number from elsewhere must not fill the memory."""
+    with pytest.raises(ProtocolError, match="more than"):
+        _route(readQueueNums=10**9)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "brokerDatas",
+                    "queueDatas",
+                    "brokerName",
+                    "brokerAddrs",
+                    "perm",
+                    "readQueueNums",
+                    "brokerAddrTable",
+                    "0",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+)
+
+
+@given(_json)
+def test_any_json_is_a_route_or_an_error_of_ours(said):
+    for read in (lambda body: read_route("T", body), read_masters):
+        with suppress(ProtocolError):
+            read(json.dumps(said).encode())
+
+
+FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consumerGroup": "group"}
+
+
+def test_a_request_is_signed_as_java_signs():
+    """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
+    said = signed(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
+    assert said.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
+
+
+def test_signing_again_changes_nothing():
+    credentials = Credentials("access", "secret key")
+    once = signed(Command(14, FIELDS), credentials)
+    assert signed(once, credentials) == once
+
+
+def test_without_credentials_nothing_is_added():
+    command = Command(14, FIELDS)
+    assert signed(command, None) is command
+
+
+def test_a_secret_shows_nowhere():
+    assert "hidden" not in repr(Credentials("access", "hidden"))

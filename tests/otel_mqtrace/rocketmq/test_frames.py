@@ -1,16 +1,31 @@
-"""Remoting frames, by golden bytes and by any bytes."""
+"""The remoting protocol's commands and the stored message."""
 
 from __future__ import annotations
 
+import builtins
 import json
 import struct
+import zlib
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace.rocketmq import messages
 from otel_mqtrace.rocketmq.frames import Command, FrameReader, ProtocolError, encode_command, response_to
+from otel_mqtrace.rocketmq.messages import (
+    BodyError,
+    StoredMessage,
+    compressed,
+    decode_messages,
+    encode_properties,
+    plain_body,
+    read_properties,
+)
+from tests.support.rocketmq_remoting import stored
 
 # What RemotingCommand of RocketMQ 5.5.0 encodes for an answer with a field, a remark and a body.
 FRAME = bytes.fromhex(
@@ -117,3 +132,154 @@ def test_fields_without_text_are_read_as_json_says_them():
 
 def test_an_answer_carries_the_number_of_its_request():
     assert response_to(Command(11, opaque=9), 19, remark="none").opaque == 9
+
+
+# MessageDecoder.encode of RocketMQ 5.5.0: hosts of IPv4; then of IPv6, and the body by zstd.
+IPV4 = bytes.fromhex(
+    "0000009cdaa320a7000000000000000300000001000000000000002a0000000000001267000000000000018bcfe568010a0000070000c3cb00"
+    "00018bcfe568020a00000800002a9f0000000200000000000000000000000650756201780213524d515f5359535f54524143455f544f504943"
+    "00284b4559530169642d31206f726465722d31026d7174726163652e6469616c65637401352e352e3002"
+)
+IPV6 = bytes.fromhex(
+    "000000c0daa320a7000000000000000300000001000000000000002a0000000000001267000002310000018bcfe5680120010db80000000000"
+    "000000000000070000c3cb0000018bcfe5680220010db800000000000000000000000800002a9f000000020000000000000000000000122"
+    "8b52ffd005830000050756201780201000013524d515f5359535f54524143455f544f50494300284b4559530169642d31206f726465722d3102"
+    "6d7174726163652e6469616c65637401352e352e3002"
+)
+# What RocketMQ 5.5.0's compressors make of PLAIN, by their number in the sysFlag.
+PLAIN = b"trace trace trace trace trace trace"
+PACKED = {
+    0: "785e2b294a4c4e5528c1470200eac50cfb",
+    1: "04224d18607073100000006f74726163652006000550747261636500000000",
+    2: "28b52ffd0058640000307472616365200100b94b11010000",
+    3: "785e2b294a4c4e5528c1470200eac50cfb",
+}
+EXPECTED = StoredMessage(
+    topic="RMQ_SYS_TRACE_TOPIC",
+    queue_id=3,
+    queue_offset=42,
+    physical_offset=4711,
+    sys_flag=0,
+    flag=1,
+    born_ms=1_700_000_000_001,
+    born_host="10.0.0.7:50123",
+    store_ms=1_700_000_000_002,
+    store_host="10.0.0.8:10911",
+    reconsume_times=2,
+    properties={"KEYS": "id-1 order-1", "mqtrace.dialect": "5.5.0"},
+    stored_body=b"Pub\x01x\x02",
+)
+
+
+def test_a_stored_message_is_read_as_java_wrote_it():
+    assert decode_messages(IPV4) == [EXPECTED]
+
+
+def test_hosts_may_be_of_ipv6_and_bodies_compressed():
+    [message] = decode_messages(IPV6)
+    assert (message.born_host, message.store_host) == ("[2001:db8::7]:50123", "[2001:db8::8]:10911")
+    assert plain_body(message) == b"Pub\x01x\x02"
+
+
+def test_messages_lie_behind_each_other():
+    assert [message.born_host for message in decode_messages(IPV4 + IPV6 + IPV4)] == [
+        "10.0.0.7:50123",
+        "[2001:db8::7]:50123",
+        "10.0.0.7:50123",
+    ]
+
+
+def test_a_topic_s_name_may_be_long():
+    name = b"T" * 300
+    old = struct.pack(">B", 1) + b"T"
+    raw = stored(b"x", properties={"KEYS": "k"})
+    raw = raw.replace(old + struct.pack(">H", 7), struct.pack(">H", 300) + name + struct.pack(">H", 7))
+    raw = struct.pack(">iI", len(raw), 0xDAA320AB) + raw[8:]
+    [message] = decode_messages(raw)
+    assert (message.topic, message.properties) == (name.decode(), {"KEYS": "k"})
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_bodies_are_decompressed_as_java_packed_them(kind):
+    """Number 0 is zlib of before 5.0."""
+    message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind]))
+    assert plain_body(message) == PLAIN
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
+@given(st.binary(max_size=60))
+def test_any_compressed_body_is_plain_or_an_error_of_ours(kind, body):
+    """Never another exception."""
+    message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=body)
+    with suppress(BodyError):
+        plain_body(message)
+
+
+def test_a_body_that_ends_too_early_is_an_error():
+    with pytest.raises(BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
+        plain_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_a_body_that_inflates_without_end_is_refused(kind, monkeypatch):
+    """A few bytes must not fill the memory."""
+    monkeypatch.setattr(messages, "_MAX_BODY_BYTES", len(PLAIN) - 1)
+    with pytest.raises(BodyError, match="larger"):
+        plain_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
+
+
+def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
+    """Only where a producer used lz4 or zstd."""
+    real = builtins.__import__
+
+    def absent(name, *args, **kwargs):
+        if name == "pyarrow":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
+        plain_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_messages_or_an_error_of_ours(data):
+    """Never another exception."""
+    with suppress(ProtocolError):
+        decode_messages(data)
+
+
+@given(st.integers(0, len(IPV6) - 1), st.binary(min_size=1, max_size=8))
+def test_a_damaged_message_is_messages_or_an_error_of_ours(at, damage):
+    with suppress(ProtocolError):
+        decode_messages(IPV6[:at] + damage + IPV6[at + len(damage) :])
+
+
+@pytest.mark.parametrize("length", range(1, len(IPV4)))
+def test_a_message_that_is_cut_off_is_told(length):
+    with pytest.raises(ProtocolError, match="at byte 0"):
+        decode_messages(IPV4[:length])
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
+def test_properties_survive_but_for_their_separators(properties):
+    fixed = {_clean(name): _clean(value) for name, value in properties.items()}
+    if len(fixed) == len(properties):
+        assert read_properties(encode_properties(properties)) == fixed
+
+
+def _clean(text):
+    return text.replace("\x01", "_").replace("\x02", "_")
+
+
+def test_properties_that_are_none_are_passed_over():
+    """As Java does."""
+    assert read_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
+
+
+@given(st.binary(max_size=200), st.integers(0, 100))
+def test_what_we_compress_is_read_again(body, times):
+    """Only what is large enough, and gets smaller, is."""
+    said, sys_flag = compressed(body * times)
+    assert plain_body(replace(EXPECTED, stored_body=said, sys_flag=sys_flag)) == body * times
+    assert sys_flag == 0 or (len(body * times) >= 4_096 and len(said) < len(body * times))

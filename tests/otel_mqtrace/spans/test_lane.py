@@ -1,8 +1,10 @@
-"""One exporter's lane, without threads and without waiting: time is moved by hand."""
+"""A lane: when a batch leaves, what an exporter's answer means, and the worker."""
 
 from __future__ import annotations
 
 import logging
+import textwrap
+import threading
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
@@ -11,6 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans.queue import SpanQueue
 from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.spans.worker import Worker, refuse_subinterpreter
 from otel_mqtrace.testing import ManualClock
 from tests.support.interleaving import every_line_of
 from tests.support.lanes import GENEROUS_S, Scripted, account_balances, lane_of, span
@@ -127,20 +130,6 @@ def test_an_outcome_that_does_not_add_up_is_not_believed():
     assert account_balances(lane.stats())
 
 
-class _Timed(Scripted):
-    def export(self, spans, timeout_millis=None):
-        self.timeout_millis = timeout_millis
-        return super().export(spans)
-
-
-def test_the_export_timeout_is_given_to_an_exporter_that_takes_it():
-    exporter = _Timed()
-    lane = lane_of(exporter, max_export_batch_size=1, export_timeout_ms=1234)
-    _offer(lane, "a")
-    lane.run_once(MonotonicNs(0))
-    assert exporter.timeout_millis == 1234
-
-
 class _Nosy(Scripted):
     def export(self, spans):
         self.enabled = is_instrumentation_enabled()
@@ -173,43 +162,6 @@ def test_a_lane_asks_its_exporter_what_it_wants():
     assert not lane.wants(span("bad"))
     assert lane.stats()["dropped"]["wants_error"] == 1
     assert account_balances(lane.stats())
-
-
-def test_flushing_exports_what_waits_and_then_asks_the_exporter():
-    exporter = Scripted()
-    lane = lane_of(exporter, max_export_batch_size=2)
-    _offer(lane, "a", "b", "c")
-    assert lane.await_flush(lane.request_flush(FOREVER))
-    assert exporter.names == ["a", "b", "c"]
-    assert len(exporter.flushes) == 1
-
-
-def test_flushing_tells_when_an_export_failed():
-    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
-    lane = lane_of(exporter, max_export_batch_size=1)
-    _offer(lane, "a", "b")
-    assert not lane.await_flush(lane.request_flush(FOREVER))
-    assert len(exporter.flushes) == 1
-
-
-def test_a_flush_with_no_time_left_says_so():
-    exporter = Scripted()
-    lane = lane_of(exporter)
-    _offer(lane, "a")
-    assert not lane.await_flush(lane.request_flush(MonotonicNs(0)))
-    assert exporter.batches == []
-    assert lane.stats()["pending"] == 1
-
-
-def test_finishing_counts_what_was_left():
-    exporter = Scripted()
-    lane = lane_of(exporter)
-    _offer(lane, "a", "b")
-    lane.close(MonotonicNs(0))
-    lane.finish()
-    assert lane.stats()["dropped"]["shutdown_timeout"] == 2
-    assert account_balances(lane.stats())
-    assert (exporter.batches, exporter.shutdowns) == ([], 1)
 
 
 def test_losses_are_told_in_sums_and_not_per_span(caplog):
@@ -251,3 +203,60 @@ def test_what_comes_in_after_the_exporter_was_shut_down_is_counted_and_not_expor
         late.append(exporter.names == ["in time"])
     assert late == sorted(late, reverse=True)
     assert late.count(True) >= 3
+
+
+def test_a_worker_that_died_is_started_again():
+    runs = threading.Semaphore(0)
+    worker = Worker("test", runs.release)
+    assert not worker.running
+    for _ in range(2):
+        assert worker.ensure_running()
+        assert runs.acquire(timeout=GENEROUS_S)
+        worker.join(GENEROUS_S)
+        assert not worker.running
+
+
+def test_a_living_worker_is_left_alone():
+    stop, runs = threading.Event(), []
+
+    def body():
+        runs.append(1)
+        stop.wait(GENEROUS_S)
+
+    worker = Worker("test", body)
+    assert worker.ensure_running()
+    assert worker.ensure_running()
+    stop.set()
+    worker.join(GENEROUS_S)
+    assert runs == [1]
+
+
+def test_a_worker_knows_itself():
+    """So that it never waits for its own work."""
+    answers = []
+    worker = Worker("test", lambda: answers.append(worker.is_current))
+    worker.ensure_running()
+    worker.join(GENEROUS_S)
+    assert answers == [True]
+    assert not worker.is_current
+
+
+def test_a_subinterpreter_is_refused_with_the_mend(capfd):
+    """Its threads would be refused, or outlive it; mod_wsgi makes one for each application unless told otherwise."""
+    interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has another door to subinterpreters")
+    other = interpreters.create(isolated=False)
+    code = """
+    from otel_mqtrace._errors import SubinterpreterError
+    from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+    try:
+        MqTraceSpanProcessor()
+    except SubinterpreterError as refusal:
+        import os
+        os.write(1, str(refusal).encode())
+    """
+    try:
+        interpreters.run_string(other, textwrap.dedent(code))
+    finally:
+        interpreters.destroy(other)
+    assert "WSGIApplicationGroup %{GLOBAL}" in capfd.readouterr().out
+    refuse_subinterpreter()  # and here it is none

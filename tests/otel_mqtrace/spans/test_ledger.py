@@ -1,4 +1,6 @@
-"""What was lost can be read by a reconciliation: for whom, when and why."""
+"""The loss ledger's file and the callback on losses."""
+
+from __future__ import annotations
 
 import json
 import subprocess
@@ -7,14 +9,16 @@ import threading
 from decimal import Decimal
 
 import pytest
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace import semconv
-from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
+from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook, LossWatch
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span
 
@@ -221,3 +225,78 @@ def test_a_batch_that_fails_after_the_shutdown_gave_up_on_it_is_in_the_file(tmp_
     (path,) = tmp_path.glob("ledger-*.json")
     rows = json.loads(path.read_text())["rows"]
     assert {row["cause"]: row["count"] for row in rows} == {"shutdown_timeout": 1, "export_failed": 1}
+
+
+def lossy(on_drop, *answers, **settings):
+    return MqTraceSpanProcessor(
+        Scripted(*answers), max_queue_size=2, max_export_batch_size=2, background=False, on_drop=on_drop, **settings
+    )
+
+
+def test_the_callback_is_told_what_is_new_by_reason_and_once():
+    told = []
+    processor = lossy(lambda lane, lost: told.append((lane, dict(lost))), SpanExportResult.FAILURE)
+    for _ in range(5):
+        processor.on_end(span())
+    assert told == []
+    processor.force_flush()
+    assert told == [("Scripted", {QUEUE_FULL: 3, EXPORT_FAILED: 2})]
+    processor.on_end(span())
+    processor.force_flush()
+    assert len(told) == 1
+    for _ in range(3):
+        processor.on_end(span())
+    processor.shutdown()
+    assert told[1:] == [("Scripted", {QUEUE_FULL: 1})]
+
+
+def test_a_callback_that_raises_stops_nothing():
+    def fail(lane, lost):
+        raise RuntimeError(lane, lost)
+
+    processor = lossy(fail, SpanExportResult.FAILURE)
+    for _ in range(3):
+        processor.on_end(span())
+    processor.force_flush()
+    processor.on_end(span())
+    assert processor.force_flush()
+    assert processor.stats()["Scripted"]["exported"] == 1
+
+
+def test_what_two_threads_tell_at_once_is_told_once():
+    """A shutdown and the lane may both look; the later look may carry the older account."""
+    told = []
+    watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
+    older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
+    newer = {"offered": 4, "exported": 0, "dropped": {QUEUE_FULL: 3}, "failed": 0, "pending": 1}
+    for stats in (newer, older, newer):
+        watch.look(stats, MonotonicNs(0))
+    assert told == [{QUEUE_FULL: 3}]
+
+
+def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdown():
+    exporter, answers = Stuck(), []
+
+    def ask(lane, _lost):
+        answers.append((processor.stats()[lane]["dropped"]["shutdown_timeout"], processor.force_flush(10**9)))
+
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, on_drop=ask)
+    processor.on_end(span("stuck"))
+    assert exporter.entered.wait(20)
+    processor.on_end(span("waits"))
+    processor.shutdown(timeout_millis=50)
+    assert answers == [(1, False)]
+    assert exporter.batches == []  # it still hangs: nobody waited for it
+    exporter.let_go.set()
+
+
+def test_what_the_application_does_when_it_is_told_is_traced():
+    """On the lane's own thread as well, where what the exporter does is not."""
+    seen = []
+    processor = MqTraceSpanProcessor(
+        Scripted(SpanExportResult.FAILURE), on_drop=lambda *_: seen.append(is_instrumentation_enabled())
+    )
+    processor.on_end(span())
+    processor.force_flush()
+    processor.shutdown()
+    assert seen == [True]

@@ -1,4 +1,4 @@
-"""The embedded broker behaves as a broker, fails on command, and leaves nothing behind."""
+"""The public test kit and the embedded cluster."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, cimpl
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Producer, cimpl
 
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 from otel_mqtrace.testing.embedded import cluster
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 QUIET = logging.getLogger("tests.embedded")
 WAIT_S = 15.0
@@ -188,3 +191,36 @@ def test_without_the_client_the_extra_is_named(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
+
+
+def test_time_moves_only_when_told():
+    clock = ManualClock(wall_ns=5)
+    clock.advance(ms=2, ns=3)
+    assert (clock.wall_ns(), clock.monotonic_ns()) == (2_000_008, 2_000_003)
+
+
+def test_ids_count_upwards():
+    exporter = RecordingExporter()
+    tracer = recording_provider(exporter, fixed_ids=True).get_tracer("t")
+    for _ in range(2):
+        tracer.start_span("x").end()
+    assert [span.context.span_id for span in exporter.take_all()] == [1, 2]
+
+
+def test_a_span_nobody_took_fails_the_test():
+    exporter = RecordingExporter()
+    recording_provider(exporter).get_tracer("t").start_span("x").end()
+    with pytest.raises(AssertionError, match="'x'"):
+        exporter.assert_empty()
+    with pytest.raises(AssertionError, match="no span y"):
+        exporter.take("y")
+    exporter.take("x")
+    exporter.assert_empty()
+
+
+def test_a_broker_comes_with_the_kit():
+    with contextmanager(embedded_kafka)() as kafka:
+        kafka.create_topic("orders", partitions=2)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("orders", b"x")
+        assert producer.flush(20) == 0

@@ -1,8 +1,13 @@
-"""Who wrote this? Whoever cannot have is out; what is left is said, with the reason."""
+"""Which writer and dialect a body comes from, and how contexts are built."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, asdict, astuple, fields, replace
+
 import pytest
+from hypothesis import given
 
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import (
@@ -14,8 +19,11 @@ from otel_mqtrace.wire.native import (
     explode,
     started_ms,
 )
-from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS
+from otel_mqtrace.wire.native.decode import maker_of
+from otel_mqtrace.wire.native.dialects import Shape, shapes_of, writers_of
+from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS, CloudSubAfter
 from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.strategies import sayable
 
 
 def guess(*bodies):
@@ -149,3 +157,76 @@ def test_rust_over_cloud_is_a_shape_of_its_own():
     """Seven fields and an empty one, as Java's newest."""
     told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01\x02SubAfter\x01Q\x01I\x011\x01true\x01\x010\x01\x02")
     assert told.writers == ("rust",)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dialect", "writers"),
+    [
+        (Shape(TraceType.SUB_AFTER, 7), "4.9.1", ("Java client 4.4.0 to 4.7.1", "Java client 4.9.1", "Go up to 2.1.0")),
+        (Shape(TraceType.PUB, 15), "4.8.0", ("Java client 4.8.0", "Go 2.1.1 and later", "rocketmq-rust 2026")),
+        (Shape(TraceType.RECALL, 7), "5.5.0", ("Java client 5.3.2 to 5.5.0", "rocketmq-rust 2026")),
+        (Shape(TraceType.PUB, 14), "5.0.0", ("Java client 5.0.0 to 5.1.0",)),
+        (
+            Shape(TraceType.SUB_AFTER, 7, CloudSubAfter.GLUED),
+            "5.1.4/CLOUD",
+            ("Java client 4.9.5 to 4.9.8", "Java client 5.1.4 to 5.3.0"),
+        ),
+        (Shape(TraceType.PUB, 3), None, ()),
+    ],
+)
+def test_writers_are_named_as_ranges(shape, dialect, writers):
+    assert writers_of(shape, dialect) == writers
+
+
+def test_every_dialect_is_among_the_writers_of_its_own_records():
+    for dialect in DIALECTS.values():
+        last = dialect.releases.replace(", ", "-").split("-")[-1]
+        for shape in shapes_of(dialect):
+            ranges = [each.removeprefix("Java client ") for each in writers_of(shape, dialect.name)]
+            assert any(_holds(each, last) for each in ranges), (dialect.name, shape, ranges)
+
+
+def _holds(text, release):
+    first, _, last = text.partition(" to ")
+    if not first[:1].isdigit():
+        return False
+    return _number(first) <= _number(release) <= _number(last or first)
+
+
+def _number(release):
+    return tuple(map(int, release.split(".")))
+
+
+new_bean, new_context = maker_of(TraceBean), maker_of(TraceContext)
+
+
+def _again(said):
+    return new_context(*(getattr(said, field.name) for field in fields(said)))
+
+
+@given(sayable())
+def test_an_object_made_of_its_values_is_the_same(drawn):
+    trace_ctx, _, _ = drawn
+    again = _again(trace_ctx)
+    assert type(again) is TraceContext
+    assert (again, trace_ctx) == (trace_ctx, again)
+    assert (hash(again), repr(again)) == (hash(trace_ctx), repr(trace_ctx))
+
+
+def test_it_cannot_be_changed_and_holds_nothing_else():
+    """Frozen and with slots, as the model says."""
+    bean = new_bean(*range(len(fields(TraceBean))))
+    with pytest.raises(FrozenInstanceError):
+        bean.topic = "other"
+    assert not hasattr(bean, "__dict__")
+    assert astuple(bean) == tuple(range(len(fields(TraceBean))))
+
+
+def test_it_can_be_copied_replaced_and_sent():
+    bean = new_bean(*map(str, range(len(fields(TraceBean)))))
+    assert pickle.loads(pickle.dumps(bean)) == copy.deepcopy(bean) == replace(bean) == TraceBean(**asdict(bean))
+
+
+def test_every_value_is_needed():
+    with pytest.raises(TypeError):
+        new_bean("orders")

@@ -51,12 +51,10 @@ class Collector:
 
     @property
     def traces_url(self) -> str:
-        """Where OTLP over HTTP goes."""
         return f"http://127.0.0.1:{self.http_port}/v1/traces"
 
     @property
     def output(self) -> Path:
-        """The folder that the file exporters of our configurations write to."""
         return self.directory / "out"
 
     def start(self) -> None:
@@ -73,11 +71,9 @@ class Collector:
         self._server.start(command, environment, self._takes_spans)
 
     def stop(self) -> None:
-        """Stop it politely: it writes what it holds."""
         self._server.stop()
 
     def kill(self) -> None:
-        """End it at once."""
         self._server.kill()
 
     def counters(self) -> dict[str, float]:

@@ -64,16 +64,13 @@ class JaegerQuery:
         return until(ask, lambda ids: len(ids) >= traces, patience_s=_PATIENCE_SECONDS)
 
     def services(self) -> set[str]:
-        """Return the names of all services."""
         return set(self._ask("/api/v3/services", {})["services"])
 
     def operations(self, service: str) -> set[tuple[str, str]]:
-        """Return name and kind of every operation of a service."""
         found = self._ask("/api/v3/operations", {"service": service})["operations"]
         return {(operation["name"], operation["spanKind"]) for operation in found}
 
     def calls(self) -> set[tuple[str, str]]:
-        """Return which service calls which, as Jaeger draws it."""
         end_ms, lookback_ms = _us(datetime.now(timezone.utc) + _SOON) // 1000, int(_LONG.total_seconds()) * 1000
         found = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": lookback_ms})
         return {(edge["parent"], edge["child"]) for edge in found["data"]}

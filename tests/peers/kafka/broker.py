@@ -50,12 +50,10 @@ class KafkaBroker:
         return self
 
     def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run what ``kafka-topics.sh`` starts."""
         command = [*self._command[:1], *self._command[2:-2], "org.apache.kafka.tools.TopicCommand", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
 
     def start(self) -> None:
-        """Start on the files that are there, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -63,7 +61,6 @@ class KafkaBroker:
         self._wait_until_it_answers()
 
     def kill(self) -> None:
-        """``kill -9``: what it had not written is gone."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -79,7 +76,6 @@ class KafkaBroker:
             self._process.wait()
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Create a topic and return its name; ``config`` uses underscores for dots."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)

@@ -36,7 +36,6 @@ class Traced:
         MqTraceInstrumentor().uninstrument()
 
     def outcomes(self, name):
-        """How often each message id ended how, under a span name."""
         told = [trace_context_of(span) for span in self.spans.take_all(name)]
         return Counter((each.beans[0].msg_id, each.success) for each in told if each is not None)
 

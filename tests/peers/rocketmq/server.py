@@ -100,7 +100,6 @@ class RocketMq:
         self.start_broker()
 
     def kill_broker(self) -> None:
-        """End the broker as a machine that fails does."""
         killed = self._running.pop("broker.BrokerStartup")
         killed.kill()
         killed.wait()
@@ -158,7 +157,6 @@ class RocketMq:
         return target
 
     def start_broker(self) -> None:
-        """Start the broker on its files and ports, and wait until it is known."""
         self._start("broker.BrokerStartup", "-c", "broker.conf", heap_mb=512)
         self._wait(self._registered, "the broker")
 

@@ -41,7 +41,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measure(chosen: argparse.Namespace) -> None:
-    """Run the sections that are asked for, keep their figures and print them."""
     effort = _QUICK if chosen.quick else Effort(chosen.rounds, messages=chosen.messages)
     commit = record.commit()
     for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:

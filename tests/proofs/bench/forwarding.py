@@ -154,7 +154,6 @@ class Nowhere:
     rejected = 0
 
     def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
-        """Write, count, let go."""
         assert sum(len(request.events) for request in requests_of(events, rules) if request.body) == len(events)
 
 

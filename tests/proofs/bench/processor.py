@@ -40,7 +40,6 @@ def _theirs(exporter: SpanExporter, queue: int) -> SpanProcessor:
 
 
 def _locked(exporter: SpanExporter, queue: int) -> SpanProcessor:
-    """Return ours with every offer under the lock of its queue."""
     processor = MqTraceSpanProcessor(exporter, max_queue_size=queue)
     (lane,) = processor.lanes
     append, lock = lane.offer, threading.RLock()
@@ -62,7 +61,6 @@ class _Null(SpanExporter):
         self.spans = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count."""
         self.spans += len(spans)
         return SpanExportResult.SUCCESS
 
@@ -75,7 +73,6 @@ class _Gated(_Null):
         self.entered, self.gate = threading.Event(), threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count, once the gate is open."""
         self.entered.set()
         self.gate.wait(_SECONDS)
         return super().export(spans)

@@ -85,7 +85,6 @@ def answer_of(module: str, *arguments: object) -> dict[str, Any]:
 
 
 def _from_raw(engine: str, root: Path, truth: dict[str, int], jobs: dict[str, int]) -> float:
-    """Return the seconds of the command, as a user types it."""
     out = _emptied(root / "report")
     sides = ["--native", root / "day" / "native", "--otlp", root / "day" / "otlp", "--out", out]
     where = ["--master", MASTER, "--driver-memory", MEMORY] if engine == "spark" else []

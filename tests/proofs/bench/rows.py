@@ -29,7 +29,6 @@ class Target:
         return f"{self.sign} {self.bound:g} {self.unit}"
 
     def holds(self, value: float) -> bool:
-        """Say whether ``value`` is within the bound."""
         return value <= self.bound if self.sign == "≤" else value >= self.bound
 
 
@@ -94,7 +93,6 @@ class Effort:
     messages: int = 0
 
     def of(self, usual: int, *, least: int = 1) -> int:
-        """Return how often something is done that is usually done ``usual`` times."""
         return max(least, int(usual * self.share))
 
 

@@ -35,7 +35,6 @@ class Section:
         return replace(effort, rounds=min(effort.rounds, self.most_rounds), messages=messages)
 
     def measured(self, effort: Effort) -> list[Row]:
-        """Run the section; only now is its module imported."""
         act: Callable[[Effort], list[Row]] = getattr(import_module(f"tests.proofs.bench.{self.home}"), self.verb)
         return act(effort)
 

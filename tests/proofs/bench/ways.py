@@ -85,7 +85,6 @@ def _polled(servers: str) -> Way:
 
 
 def _counted(call: Callable[[], Any]) -> Way:
-    """Return our frames of one call on this thread."""
     way: Way = []
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -90,15 +90,12 @@ class Outcome:
 
     @property
     def floods(self) -> set[str]:
-        """The tests that send until they are stopped."""
         return {test for test, number in self.spans.items() if number > _FLOOD}
 
     def count(self, outcome: str) -> int:
-        """Return how many tests ended so."""
         return sum(1 for how in self.outcomes.values() if how == outcome)
 
     def note(self, test: str, outcome: str, reason: str) -> None:
-        """Keep how a test ended."""
         self.outcomes[test] = outcome
         if reason:
             self.reasons[test] = reason

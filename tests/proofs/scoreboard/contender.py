@@ -82,7 +82,6 @@ class _Calls:
         return thread_ns / messages / 1000, process_ns / messages / 1000
 
     def close(self) -> None:
-        """Close the consumer at hand, which is done with its last message then."""
         while self._open:
             self._open.pop().close()
 
@@ -105,7 +104,6 @@ class _Calls:
         return made[call]()
 
     def _producing(self) -> Callable[[int], None]:
-        """The delivery reports are counted in, since they are served by the same thread."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})
         producer.list_topics(self._topic, 20)
         self._open.append(_Closing(producer))
@@ -152,7 +150,6 @@ class _Calls:
         return relay
 
     def _consuming(self) -> Callable[[int], None]:
-        """A hundred at a time."""
         consumer = self._consumer()
 
         def consume(messages: int) -> None:
@@ -170,7 +167,6 @@ class _Closing:
         self.producer = producer
 
     def close(self) -> None:
-        """Deliver what is left."""
         assert self.producer.flush(60) == 0
 
 
@@ -178,7 +174,6 @@ _PER_SECOND = 3_000
 
 
 def _latencies_us(client: _Closing, topic: str, messages: int) -> tuple[float, float]:
-    """Return the median and the 99.9th percentile of ``produce()``, called at a steady pace."""
     producer, took_ns, began = client.producer, [], time.perf_counter()
     for number in range(messages):
         producer.poll(max(0.0, began + number / _PER_SECOND - time.perf_counter()))
@@ -209,7 +204,6 @@ _OTHER_FIGURES: dict[str, Callable[[_Closing, str, int], tuple[float, float]]] =
 
 
 def _spans_go(provider: TracerProvider, mode: str, endpoint: str, landing: str) -> tuple[Any, ...]:
-    """Set up what each mode exports; return the exporters that the instrumentation attaches."""
     traces = f"{endpoint}/v1/traces"
     native = NativeFileSpanExporter(directory=landing)
     if mode in {"both", "both512", "off", "metrics"}:

@@ -127,7 +127,6 @@ class _Contender:
         return thread, process
 
     def failure(self) -> str:
-        """Return whose it is and what it said at its end."""
         self._process.wait(_END_S)
         self._errors.seek(0)
         return f"{self._variant}: {self._errors.read()[-2000:]}"
@@ -145,7 +144,6 @@ def _audit(variant: Variant, servers: str, topic: str, sent: int) -> None:
 
 
 def _read_back(servers: str, topic: str) -> list[confluent_kafka.Message]:
-    """Return all messages of a topic; nothing is instrumented in this process."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "auditing"})
     place = confluent_kafka.TopicPartition(topic, 0, 0)
     consumer.assign([place])

@@ -49,7 +49,6 @@ class _Connection(asyncio.Protocol):
     kept: ClassVar[dict[str, list[bytes]]] = defaultdict(list)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with nothing."""
         self._transport = transport
         self._received = bytearray()
 

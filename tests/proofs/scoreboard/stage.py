@@ -41,7 +41,6 @@ class Seen:
 
     @property
     def word(self) -> str:
-        """``yes``, ``no`` or ``partly``."""
         return self.yes if isinstance(self.yes, str) else "yes" if self.yes else "no"
 
 
@@ -70,12 +69,10 @@ class Stage:
         self.subject.instrumentor().instrument(**given)
 
     def uninstrument(self) -> None:
-        """Switch the subject off."""
         self.subject.instrumentor().uninstrument()
 
     # -- the application -------------------------------------------------------------------------------------------
     def producer(self, **conf: Any) -> Any:
-        """Make a producer by the name the package has for it now."""
         return confluent_kafka.Producer(self._conf(conf))
 
     def consumer(self, offset: int = 0, **conf: Any) -> Any:
@@ -93,14 +90,12 @@ class Stage:
         assert producer.flush(_WAIT_S) == 0
 
     def fill(self, *messages: dict[str, Any]) -> None:
-        """Put messages on the topic that no instrumentation sees."""
         producer = untraced(confluent_kafka.Producer)(self._conf({}))
         for message in messages or ({"value": b"an order"},):
             producer.produce(self.topic, **message)
         assert producer.flush(_WAIT_S) == 0
 
     def poll(self, consumer: Any) -> Any:
-        """Return what the next poll that gives something gives."""
         for _ in range(_WAIT_S):
             message = consumer.poll(1)
             if message is not None:
@@ -138,7 +133,6 @@ class Stage:
             consumer.close()
 
     def metrics(self) -> set[str]:
-        """Return the names of every metric that has a value."""
         data = self.reader.get_metrics_data()
         if data is None:
             return set()
@@ -152,7 +146,6 @@ class Stage:
             yield given
 
     def forget(self) -> None:
-        """Let go of what only a garbage collection ends."""
         gc.collect()
 
 
@@ -162,7 +155,6 @@ class _Listening(logging.Handler):
         self._heard = heard
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the sentence."""
         self._heard.append(record.getMessage())
 
 

@@ -32,11 +32,9 @@ class Subject:
 
     @property
     def version(self) -> str:
-        """The version that is installed."""
         return version(self.distribution)
 
     def instrumentor(self) -> Any:
-        """Return the instrumentor; only now is the subject imported."""
         module, _, name = self.home.partition(":")
         return getattr(import_module(module), name)()
 

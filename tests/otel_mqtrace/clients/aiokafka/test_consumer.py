@@ -1,23 +1,29 @@
-"""aiokafka's consumers: a message is in the hands of the task that awaited it."""
+"""A traced aiokafka consumer: what is current when, how processing ends, and what reaches the native records."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import pickle
+from base64 import b64decode
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.model import ContextCode
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor
+from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consumer_of, consuming, get_many, let_others_run, play
-from tests.support.consuming import current_span_id
+from otel_mqtrace.wire.native import decode_body
+from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play, producing
+from tests.support.consuming import current_span_id, let_others_run
 
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
@@ -30,24 +36,19 @@ def _codes(spans):
     return [trace_context_of(span).context_code for span in spans.take_all()]
 
 
-def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spans, fill, kafka, topic):
+async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spans, fill, kafka, topic):
     """``async for``: the span of a message covers the body of the loop, and stop() ends the last one."""
     _fill(fill, topic, 2)
     instrument()
     current = []
-
-    async def story():
-        consumer = await consumer_of(kafka, topic)
-        async for record in consumer:
-            current.append(current_span_id())
-            if record.offset == 1:
-                break
-        spans_of_first = spans.take()
-        await consumer.stop()
-        assert current_span_id() == 0
-        return spans_of_first
-
-    first = play(story)
+    consumer = await consumer_of(kafka, topic)
+    async for record in consumer:
+        current.append(current_span_id())
+        if record.offset == 1:
+            break
+    first = spans.take()
+    await consumer.stop()
+    assert current_span_id() == 0
     second = spans.take()
     assert [first.context.span_id, second.context.span_id] == current
     assert (first.kind, first.name) == (SpanKind.CONSUMER, f"process {topic}")
@@ -57,97 +58,80 @@ def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spa
     assert (record.beans[0].store_host, record.beans[0].body_length) == (kafka.bootstrap_servers, 1)
 
 
-def test_the_senders_trace_and_baggage_are_there(instrument, spans, fill, kafka, topic):
+async def test_the_senders_trace_and_baggage_are_there(instrument, spans, fill, kafka, topic):
     """Parent and link, and what else was propagated."""
     fill(topic, {"value": b"1", "headers": [REMOTE, ("baggage", b"shop=7")]})
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            await consumer.getone()
-            return baggage.get_baggage("shop")
-
-    assert play(story) == "7"
+    async with consuming(kafka, topic) as consumer:
+        await consumer.getone()
+        assert baggage.get_baggage("shop") == "7"
     span = spans.take()
     assert span.parent.span_id == 0xB7AD6B7169203331
     assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
 
 
-def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, spans, fill, kafka, topic):
+async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, spans, fill, kafka, topic):
     """``wait_for`` may fetch in a task of its own, which ends at once: the message is not handled by then."""
     _fill(fill, topic, 2)
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
-            await let_others_run()
-            spans.assert_empty()
-            await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
-            assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
-        assert current_span_id() == 0
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
+        await let_others_run()
+        spans.assert_empty()
+        await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
+        assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
+    assert current_span_id() == 0
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
 
 
-def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument, spans, fill, kafka, topic):
+async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 3)
     instrument()
     seen = {}
+    async with consuming(kafka, topic) as consumer:
+        first_has_one, second_is_done = asyncio.Event(), asyncio.Event()
 
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            first_has_one, second_is_done = asyncio.Event(), asyncio.Event()
+        async def slow():
+            seen["slow"] = await consumer.getone(), current_span_id()
+            first_has_one.set()
+            await second_is_done.wait()
+            assert current_span_id() == seen["slow"][1]
 
-            async def slow():
-                seen["slow"] = await consumer.getone(), current_span_id()
-                first_has_one.set()
-                await second_is_done.wait()
-                assert current_span_id() == seen["slow"][1]
+        async def quick():
+            await first_has_one.wait()
+            for _ in range(2):
+                seen["quick"] = await consumer.getone(), current_span_id()
+            second_is_done.set()
 
-            async def quick():
-                await first_has_one.wait()
-                for _ in range(2):
-                    seen["quick"] = await consumer.getone(), current_span_id()
-                second_is_done.set()
-
-            await asyncio.gather(slow(), quick())
-
-    play(story)
+        await asyncio.gather(slow(), quick())
     ended = [trace_context_of(span).beans[0].msg_id for span in spans.take_all()]
     assert ended == ["ID1", "ID2", "ID0"]
     assert seen["slow"][1] != seen["quick"][1]
 
 
 @pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
-def test_a_task_that_ends_says_how_its_message_went(instrument, spans, fill, kafka, topic, ending, error):
+async def test_a_task_that_ends_says_how_its_message_went(instrument, spans, fill, kafka, topic, ending, error):
     _fill(fill, topic, 1)
     instrument()
+    async with consuming(kafka, topic) as consumer:
 
-    async def story():
-        async with consuming(kafka, topic) as consumer:
+        async def worker():
+            await consumer.getone()
+            if ending == "raise":
+                raise KeyError("mine")
+            if ending == "cancel":
+                asyncio.current_task().cancel()
+                await let_others_run()
+            return "handled"
 
-            async def worker():
-                await consumer.getone()
-                if ending == "raise":
-                    raise KeyError("mine")
-                if ending == "cancel":
-                    asyncio.current_task().cancel()
-                    await let_others_run()
-                return "handled"
-
-            (ended,) = await asyncio.gather(asyncio.create_task(worker()), return_exceptions=True)
-            span = spans.take()
-            return ended, span
-
-    ended, span = play(story)
+        (ended,) = await asyncio.gather(asyncio.create_task(worker()), return_exceptions=True)
+        span = spans.take()
     assert span.attributes.get("error.type") == error
     assert trace_context_of(span).context_code is (ContextCode.EXCEPTION if error else ContextCode.SUCCESS)
     assert ended == "handled" or isinstance(ended, (KeyError, asyncio.CancelledError))
 
 
-def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, spans, fill, kafka, topic):
+async def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, spans, fill, kafka, topic):
     """``getmany``: counted even when it is one, and the first topic is current. How many come at once is the broker's."""
     other = f"{topic}-b"
     kafka.create_topic(other)
@@ -155,15 +139,11 @@ def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, sp
     fill(other, {"value": b"2", "headers": [REMOTE]})
     instrument()
     answers = []
-
-    async def story():
-        async with consuming(kafka, topic, other) as consumer:
-            while sum(len(offsets) for _, offsets in answers) < 4:
-                handed = await consumer.getmany(timeout_ms=10_000)
-                answers.extend((f"process {at.topic}", {each.offset for each in some}) for at, some in handed.items())
-                assert current_span_id() != 0
-
-    play(story)
+    async with consuming(kafka, topic, other) as consumer:
+        while sum(len(offsets) for _, offsets in answers) < 4:
+            handed = await consumer.getmany(timeout_ms=10_000)
+            answers.extend((f"process {at.topic}", {each.offset for each in some}) for at, some in handed.items())
+            assert current_span_id() != 0
     seen = [
         (
             (span.name, {link.attributes["messaging.kafka.offset"] for link in span.links}),
@@ -175,40 +155,32 @@ def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, sp
     assert [counts for _, counts in seen] == [(len(offsets),) * 2 for _, offsets in answers]
 
 
-def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic):
+async def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic):
     """A ``poll`` span for what returned something, and for what returned nothing by a second option."""
     _fill(fill, topic, 1)
     instrument(receive_spans=True, empty_poll_spans=True)
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            await get_many(consumer, 1)
-            assert await consumer.getmany(timeout_ms=0) == {}
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        await get_many(consumer, 1)
+        assert await consumer.getmany(timeout_ms=0) == {}
     assert sorted(span.name for span in spans.take_all()) == ["poll", f"poll {topic}", f"process {topic}"]
 
 
-def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, topic):
+async def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 1)
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            record = await consumer.getone()
-            automatic = current_span_id()
-            with process(record) as handling:
-                assert current_span_id() == automatic
-                handling.failed()
-            assert current_span_id() == 0
-            return automatic, spans.take()
-
-    automatic, span = play(story)
+    async with consuming(kafka, topic) as consumer:
+        record = await consumer.getone()
+        automatic = current_span_id()
+        with process(record) as handling:
+            assert current_span_id() == automatic
+            handling.failed()
+        assert current_span_id() == 0
+        span = spans.take()
     assert span.context.span_id == automatic
     assert trace_context_of(span).context_code is ContextCode.FAILED
 
 
-def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans, fill, kafka, topic):
+async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 3)
     instrument(process_spans="explicit")
 
@@ -218,38 +190,31 @@ def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans
         assert current_span_id() != 0
         return ContextCode.SUCCESS
 
-    async def story():
-        queue = asyncio.Queue()
+    queue = asyncio.Queue()
 
-        async def work():
-            for _ in range(3):
-                await handle(await queue.get())
+    async def work():
+        for _ in range(3):
+            await handle(await queue.get())
 
-        worker = asyncio.create_task(work())
-        async with consuming(kafka, topic) as consumer:
-            for _ in range(3):
-                queue.put_nowait(await consumer.getone())
-            await worker
-
-    play(story)
+    worker = asyncio.create_task(work())
+    async with consuming(kafka, topic) as consumer:
+        for _ in range(3):
+            queue.put_nowait(await consumer.getone())
+        await worker
     records = [trace_context_of(span) for span in spans.take_all()]
     assert [(record.group_name, record.beans[0].msg_id) for record in records] == [
         ("billing", f"ID{n}") for n in range(3)
     ]
 
 
-def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, kafka, topic):
+async def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 4)
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            for _ in range(2):
-                ((_, records),) = (await get_many(consumer, 2)).items()
-                for record in process.each(records):
-                    assert record.value
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        for _ in range(2):
+            ((_, records),) = (await get_many(consumer, 2)).items()
+            for record in process.each(records):
+                assert record.value
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
 
 
@@ -279,16 +244,12 @@ def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instr
         assert trace_context_of(span).context_code is ContextCode.EXCEPTION
 
 
-def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
+async def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
     fill(topic, {"value": b"12345"}, {"value": None, "key": b"k"})
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic, value_deserializer=lambda _: {"a": "much longer thing"}) as consumer:
-            for _ in range(2):
-                await consumer.getone()
-
-    play(story)
+    async with consuming(kafka, topic, value_deserializer=lambda _: {"a": "much longer thing"}) as consumer:
+        for _ in range(2):
+            await consumer.getone()
     full, tombstone = spans.take_all()
     assert full.attributes["messaging.message.body.size"] == 5
     assert tombstone.attributes["messaging.message.body.size"] == 0
@@ -318,19 +279,55 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
     assert len(registry) == 0
 
 
-def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):
+async def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):
     """After ``break`` the next consumer's message does not become a child of the one before."""
     _fill(fill, topic, 1)
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as one, consuming(kafka, topic, group_id="other") as two:
-            async for _ in one:
-                break
-            await two.getone()
-
-    play(story)
+    async with consuming(kafka, topic) as one, consuming(kafka, topic, group_id="other") as two:
+        async for _ in one:
+            break
+        await two.getone()
     first, second = spans.take_all()
     assert first.parent is None
     assert second.parent is None
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+@pytest.fixture
+def landing(tmp_path):
+    AioKafkaInstrumentor().instrument(
+        tracer_provider=TracerProvider(), exporters=[NativeFileSpanExporter(directory=tmp_path)]
+    )
+    yield tmp_path
+    if AioKafkaInstrumentor().is_instrumented_by_opentelemetry:
+        AioKafkaInstrumentor().uninstrument()
+
+
+async def test_sent_and_handled_messages_decode_as_rocketmqs_records(landing, kafka, topic):
+    async with producing(kafka) as producer:
+        for n in range(3):
+            await producer.send_and_wait(topic, b"x" * n, key=b"k", headers=[("KEYS", b"order-%d" % n)])
+    async with consuming(kafka, topic) as consumer:
+        for _ in range(3):
+            await consumer.getone()
+    AioKafkaInstrumentor().uninstrument()
+    lines = [
+        json.loads(line)
+        for path in sorted(landing.rglob("part-*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    decoded = [decode_body(b64decode(line["body_base64"])) for line in lines]
+    assert [error for each in decoded for error in each.errors] == []
+    records = [record for each in decoded for record in each.contexts]
+    by_type = {kind: [each for each in records if each.trace_type is kind] for kind in TraceType}
+    published, before, after = by_type[TraceType.PUB], by_type[TraceType.SUB_BEFORE], by_type[TraceType.SUB_AFTER]
+    assert [len(several) for several in (published, before, after)] == [3, 3, 3]
+    ids = [record.beans[0].msg_id for record in published]
+    assert [record.beans[0].msg_id for record in before] == ids
+    assert [record.beans[0].msg_id for record in after] == ids
+    assert [record.request_id for record in before] == [record.request_id for record in after]
+    assert {record.group_name for record in published} == {"shop"}
+    assert {record.group_name for record in before} == {"billing"}
+    assert [record.beans[0].keys for record in published] == [f"order-{n}" for n in range(3)]
+    assert [record.beans[0].offset_msg_id for record in published] == [f"{topic}-0@{n}" for n in range(3)]
+    assert {record.beans[0].store_host for record in published} == {kafka.bootstrap_servers}

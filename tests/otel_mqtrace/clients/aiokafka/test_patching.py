@@ -47,76 +47,63 @@ def test_ten_times_on_and_off_leaves_no_trace(instrument):
     assert sources == sources_before
 
 
-def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
+async def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
     """Made before or after, with a ``send`` of their own that calls the client's."""
     instrument()
 
     class LateProducer(EarlyProducer):
         pass
 
-    async def story():
-        for make in (EarlyProducer, LateProducer, aiokafka.AIOKafkaProducer):
-            async with producing(kafka, make=make) as producer:
-                await producer.send_and_wait(topic, b"abc")
-
-    play(story)
+    for make in (EarlyProducer, LateProducer, aiokafka.AIOKafkaProducer):
+        async with producing(kafka, make=make) as producer:
+            await producer.send_and_wait(topic, b"abc")
     assert len(spans.take_all(f"send {topic}")) == 3
 
 
-def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it_are_not(instrument, spans, kafka, topic):
-    async def story():
-        async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
-            await producer.send_and_wait(topic, b"1")
-            instrument()
-            await producer.send_and_wait(topic, b"2")
-            await consumer.getone()
-            AioKafkaInstrumentor().uninstrument()
-            handled = spans.take(f"process {topic}")
-            assert current_span_id() == 0
-            await producer.send_and_wait(topic, b"3")
-            assert [name for name, _ in (await consumer.getone()).headers] == ["traceparent", "UNIQ_KEY"]
-            assert (await consumer.getone()).headers == ()
-        return handled
-
-    handled = play(story)
+async def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it_are_not(
+    instrument, spans, kafka, topic
+):
+    async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
+        await producer.send_and_wait(topic, b"1")
+        instrument()
+        await producer.send_and_wait(topic, b"2")
+        await consumer.getone()
+        AioKafkaInstrumentor().uninstrument()
+        handled = spans.take(f"process {topic}")
+        assert current_span_id() == 0
+        await producer.send_and_wait(topic, b"3")
+        assert [name for name, _ in (await consumer.getone()).headers] == ["traceparent", "UNIQ_KEY"]
+        assert (await consumer.getone()).headers == ()
     sent = spans.take(f"send {topic}")
     assert sent.attributes["messaging.client.id"] == "shop"
     assert trace_context_of(handled).group_name == "billing"
     assert trace_context_of(handled).context_code is ContextCode.RETURNNULL
 
 
-def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
+async def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
     """As aiokafka takes them; the exporter of native records learns the connection."""
     instrument()
     servers = [kafka.bootstrap_servers, "127.0.0.1:1"]
-
-    async def story():
-        producer = AIOKafkaProducer(bootstrap_servers=servers)
-        await producer.start()
-        await producer.send_and_wait(topic, b"1")
-        await producer.stop()
-
-    play(story)
+    producer = AIOKafkaProducer(bootstrap_servers=servers)
+    await producer.start()
+    await producer.send_and_wait(topic, b"1")
+    await producer.stop()
     assert spans.take().attributes["server.port"] == int(kafka.bootstrap_servers.rpartition(":")[2])
     assert application_kafka_config() == {"bootstrap.servers": ",".join(servers)}
 
 
-def test_a_password_is_handed_on_and_never_shown(instrument, spans, caplog):
+async def test_a_password_is_handed_on_and_never_shown(instrument, spans, caplog):
     instrument()
-
-    async def story():
-        producer = AIOKafkaProducer(
-            bootstrap_servers="broker",
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="PLAIN",
-            sasl_plain_username="shop",
-            sasl_plain_password="hunter2",
-        )
-        with pytest.raises(AssertionError):
-            await producer.send("orders")
-        producer._closed = True  # it was never started: nothing to stop, nothing to complain of
-
-    play(story)
+    producer = AIOKafkaProducer(
+        bootstrap_servers="broker",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_plain_username="shop",
+        sasl_plain_password="hunter2",
+    )
+    with pytest.raises(AssertionError):
+        await producer.send("orders")
+    producer._closed = True  # it was never started: nothing to stop, nothing to complain of
     span = spans.take()
     assert (span.attributes["server.address"], span.attributes["server.port"]) == ("broker", 9092)
     assert application_kafka_config()["sasl.password"] == "hunter2"
@@ -145,20 +132,16 @@ def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
     assert __name__ in caplog.text
 
 
-def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, neighbour, spans, kafka, topic):
+async def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, neighbour, spans, kafka, topic):
     """``on_conflict=wrap``: both record, one writes the trace headers, ours the message id."""
     neighbour()
     instrument(on_conflict="wrap")
-
-    async def story():
-        async with producing(kafka) as producer:
-            await (await producer.send(topic, b"1"))
-        consumer = await consumer_of(kafka, topic)
-        record = await consumer.getone()
-        await consumer.stop()
-        return record.headers
-
-    headers = play(story)
+    async with producing(kafka) as producer:
+        await (await producer.send(topic, b"1"))
+    consumer = await consumer_of(kafka, topic)
+    record = await consumer.getone()
+    await consumer.stop()
+    headers = record.headers
     assert [name for name, _ in headers] == ["UNIQ_KEY", "traceparent"]
     assert dict(headers)["traceparent"] == b"theirs"
     AioKafkaInstrumentor().uninstrument()

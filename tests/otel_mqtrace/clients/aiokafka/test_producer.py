@@ -1,4 +1,4 @@
-"""aiokafka's sends: a span from the call until the future that the application holds is done."""
+"""A traced aiokafka producer: sends and batches, their answers, their headers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import os
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
+from aiokafka.producer.message_accumulator import BatchBuilder
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
-from tests.support.asyncio_kafka import consuming, let_others_run, play, producing
+from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
+from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
 
@@ -27,17 +29,13 @@ async def _headers_of_first(kafka, topic):
             return (await consumer.getone()).headers
 
 
-def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
+async def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka) as producer:
-            future = await producer.send(topic, b"abc", key=b"k1")
-            assert type(future) is asyncio.get_running_loop().create_future().__class__
-            spans.assert_empty()
-            return await future
-
-    answer = play(story)
+    async with producing(kafka) as producer:
+        future = await producer.send(topic, b"abc", key=b"k1")
+        assert type(future) is asyncio.get_running_loop().create_future().__class__
+        spans.assert_empty()
+        answer = await future
     span = spans.take(f"send {topic}")
     said = trace_context_of(span).beans[0]
     assert span.kind is SpanKind.PRODUCER
@@ -50,18 +48,14 @@ def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
     assert (span.attributes["server.address"], span.attributes["server.port"]) == (host, int(port))
 
 
-def test_the_message_carries_the_span_and_the_callers_headers_stay_his(instrument, spans, kafka, topic):
+async def test_the_message_carries_the_span_and_the_callers_headers_stay_his(instrument, spans, kafka, topic):
     """One list reused for two messages never grows; each message has exactly one header of each kind."""
     instrument()
     mine = [("TAGS", b"paid"), ("empty", None)]
-
-    async def story():
-        async with producing(kafka) as producer:
-            await producer.send_and_wait(topic, b"1", headers=mine)
-            await producer.send_and_wait(topic, b"2", None, None, None, mine)
-        return [await _headers_of_first(kafka, topic)]
-
-    (headers,) = play(story)
+    async with producing(kafka) as producer:
+        await producer.send_and_wait(topic, b"1", headers=mine)
+        await producer.send_and_wait(topic, b"2", None, None, None, mine)
+    (headers,) = [await _headers_of_first(kafka, topic)]
     first, _second = spans.take_all(f"send {topic}")
     assert mine == [("TAGS", b"paid"), ("empty", None)]
     assert [name for name, _ in headers] == ["TAGS", "empty", "traceparent", "UNIQ_KEY"]
@@ -93,7 +87,7 @@ def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, t
     assert span.attributes["mqtrace.success"] is (alone == "sent")
 
 
-def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic):
+async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic):
     """What the application gave has none; a serialiser runs once for each message, ours never."""
     instrument()
     seen = []
@@ -102,58 +96,43 @@ def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic
         seen.append(value)
         return json.dumps(value).encode()
 
-    async def story():
-        async with producing(kafka, value_serializer=serialise, key_serializer=str.encode) as producer:
-            await asyncio.gather(
-                producer.send_and_wait(topic, {"a": 1}, key="k"), producer.send_and_wait(topic, [1, 2, 3], key="k")
-            )
-
-    play(story)
+    async with producing(kafka, value_serializer=serialise, key_serializer=str.encode) as producer:
+        await asyncio.gather(
+            producer.send_and_wait(topic, {"a": 1}, key="k"), producer.send_and_wait(topic, [1, 2, 3], key="k")
+        )
     assert seen == [{"a": 1}, [1, 2, 3]]
     sizes = sorted(trace_context_of(span).beans[0].body_length for span in spans.take_all())
     assert sizes == [len(json.dumps({"a": 1})), len(json.dumps([1, 2, 3]))]
 
 
-def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topic):
+async def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka) as producer:
-            await producer.send_and_wait(topic, None, b"k", partition=0, timestamp_ms=1_700_000_000_000)
-
-    play(story)
+    async with producing(kafka) as producer:
+        await producer.send_and_wait(topic, None, b"k", partition=0, timestamp_ms=1_700_000_000_000)
     span = spans.take()
     assert span.attributes["messaging.kafka.message.tombstone"] is True
     assert span.attributes["messaging.message.body.size"] == 0
 
 
-def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
+async def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka, max_request_size=100) as producer:
-            with pytest.raises(MessageSizeTooLargeError):
-                await producer.send(topic, b"x" * 200)
-            with pytest.raises(AssertionError, match="key or value"):
-                await producer.send(topic)
-
-    play(story)
+    async with producing(kafka, max_request_size=100) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send(topic, b"x" * 200)
+        with pytest.raises(AssertionError, match="key or value"):
+            await producer.send(topic)
     too_large, nothing = spans.take_all()
     assert too_large.attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
     assert too_large.status.status_code is StatusCode.ERROR
     assert nothing.attributes["error.type"] == "AssertionError"
 
 
-def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
+async def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
     instrument()
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
-
-    async def story():
-        async with producing(kafka) as producer:
-            with pytest.raises(TopicAuthorizationFailedError):
-                await producer.send_and_wait(topic, b"1")
-
-    play(story)
+    async with producing(kafka) as producer:
+        with pytest.raises(TopicAuthorizationFailedError):
+            await producer.send_and_wait(topic, b"1")
     span = spans.take()
     assert span.attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
     assert "messaging.kafka.offset" not in span.attributes
@@ -201,30 +180,22 @@ def test_who_stops_waiting_does_not_stop_the_message(instrument, spans, topic, s
     assert {each.success for each in sent} == {True}
 
 
-def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, kafka, topic):
+async def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, kafka, topic):
     """As the client says: not the future but the call was given up, before the message was in the buffer."""
     instrument()
-
-    async def story():
-        async with producing(kafka) as producer:
-            sending = asyncio.create_task(producer.send("never-created-yet", b"1"))
-            await let_others_run()
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-
-    play(story)
+    async with producing(kafka) as producer:
+        sending = asyncio.create_task(producer.send("never-created-yet", b"1"))
+        await let_others_run()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
     assert spans.take().attributes["error.type"] == "CancelledError"
 
 
-def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
+async def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka, acks=0) as producer:
-            assert await producer.send_and_wait(topic, b"1") is None
-
-    play(story)
+    async with producing(kafka, acks=0) as producer:
+        assert await producer.send_and_wait(topic, b"1") is None
     span = spans.take()
     assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
     assert span.attributes["mqtrace.success"] is True
@@ -262,57 +233,184 @@ def _spans_ended_in_a_child(producer, spans):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_child_ends_no_span_of_its_parents(instrument, spans, kafka, topic):
+async def test_a_child_ends_no_span_of_its_parents(instrument, spans, kafka, topic):
     """A fork inherits what is in flight, and runs the finalisers at its exit; how it went only the parent will know."""
     instrument()
-
-    async def story():
-        async with producing(kafka, linger_ms=1_000) as producer:
-            future = await producer.send(topic, b"1")
-            assert _spans_ended_in_a_child(producer, spans) == 0
-            await future
-
-    play(story)
+    async with producing(kafka, linger_ms=1_000) as producer:
+        future = await producer.send(topic, b"1")
+        assert _spans_ended_in_a_child(producer, spans) == 0
+        await future
     assert spans.take().attributes["mqtrace.success"] is True
 
 
-def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):
+async def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka) as producer:
-            with tracer.start_as_current_span("order"):
-                task = asyncio.create_task(producer.send_and_wait(topic, b"1"))
-            await task
-
-    play(story)
+    async with producing(kafka) as producer:
+        with tracer.start_as_current_span("order"):
+            task = asyncio.create_task(producer.send_and_wait(topic, b"1"))
+        await task
     order = spans.take("order")
     assert spans.take(f"send {topic}").parent.span_id == order.context.span_id
 
 
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
-def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
+async def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
     instrument(**options)
-
-    async def story():
-        async with producing(kafka) as producer:
-            await producer.send_and_wait(topic, b"1")
-        return await _headers_of_first(kafka, topic)
-
-    assert play(story) == ()
+    async with producing(kafka) as producer:
+        await producer.send_and_wait(topic, b"1")
+    assert await _headers_of_first(kafka, topic) == ()
     physical = [span.attributes["messaging.message.id"] for span in spans.take_all()]
     assert physical == ([] if "topic_exclude" in options else [f"{topic}-0@0"])
 
 
-def test_suppressed_instrumentation_is_heeded(instrument, spans, kafka, topic):
+async def test_suppressed_instrumentation_is_heeded(instrument, spans, kafka, topic):
     """A Kafka-based exporter must not trace itself."""
     instrument()
+    async with producing(kafka) as producer:
+        with suppress_instrumentation():
+            await producer.send_and_wait(topic, b"1")
+    assert await _headers_of_first(kafka, topic) == ()
 
-    async def story():
-        async with producing(kafka) as producer:
-            with suppress_instrumentation():
-                await producer.send_and_wait(topic, b"1")
-        return await _headers_of_first(kafka, topic)
 
-    assert play(story) == ()
+def _filled(producer, *messages):
+    batch = producer.create_batch()
+    for message in messages:
+        assert batch.append(timestamp=None, **{"key": None, **message}) is not None
+    return batch
+
+
+async def _read(kafka, topic, count):
+    with suppress_instrumentation():
+        consumer = await consumer_of(kafka, topic)
+        records = [await consumer.getone() for _ in range(count)]
+        await consumer.stop()
+    return [(each.value, [name for name, _ in each.headers]) for each in records]
+
+
+async def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill, kafka, topic):
+    fill(topic, {"value": b"before"})
+    instrument()
+    async with producing(kafka) as producer:
+        batch = _filled(
+            producer,
+            {"value": b"12", "key": b"k"},
+            {"value": b"3456", "headers": [("UNIQ_KEY", b"MINE"), ("KEYS", b"a b"), ("TAGS", b"paid")]},
+            {"value": None, "key": b"gone"},
+        )
+        assert isinstance(batch, BatchBuilder)
+        answer = await (await producer.send_batch(batch, topic, partition=0))
+        assert answer.offset == 1
+    read = await _read(kafka, topic, 4)
+    assert read[1:] == [(b"12", []), (b"3456", ["UNIQ_KEY", "KEYS", "TAGS"]), (None, [])]
+    sent = spans.take_all(f"send {topic}")
+    beans = [trace_context_of(span).beans[0] for span in sent]
+    assert [bean.offset_msg_id for bean in beans] == [f"{topic}-0@{n}" for n in (1, 2, 3)]
+    assert [bean.msg_id for bean in beans] == [f"{topic}-0@1", "MINE", f"{topic}-0@3"]
+    assert [bean.body_length for bean in beans] == [2, 4, 0]
+    assert (beans[1].keys, beans[1].tags) == ("a b", "paid")
+    assert sent[2].attributes["messaging.kafka.message.tombstone"] is True
+    assert {span.kind for span in sent} == {SpanKind.CLIENT}
+
+
+async def test_serialisers_run_once_and_sizes_are_theirs(instrument, spans, kafka, topic):
+    instrument()
+    seen = []
+
+    def serialise(value):
+        seen.append(value)
+        return str(value).encode()
+
+    async with producing(kafka, value_serializer=serialise) as producer:
+        await (await producer.send_batch(_filled(producer, {"value": 12345}), topic, partition=0))
+    assert seen == [12345]
+    assert trace_context_of(spans.take()).beans[0].body_length == 5
+
+
+async def test_a_full_batch_takes_no_more_and_neither_do_we(instrument, spans, kafka, topic):
+    """What ``append`` refused is not sent, so it is not recorded."""
+    instrument()
+    async with producing(kafka, max_batch_size=200) as producer:
+        batch = producer.create_batch()
+        taken = 0
+        while batch.append(timestamp=None, key=None, value=b"x" * 40) is not None:
+            taken += 1
+        await (await producer.send_batch(batch, topic, partition=0))
+        assert taken == len(spans.take_all(f"send {topic}"))
+
+
+async def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instrument, spans, kafka, topic):
+    """A batch that was not closed may be filled up by ``send``: once each, each at its own offset."""
+    instrument()
+    async with producing(kafka, linger_ms=50) as producer:
+        batch = _filled(producer, {"value": b"1"})
+        future = await producer.send_batch(batch, topic, partition=0)
+        await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
+        assert batch.record_count() == 2
+        assert (
+            batch._mqtrace_appended.unsent == []
+        )  # what was sent is not kept for the application that keeps its batches
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
+    assert places == [f"{topic}-0@0", f"{topic}-0@1"]
+
+
+async def test_send_each_gives_every_message_its_headers(instrument, spans, kafka, topic):
+    """The same order, the same values, one future for all of them, as the batch would have had."""
+    instrument(headerless_sends="send_each")
+    async with producing(kafka, value_serializer=lambda value: str(value).encode()) as producer:
+        batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})
+        future = await producer.send_batch(batch, topic, partition=0)
+        assert isinstance(future, asyncio.Future)
+        assert (await future).offset == 0
+        assert batch.append(timestamp=None, key=None, value=3) is None
+    result = await _read(kafka, topic, 2)
+    assert result == [(b"1", ["traceparent", "UNIQ_KEY"]), (b"2", ["a", "traceparent", "UNIQ_KEY"])]
+    assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
+
+
+async def test_send_each_fails_as_the_batch_would_have(instrument, spans, kafka, topic):
+    instrument(headerless_sends="send_each")
+    async with producing(kafka, max_request_size=100, max_batch_size=1000) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send_batch(_filled(producer, {"value": b"x" * 200}), topic, partition=0)
+    assert spans.take().attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
+
+
+@pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
+async def test_a_batch_that_is_left_alone_is_the_clients_own(instrument, spans, kafka, topic, options):
+    instrument(**options)
+    async with producing(kafka) as producer:
+        batch = _filled(producer, {"value": b"1"})
+        assert hasattr(batch, "_mqtrace_appended") is ("headerless_sends" not in options)
+        await (await producer.send_batch(batch, topic, partition=0))
+    assert await _read(kafka, topic, 1) == [(b"1", [])]
+
+
+async def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans, kafka, topic):
+    instrument()
+    async with producing(kafka) as producer:
+        batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
+        with pytest.raises(AssertionError, match="Unrecognized partition"):
+            await producer.send_batch(batch, topic, partition=7)
+        await (await producer.send_batch(batch, topic, partition=0))
+    errors = [span.attributes.get("error.type") for span in spans.take_all()]
+    assert errors == ["AssertionError"] * 2 + [None] * 2
+
+
+async def test_send_each_goes_on_where_it_stopped(instrument, spans, kafka, topic):
+    instrument(headerless_sends="send_each")
+    refused = []
+
+    def serialise(value):
+        if value == "poison" and refused.count(value) < 2:  # the batch's own encoding is the first to ask
+            refused.append(value)
+            if len(refused) == 2:
+                raise ValueError("not now")
+        return value.encode()
+
+    async with producing(kafka, value_serializer=serialise) as producer:
+        batch = _filled(producer, {"value": "first"}, {"value": "poison"})
+        with pytest.raises(ValueError, match="not now"):
+            await producer.send_batch(batch, topic, partition=0)
+        assert (await (await producer.send_batch(batch, topic, partition=0))).offset == 0
+    assert [value for value, _ in await _read(kafka, topic, 2)] == [b"first", b"poison"]
+    assert [span.attributes.get("error.type") for span in spans.take_all()] == ["ValueError", None, None]

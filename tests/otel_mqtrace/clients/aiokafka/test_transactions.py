@@ -41,32 +41,24 @@ def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, ka
     assert {bean.transaction_state for bean in ends} == {state}
 
 
-def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic):
+async def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic):
     instrument()
-
-    async def story():
-        async with producing(kafka, transactional_id=topic) as producer:
-            await producer.begin_transaction()
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"1")
-            await producer.send_batch(batch, topic, partition=0)
-            await producer.commit_transaction()
-
-    play(story)
+    async with producing(kafka, transactional_id=topic) as producer:
+        await producer.begin_transaction()
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"1")
+        await producer.send_batch(batch, topic, partition=0)
+        await producer.commit_transaction()
     (sent,) = spans.take_all(f"send {topic}")
     (end,) = spans.take_all(f"end_transaction {topic}")
     assert trace_context_of(end).beans[0].msg_id == trace_context_of(sent).beans[0].msg_id == f"{topic}-0@0"
 
 
-def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
+async def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
     """``send_offsets_to_transaction``, when settlements are recorded; under the name confluent-kafka's has."""
     instrument(settle_spans=True)
-
-    async def story():
-        async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
-            await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
-
-    play(story)
+    async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
     span = spans.take(f"send_offsets {topic}")
     assert span.attributes["messaging.operation.name"] == "send_offsets"
     assert span.kind is SpanKind.CLIENT
@@ -75,19 +67,15 @@ def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrume
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, given):
+async def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, given):
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument(settle_spans=True)
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            await consumer.getone()
-            if given:
-                await consumer.commit({TopicPartition(topic, 0): (1, "checked")})
-            else:
-                await consumer.commit()
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        await consumer.getone()
+        if given:
+            await consumer.commit({TopicPartition(topic, 0): (1, "checked")})
+        else:
+            await consumer.commit()
     commit, handled = spans.take(f"commit {topic}"), spans.take(f"process {topic}")
     assert commit.attributes["messaging.kafka.offset"] == 1
     assert commit.attributes["messaging.consumer.group.name"] == "billing"
@@ -95,23 +83,21 @@ def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, g
 
 
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
-def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(instrument, spans, fill, kafka, topic, by):
+async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(
+    instrument, spans, fill, kafka, topic, by
+):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
     fill(topic, {"value": b"1", "headers": [_CREATED]}, {"value": b"2"})
     instrument(settle_spans=True)
-
-    async def story():
-        async with consuming(kafka, topic) as consumer, producing(kafka, transactional_id=topic) as producer:
-            await consumer.getone()
-            offsets = {TopicPartition(topic, 0): 1}
-            if by == "transaction":
-                async with producer.transaction():
-                    await producer.send_offsets_to_transaction(offsets, "others")
-                    await producer.send_offsets_to_transaction(offsets, "billing")
-            else:
-                await consumer.commit(*([offsets] if by == "offsets" else []))
-
-    play(story)
+    async with consuming(kafka, topic) as consumer, producing(kafka, transactional_id=topic) as producer:
+        await consumer.getone()
+        offsets = {TopicPartition(topic, 0): 1}
+        if by == "transaction":
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction(offsets, "others")
+                await producer.send_offsets_to_transaction(offsets, "billing")
+        else:
+            await consumer.commit(*([offsets] if by == "offsets" else []))
     name = "send_offsets" if by == "transaction" else "commit"
     settled = spans.take_all(f"{name} {topic}")
     assert [link.context.span_id for link in settled[-1].links] == [0xB7AD6B7169203331]
@@ -119,26 +105,18 @@ def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(instrum
     spans.take(f"process {topic}")
 
 
-def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
+async def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
     instrument(settle_spans=True)
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            with pytest.raises(IllegalStateError):
-                await consumer.commit({TopicPartition("another", 0): 1})
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        with pytest.raises(IllegalStateError):
+            await consumer.commit({TopicPartition("another", 0): 1})
     assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
 
 
-def test_commits_are_not_recorded_unless_asked_for(instrument, spans, fill, kafka, topic):
+async def test_commits_are_not_recorded_unless_asked_for(instrument, spans, fill, kafka, topic):
     fill(topic, {"value": b"1"})
     instrument()
-
-    async def story():
-        async with consuming(kafka, topic) as consumer:
-            await consumer.getone()
-            await consumer.commit()
-
-    play(story)
+    async with consuming(kafka, topic) as consumer:
+        await consumer.getone()
+        await consumer.commit()
     assert spans.take().name == f"process {topic}"

@@ -30,7 +30,6 @@ class _CountingEnds(SpanProcessor):
         self.counted = self.ended
 
     def on_end(self, span):
-        """Count a span that was closed."""
         self.ended[_operation(span)] += 1
 
 
@@ -40,7 +39,6 @@ class _Counting(_CountingEnds):
         self.counted = Counter()
 
     def on_start(self, span, parent_context=None):
-        """Count a span that was opened."""
         self.counted[_operation(span)] += 1
 
 
@@ -121,40 +119,33 @@ class _Witness:
         self.lines.flush()
 
     def pytest_collection_modifyitems(self, items):
-        """Leave out what an earlier process of this run has done."""
         items[:] = [item for item in items if item.nodeid not in self.done]
 
     def pytest_collection_finish(self):
-        """Late: every test module has its names by now."""
         if self.moment == "late":
             _switch(self.subject, self.provider)
         self.write(switched=True)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem):
-        """Let no test end the session."""
         pyfuncitem.obj = _contained(pyfuncitem.obj)
 
     def pytest_runtest_logstart(self, nodeid):
-        """A test begins."""
         self.worst[nodeid] = ("passed", "")
         self.before = self.spans.counted.total()
         self.write(began=nodeid)
 
     def pytest_runtest_logreport(self, report):
-        """A test is what its worst phase was."""
         if _SEVERITY.index(report.outcome) > _SEVERITY.index(self.worst[report.nodeid][0]):
             crash = getattr(report.longrepr, "reprcrash", None)
             reason = str(crash.message if crash else report.longrepr).strip().partition("\n")[0][:200]
             self.worst[report.nodeid] = (report.outcome, reason)
 
     def pytest_runtest_logfinish(self, nodeid):
-        """A test has ended."""
         outcome, reason = self.worst.pop(nodeid)
         self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.spans.counted.total() - self.before)
 
     def pytest_collectreport(self, report):
-        """A file that cannot be imported has no tests; that must be seen."""
         if report.failed:
             self.write(not_collected=report.nodeid)
 

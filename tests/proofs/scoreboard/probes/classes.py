@@ -31,7 +31,6 @@ class CannedShareConsumer(cimpl.ShareConsumer):
     answers: Release
 
     def poll(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Return the batch, once."""
         return self.answers.batch.pop() if self.answers.batch else Messages([])
 
     def acknowledge(self, *_args: Any, **_kwargs: Any) -> None:

@@ -107,7 +107,6 @@ class _Stuck(SpanExporter):
         self.go, self.busy = threading.Event(), threading.Event()
 
     def export(self, spans: Any) -> SpanExportResult:
-        """Hold on to the batch."""
         self.busy.set()
         self.go.wait(0.7)
         return SpanExportResult.SUCCESS
@@ -152,7 +151,6 @@ class _Pipe(SpanExporter):
         self._target = target
 
     def export(self, spans: Any) -> SpanExportResult:
-        """Write."""
         os.write(self._target, b"." * len(spans))
         return SpanExportResult.SUCCESS
 

@@ -1,9 +1,14 @@
-"""SendHook and ConsumeHook for any other client, and the wall between our mistakes and the application."""
+"""The hooks called by hand, as an adapter of another client calls them, and the outcomes a handler sets."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import subprocess
+import sys
 import threading
+from base64 import b64decode
 from collections import Counter
 from contextvars import copy_context
 
@@ -14,20 +19,27 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook
+import otel_mqtrace
+from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard, transaction
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.outcome import Handling
+from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.propagation import header_text, index_headers, pairs_of, propagator_in_force, replace_headers
 from otel_mqtrace.hooks.scope import BlockScope, PollScope
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing, host_and_port
 from otel_mqtrace.hooks.transaction import TransactionHook
-from otel_mqtrace.model import ContextCode, TransactionState
+from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body
+from tests.support.mailbox import Letter, Mailbox
+from tests.support.opentelemetry_release import needs_sdk
+from tests.support.source_tree import ROOT
 
 
 @pytest.fixture
@@ -287,3 +299,258 @@ def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(t
     reader.start()
     reader.join()
     assert found == [0xB7AD6B7169203331] * 2
+
+
+needs_json_files = needs_sdk(40, "the exporter to JSON files of the example")
+
+EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run the example once; return what it printed, its native records and its spans."""
+    directory = tmp_path_factory.mktemp("own-client")
+    command = [sys.executable, str(EXAMPLE), str(directory)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert said.returncode == 0, said.stderr
+    landed = [
+        json.loads(line)
+        for path in sorted(directory.glob("native/*/part-*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    decoded = [decode_body(b64decode(line["body_base64"])) for line in landed]
+    assert [error for each in decoded for error in each.errors] == []
+    exported = [json.loads(line) for line in (directory / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
+    spans = [
+        {**span, "attributes": {each["key"]: next(iter(each["value"].values())) for each in span.get("attributes", ())}}
+        for line in exported
+        for resource in line["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+    return said.stdout, [record for each in decoded for record in each.contexts], spans
+
+
+def _of(records, kind):
+    return [record for record in records if record.trace_type is kind]
+
+
+@needs_json_files
+def test_the_application_did_its_work(run):
+    printed = run[0]
+    assert printed.count("billed: ") == 5
+    assert "billed: order 3, attempt 2" in printed
+    assert "refused: 5 jobs are waiting" in printed
+
+
+@needs_json_files
+def test_both_formats_tell_of_the_same_messages(run):
+    _, records, spans = run
+    sends = {span["attributes"]["messaging.message.id"]: span for span in spans if span["name"] == "send orders"}
+    published = _of(records, TraceType.PUB)
+    assert {record.beans[0].msg_id: record.success for record in published} == {
+        msg_id: span["attributes"]["mqtrace.success"] for msg_id, span in sends.items()
+    }
+    assert [record.success for record in published] == [True] * 5 + [False]
+    handled = sorted(
+        (span["attributes"]["messaging.message.id"], span["attributes"]["mqtrace.context_code"])
+        for span in spans
+        if span["name"] == "process orders"
+    )
+    after = [(record.beans[0].msg_id, record.context_code.name) for record in _of(records, TraceType.SUB_AFTER)]
+    assert sorted(after) == handled
+    assert [code for _, code in after].count(ContextCode.EXCEPTION.name) == 1
+    assert len(after) == 6
+
+
+@needs_json_files
+def test_a_second_attempt_is_counted_as_a_retry(run):
+    _, records, _ = run
+    tried = [record.beans[0] for record in _of(records, TraceType.SUB_BEFORE)]
+    assert sorted(bean.retry_times for bean in tried) == [0, 0, 0, 0, 0, 1]
+    (again,) = [bean for bean in tried if bean.retry_times == 1]
+    assert again.keys == "order-3"
+
+
+@needs_json_files
+def test_the_handlers_own_spans_are_inside_and_the_sender_is_linked(run):
+    _, _, spans = run
+    by_id = {span["spanId"]: span for span in spans}
+    charges = [span for span in spans if span["name"] == "charge"]
+    assert {by_id[span["parentSpanId"]]["name"] for span in charges} == {"process orders"}
+    for processed in (span for span in spans if span["name"] == "process orders"):
+        (link,) = processed["links"]
+        assert by_id[link["spanId"]]["name"] == "send orders"
+
+
+def test_the_adapter_needs_nothing_but_public_names():
+    """What the example imports of ours is exported by the package; so is what an adapter may need besides."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert "from otel_mqtrace." not in text.replace("from otel_mqtrace.exporters.native_file", "")
+    needed = {"ConsumeHook", "ContextCode", "IncomingMessage", "MessageType", "SendHook", "SettleHook", "SettledOffset"}
+    assert needed | {"UNKNOWN_BODY", "process"} <= set(otel_mqtrace.__all__)
+
+
+@pytest.fixture
+def mailbox(tracing_with):
+    box = Mailbox.of(tracing_with())
+    sources.append(box)
+    yield box
+    sources.remove(box)
+
+
+def _taken(exporter):
+    span = exporter.take("process letters")
+    record = trace_context_of(span)
+    assert record.success is (record.context_code in {ContextCode.SUCCESS, ContextCode.TIME_OUT})
+    assert (span.status.status_code is StatusCode.ERROR) is not record.success
+    return span, record.context_code
+
+
+def _handle(mailbox, *, automatic):
+    """Return a block in which a letter is being handled, one way or the other."""
+    if not automatic:
+        return process(Letter(1))
+    mailbox.take(Letter(1))
+
+    class UntilNext:
+        def __enter__(self):
+            return process.current()
+
+        def __exit__(self, *_):
+            mailbox.done()
+
+    return UntilNext()
+
+
+both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "automatic"])
+
+
+@both_ways
+def test_silence_is_success(mailbox, exporter, automatic):
+    with _handle(mailbox, automatic=automatic):
+        pass
+    span, code = _taken(exporter)
+    assert code is ContextCode.SUCCESS
+    assert "error.type" not in span.attributes
+
+
+@pytest.mark.parametrize(("ms", "code"), [(999, ContextCode.SUCCESS), (1_000, ContextCode.TIME_OUT)])
+@both_ways
+def test_a_success_slower_than_the_limit_is_a_time_out(tracing_with, exporter, clock, automatic, ms, code):
+    """process_timeout_ms; a time-out is no failure, as RocketMQ has it."""
+    mailbox = Mailbox.of(tracing_with(process_timeout_ms=1_000))
+    sources.append(mailbox)
+    try:
+        with _handle(mailbox, automatic=automatic):
+            clock.advance(ms=ms)
+    finally:
+        sources.remove(mailbox)
+    assert _taken(exporter)[1] is code
+
+
+def test_a_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter, clock):
+    """The limit is asked of successes only."""
+    mailbox = Mailbox.of(tracing_with(process_timeout_ms=1))
+    mailbox.take(Letter(1))
+    process.failed()
+    clock.advance(ms=50)
+    mailbox.done()
+    assert _taken(exporter)[1] is ContextCode.FAILED
+
+
+def test_an_exception_out_of_a_block_is_exception(mailbox, exporter):
+    with pytest.raises(LookupError), process(Letter(1)):
+        raise LookupError("no such account")
+    span, code = _taken(exporter)
+    assert code is ContextCode.EXCEPTION
+    assert span.attributes["error.type"] == "LookupError"
+    assert span.status.description == "no such account"
+    assert [event.name for event in span.events] == ["exception"]
+
+
+@pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
+@both_ways
+def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, code):
+    def deep():
+        with trace.NoOpTracer().start_as_current_span("inner"):
+            process.outcome(code.name)
+
+    with _handle(mailbox, automatic=automatic):
+        deep()
+    span, said = _taken(exporter)
+    assert said is code
+    assert span.attributes["error.type"] == code.name
+
+
+def test_a_task_of_the_handler_says_it(mailbox, exporter):
+    async def part():
+        process.failed()
+
+    async def handle():
+        async with process(Letter(1)):
+            await asyncio.create_task(part())
+
+    asyncio.run(handle())
+    assert _taken(exporter)[1] is ContextCode.FAILED
+
+
+def test_what_was_said_last_counts(mailbox, exporter):
+    mailbox.take(Letter(1))
+    process.failed()
+    process.outcome(ContextCode.SUCCESS)
+    mailbox.done()
+    assert _taken(exporter)[1] is ContextCode.SUCCESS
+
+
+def test_a_message_says_nothing_of_the_next(mailbox, exporter):
+    mailbox.take(Letter(1))
+    process.failed()
+    mailbox.take(Letter(2))
+    mailbox.done()
+    assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.FAILED, ContextCode.SUCCESS]
+
+
+def test_outside_of_any_handler_nobody_takes_notice(mailbox, exporter):
+    process.failed()
+    process.outcome("RETURNNULL")
+    assert not process.current().span.is_recording()
+    with process(Letter(1)):
+        pass
+    assert _taken(exporter)[1] is ContextCode.SUCCESS
+
+
+@both_ways
+def test_a_span_the_application_set_to_error_has_failed(mailbox, exporter, automatic):
+    with _handle(mailbox, automatic=automatic):
+        trace.get_current_span().set_status(Status(StatusCode.ERROR, "card refused"))
+        trace.get_current_span().set_attribute("error.type", "CardRefused")
+    span, code = _taken(exporter)
+    assert code is ContextCode.FAILED
+    assert span.status.description == "card refused"
+    assert span.attributes["error.type"] == "CardRefused"
+
+
+@both_ways
+def test_a_span_the_application_set_to_ok_has_not(mailbox, exporter, automatic):
+    with _handle(mailbox, automatic=automatic):
+        trace.get_current_span().set_status(Status(StatusCode.OK))
+    assert _taken(exporter)[1] is ContextCode.SUCCESS
+
+
+def test_the_handle_of_a_block_is_what_current_returns(mailbox, exporter):
+    with process(Letter(1)) as outer:
+        with process(Letter(2)) as inner:
+            assert process.current() is inner
+        assert process.current() is outer
+        process.failed()
+    assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.SUCCESS, ContextCode.FAILED]
+
+
+def test_one_failure_names_a_bundle_whoever_says_it(mailbox, exporter):
+    for letter in process.each(mailbox.bundle(Letter(1), Letter(2), Letter(3))):
+        if letter.number == 2:
+            process.failed()
+    span, code = _taken(exporter)
+    assert code is ContextCode.FAILED
+    assert span.attributes["messaging.batch.message_count"] == 3

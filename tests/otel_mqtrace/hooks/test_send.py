@@ -1,12 +1,16 @@
-"""What a send writes into a message and on its span, whatever the settings say about propagation."""
+"""The send span, its headers, odd messages, and the application's produce hook."""
 
 from __future__ import annotations
+
+import logging
+from dataclasses import replace
 
 import pytest
 from opentelemetry import context, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import ConsumeHook, SendHook
@@ -14,7 +18,8 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.model import MessageType
+from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body, encode_context
@@ -300,3 +305,153 @@ def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, ex
 
 
 # -- switched off, for a while or for a topic ----------------------------------------------------------------------
+
+
+def test_a_suppressed_send_is_not_touched(sender, exporter):
+    """A Kafka-based exporter would trace itself for ever."""
+    with suppress_instrumentation():
+        assert sender().before("orders") is None
+
+
+def test_only_included_topics_are_traced(sender, exporter):
+    hook = sender(topic_include=("orders*", "audit"), topic_exclude=("*.dlq",))
+    assert [topic for topic in ("orders", "orders.dlq", "audit", "other") if hook.before(topic)] == ["orders", "audit"]
+
+
+# -- transactions --------------------------------------------------------------------------------------------------
+def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_with, exporter):
+    tracing = tracing_with(propagation=False)
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
+    transaction.begin()
+    call = hook.before("orders", transaction_id=transaction.transaction_id)
+    transaction.joined(call)
+    hook.after(call, partition=0, offset=5)
+    transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=transaction.now_ns())
+    beans = [trace_context_of(exporter.take()).beans[0] for _ in range(2)]
+    assert [bean.msg_id for bean in beans] == ["orders-0@5", "orders-0@5"]
+
+
+def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
+    tracing = tracing_with(propagation=False)
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
+    transaction.begin()
+    call = hook.before("orders", transaction_id=transaction.transaction_id)
+    transaction.joined(call)
+    transaction.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=transaction.now_ns())
+    hook.after(call, error="_PURGE_QUEUE", partition=0, offset=5)
+    end, send = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
+    assert end.msg_id == send.msg_id
+    assert len(send.msg_id) == 32
+    assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
+
+
+@pytest.mark.parametrize("shape", [list, dict])
+def test_names_that_are_no_text_cost_neither_span_nor_trace_headers(sender, exporter, shape):
+    """They reach the broker as ``b'TAGS'`` and ``7``: no name of ours, so nothing is read from them or replaced."""
+    hook = sender()
+    own = [(b"TAGS", b"paid"), (b"traceparent", EARLIER.encode()), (7, b"x"), ("KEYS", b"k")]
+    call = hook.before("orders", headers=shape(own))
+    hook.after(call, partition=0, offset=1)
+
+    span = exporter.take("send orders")
+    assert span.attributes["mqtrace.keys"] == ("k",)
+    assert "mqtrace.tags" not in span.attributes
+    assert (call.headers[:4], span.links) == (own, ())
+    (trace_header, unique), names = call.headers[4:], [name for name, _ in call.headers[4:]]
+    assert names == ["traceparent", "UNIQ_KEY"]
+    assert f"{span.context.span_id:016x}" in trace_header[1].decode()
+    assert unique[1].decode() == span.attributes["messaging.message.id"]
+
+
+def test_a_name_that_cannot_be_printed_is_the_clients_to_refuse(sender, exporter):
+    class Unspeakable:
+        def __str__(self):
+            raise ZeroDivisionError
+
+    name = Unspeakable()
+    hook = sender()
+    call = hook.before("orders", headers=[(name, b"x")])
+    hook.after(call, exception=ZeroDivisionError())
+    assert call.headers[0] == (name, b"x")
+    assert exporter.take("send orders").attributes["error.type"] == "ZeroDivisionError"
+
+
+def test_an_empty_id_is_none(sender, exporter):
+    hook = sender()
+    call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
+    hook.after(call, partition=0, offset=1)
+    receiver = ConsumeHook(tracing=hook._tracing)
+    for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
+        receiver.after(received)
+    sent = exporter.take("send orders").attributes["messaging.message.id"]
+    assert sent
+    assert exporter.take("process orders").attributes["messaging.message.id"] == sent
+
+
+def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch):
+    """What fails after it was opened must not leave it open for ever."""
+    monkeypatch.setattr(guard, "_failures", {})
+
+    class Broken:
+        asked = 0
+
+        @property
+        def collected(self):
+            self.asked += 1
+            if self.asked > 1:  # once the span is open
+                raise ZeroDivisionError
+            return False
+
+    tracing = replace(sender()._tracing, metrics=Broken())
+    unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
+    ended = []
+    monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
+    assert SendHook(tracing=replace(tracing, tracer=unsampled)).before("orders") is None
+    assert len(ended) == 1
+    assert guard.failures() == {"SendHook.before": 1}
+
+
+def _send(tracing):
+    hook = SendHook(tracing=tracing)
+    call = hook.before("orders", headers={"tenant": b"eu"})
+    hook.after(call, partition=0, offset=1)
+    return call
+
+
+def test_a_produce_hook_may_say_more_and_rename(tracing_with, exporter):
+    """It sees the message as it will be sent; the native record does not mind what the span is called."""
+
+    def name_it(span, call):
+        span.update_name(f"publish {call.topic}")
+        span.set_attribute("tenant", dict(call.headers)["tenant"].decode())
+
+    call = _send(tracing_with({"produce_hook": name_it}))
+    span = exporter.take("publish orders")
+    assert span.attributes["tenant"] == "eu"
+    assert trace_context_of(span).beans[0].msg_id == call.attributes["messaging.message.id"]
+
+
+def test_a_produce_hook_is_not_called_for_a_span_that_records_nothing(tracing_with):
+    calls = []
+    collaborators = {"produce_hook": lambda *given: calls.append(given)}
+    _send(tracing_with({**collaborators, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}))
+    assert calls == []
+
+
+@pytest.fixture
+def no_failures_yet(monkeypatch):
+    monkeypatch.setattr(guard, "_failures", {})
+
+
+def test_what_a_produce_hook_raises_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
+    def fail(_span, _call):
+        raise ZeroDivisionError
+
+    kept = RecordingExporter()
+    tracing = tracing_with({"produce_hook": fail, "tracer_provider": recording_provider(kept)})
+    with caplog.at_level(logging.WARNING):
+        calls = [_send(tracing) for _ in range(3)]
+    assert all("traceparent" in dict(call.headers) for call in calls)
+    assert len(kept.take_all("send orders")) == 3
+    assert guard.failures() == {"produce_hook": 3}
+    assert ["produce_hook" in record.getMessage() for record in caplog.records] == [True]

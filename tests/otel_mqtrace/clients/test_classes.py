@@ -1,0 +1,367 @@
+"""Which classes are traced: subclasses, names taken early, and the classes of other instrumentations."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+import functools
+import gc
+import json
+import logging
+import sys
+from types import ModuleType
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, TopicPartition, cimpl
+from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS, identify_class
+from otel_mqtrace.clients.confluent_kafka.patching import find_foreign_class
+from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from tests.support.opentelemetry_release import needs_sdk
+
+
+class ByName(cimpl.Producer):
+    """Everything but the topic by name only."""
+
+    def produce(self, topic, *, value=None, headers=None, on_delivery=None):
+        super().produce(topic, value, headers=headers, on_delivery=on_delivery)
+
+
+class ByPosition(cimpl.Producer):
+    """Names nothing."""
+
+    def produce(self, topic, value, /):
+        super().produce(topic, value)
+
+
+class AnyName(cimpl.Producer):
+    """Takes names only, its own among them, as AvroProducer does."""
+
+    def produce(self, **kwargs):
+        kwargs.pop("schema", None)
+        super().produce(kwargs.pop("topic"), kwargs.pop("value"), **kwargs)
+
+
+class AsFields(cimpl.Producer):
+    """What it takes by name is the message: anything of ours among it would be sent."""
+
+    def produce(self, topic, **fields):
+        super().produce(topic, json.dumps(fields))
+
+
+class ThroughTheName(cimpl.Producer):
+    """Calls the client's class by the name of a module, which is ours while tracing."""
+
+    def produce(self, topic, value=None, headers=None, callback=None):
+        told = None if callback is None else lambda *report: callback(*report) or report
+        confluent_kafka.Producer.produce(self, topic, value, headers=headers, callback=told)
+
+
+class WithACopy(ThroughTheName):
+    """Sends a copy to another topic first."""
+
+    def produce(self, topic, value=None, headers=None, callback=None):
+        confluent_kafka.Producer.produce(self, f"{topic}-copy", value)
+        super().produce(topic, value, headers, callback)
+
+
+class InBatches(cimpl.Producer):
+    """A produce_batch of its own, with an argument of its own."""
+
+    def produce_batch(self, topic, messages, tenant=None):
+        return super().produce_batch(topic, [{"value": each, "key": tenant} for each in messages])
+
+
+class Raising(cimpl.Producer):
+    """Raises a KafkaError as the C code can: it is no exception class."""
+
+    def produce(self, topic, value=None, headers=None, callback=None):
+        raise_ = ctypes.pythonapi.PyErr_SetObject
+        raise_.argtypes, raise_.restype = (ctypes.py_object, ctypes.py_object), None
+        raise_(KafkaError, KafkaError(KafkaError._QUEUE_FULL))
+
+
+@pytest.fixture
+def sent_by(instrument, kafka, topic, spans):
+    """Send with a class while tracing, and return the message as it lies there."""
+
+    def send(make_producer, *args, **kwargs):
+        instrument()
+        producer = make_producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(*args, **kwargs)
+        assert producer.flush(10) == 0
+        with suppress_instrumentation():
+            consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            message = consumer.poll(10)
+            consumer.close()
+        return message
+
+    return send
+
+
+@pytest.mark.parametrize("make_producer", [ByName, AnyName, ThroughTheName])
+def test_one_span_whatever_can_be_named(sent_by, spans, topic, make_producer):
+    message = sent_by(make_producer, topic=topic, value="x")
+    send = spans.take(f"send {topic}")
+    assert message.value() == b"x"
+    assert dict(message.headers())["UNIQ_KEY"].decode() == send.attributes["messaging.message.id"]
+    assert [name for name, _ in message.headers()].count("traceparent") == 1
+    assert send.attributes["messaging.kafka.offset"] == 0
+
+
+@pytest.mark.parametrize(
+    ("make_producer", "args", "fields"), [(ByPosition, [b"x"], {}), (AsFields, [], {"value": "x"})]
+)
+def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
+    sent_by, spans, topic, make_producer, args, fields
+):
+    """Positions only, or names that are the message: nothing of ours is among them."""
+    message = sent_by(make_producer, topic, *args, **fields)
+    assert (message.value(), message.headers()) == (b"x" if args else b'{"value": "x"}', None)
+    spans.assert_empty()
+    assert f"{__name__}.{make_producer.__name__}.produce" in MqTraceInstrumentor().patches.untraceable
+
+
+def test_a_class_made_while_tracing_is_traced_as_well(sent_by, instrument, spans, topic):
+    instrument()
+
+    class Late(confluent_kafka.Producer, abc.ABC):
+        def produce(self, value, /, *, where):
+            super().produce(where, value)
+
+    MqTraceInstrumentor().uninstrument()
+    sent_by(Late, b"x", where=topic)
+    spans.take(f"send {topic}")
+
+
+def test_another_message_sent_on_the_way_has_its_own_span(sent_by, kafka, spans, topic):
+    kafka.create_topic(f"{topic}-copy", 1)
+    sent_by(WithACopy, topic, b"x")
+    spans.take(f"send {topic}-copy")
+    spans.take(f"send {topic}")
+
+
+@pytest.mark.parametrize("policy", ["correlate", "send_each"])
+def test_own_produce_batch_sends_its_own_messages_and_is_reported(instrument, kafka, spans, topic, policy):
+    instrument(headerless_sends=policy)
+    producer = InBatches({"bootstrap.servers": kafka.bootstrap_servers})
+    assert producer.produce_batch(topic, [b"1", b"2"], tenant="t1") == 2
+    assert producer.flush(10) == 0
+    spans.assert_empty()
+    assert f"{__name__}.InBatches.produce_batch" in MqTraceInstrumentor().patches.untraceable
+
+
+def test_an_error_that_is_no_exception_class_ends_the_span(instrument, kafka, spans, topic):
+    """``except BaseException`` would not see it, and the span would never end."""
+    instrument()
+    producer = Raising({"bootstrap.servers": kafka.bootstrap_servers})
+    caught = None
+    try:
+        producer.produce(topic, b"x")
+    except:  # noqa: E722 - nothing else catches it
+        caught = True
+    assert caught
+    assert spans.take(f"send {topic}").attributes["error.type"] == "_QUEUE_FULL"
+
+
+def test_the_classes_are_what_they_were_when_tracing_ends(instrument):
+    classes = [ByName, ByPosition, AnyName, AsFields, ThroughTheName, InBatches]
+    before = [dict(vars(each)) for each in classes]
+    for _ in range(10):
+        instrument()
+        assert dict(vars(ByName)) != before[0]
+        MqTraceInstrumentor().uninstrument()
+    assert [dict(vars(each)) for each in classes] == before
+
+
+APPLICATION = """
+import functools
+from confluent_kafka import Producer
+
+REGISTRY = {"kafka": Producer, "none": None}
+CHOICES = [Producer]
+PAIR = (Producer, "kafka")
+PARTIAL = functools.partial(Producer, {})
+DATA = [Producer, *range(2_000)]
+
+
+def make(conf, factory=Producer, *, fallback=Producer):
+    return factory(conf)
+
+
+def enclosing():
+    kept = Producer
+
+    def made(conf):
+        return kept(conf)
+
+    return made
+
+
+class Settings:
+    factory = Producer
+    registry = {"kafka": Producer}
+
+    def typed(self, producer: Producer) -> Producer:
+        return producer
+
+
+MADE = enclosing()
+"""
+
+
+@pytest.fixture
+def application():
+    module = ModuleType("application")
+    sys.modules["application"] = module
+    exec(compile(APPLICATION, "application.py", "exec", dont_inherit=True), vars(module))
+    yield module
+    del sys.modules["application"]
+    vars(module).clear()
+    gc.collect()  # classes live on until then, for everybody who asks for all there are
+
+
+def _held(module):
+    return module.Producer, module.Settings.factory
+
+
+def test_module_and_class_attribute_are_rebound_and_restored(application, instrument):
+    assert _held(application) == (ours.ORIGINAL_PRODUCER, ours.ORIGINAL_PRODUCER)
+    instrument()
+    assert _held(application) == (confluent_kafka.Producer, confluent_kafka.Producer)
+    assert confluent_kafka.Producer is not ours.ORIGINAL_PRODUCER
+    MqTraceInstrumentor().uninstrument()
+    assert _held(application) == (ours.ORIGINAL_PRODUCER, ours.ORIGINAL_PRODUCER)
+
+
+def test_class_held_in_another_way_is_left_alone_and_reported(application, instrument):
+    instrument()
+    application.late = ours.ORIGINAL_PRODUCER
+    unreached = MqTraceInstrumentor().patches.survey()["unreached"]
+    assert [each for each in unreached if "application" in each] == [
+        "application.CHOICES",
+        "application.PAIR",
+        "application.PARTIAL",
+        "application.REGISTRY",
+        "application.Settings.registry",
+        "application.late",
+        "the closure of application.enclosing.<locals>.made",
+        "the defaults of application.make",
+    ]
+    assert application.PARTIAL.func is ours.ORIGINAL_PRODUCER
+    assert isinstance(application.PARTIAL, functools.partial)
+    assert application.make.__defaults__ == (ours.ORIGINAL_PRODUCER,)
+
+
+def test_annotation_stays_as_it_was_written(application, instrument):
+    instrument()
+    assert application.Settings.typed.__annotations__["producer"] is ours.ORIGINAL_PRODUCER
+    assert issubclass(confluent_kafka.Producer, ours.ORIGINAL_PRODUCER)
+
+
+def test_name_changed_by_the_application_meanwhile_stays_changed(application, instrument):
+    instrument()
+    application.Producer = str
+    MqTraceInstrumentor().uninstrument()
+    assert application.Producer is str
+
+
+SHAPES = {
+    "Datadog's ddtrace": "ddtrace.contrib.internal.kafka.patch",
+    "New Relic's agent": "newrelic.hooks.messagebroker_confluentkafka",
+    "OpenTelemetry's own instrumentation": "opentelemetry.instrumentation.confluent_kafka",
+    "SkyWalking's agent": "skywalking.plugins.sw_confluent_kafka",
+}
+"""Neighbour → the module its classes come from, as seen with ddtrace 4.16, newrelic 14.1 and contrib 0.66b1."""
+
+
+@pytest.fixture
+def stranger():
+    made = []
+
+    def make(module, base=None):
+        made.append(type("Producer", (base or confluent_kafka.Producer,), {"__module__": module}))
+        return made[-1]
+
+    yield make
+    made.clear()
+    gc.collect()
+
+
+@pytest.fixture
+def incumbent():
+    instrumentor = ConfluentKafkaInstrumentor()
+    yield lambda: instrumentor.instrument(tracer_provider=TracerProvider())
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_a_neighbour_is_known_by_its_classes(stranger, name):
+    (known,) = [each for each in INSTRUMENTATIONS["confluent-kafka"] if each.name == name]
+    assert identify_class("confluent-kafka", stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
+
+
+def test_the_clients_own_classes_are_nobodys(stranger):
+    assert identify_class("confluent-kafka", ours.ORIGINAL_PRODUCER) is None
+    assert identify_class("confluent-kafka", stranger("ddtracer.of.our.own")) is None
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_ours_steps_back_for_who_replaced_the_names(stranger, instrument, monkeypatch, caplog, name):
+    """As Datadog, SkyWalking and OpenTelemetry do: one warning, with the name and the fix, and nothing is changed."""
+    theirs = stranger(SHAPES[name])
+    monkeypatch.setattr(confluent_kafka, "Producer", theirs)
+    with caplog.at_level(logging.WARNING):
+        instrument()
+    assert confluent_kafka.Producer is theirs
+    assert MqTraceInstrumentor().patches is None
+    (said,) = [record.getMessage() for record in caplog.records if "already wraps" in record.getMessage()]
+    assert name in said
+    assert "off with" in said
+
+
+def test_who_replaced_the_class_in_the_c_module_is_seen(stranger, monkeypatch):
+    """As New Relic does before the package imports it: what we took for the original is none."""
+    swapped = stranger(SHAPES["New Relic's agent"])
+    monkeypatch.setattr(confluent_kafka, "Producer", swapped)
+    assert "New Relic" in find_foreign_class([(swapped, stranger("cimpl", swapped))])
+
+
+def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, monkeypatch, caplog, kafka):
+    instrument()
+    monkeypatch.setattr(confluent_kafka, "Producer", stranger(SHAPES["Datadog's ddtrace"]))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    assert len([record for record in caplog.records if "Datadog" in record.getMessage()]) == 1
+    assert MqTraceInstrumentor().patches.survey()["wrappers"][0].startswith("Datadog's ddtrace")
+
+
+@needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
+def test_the_incumbent_after_us_is_told_and_no_message_is_traced_twice(
+    instrument, incumbent, kafka, topic, spans, caplog
+):
+    """Its classes were made at its import, of the client's own: it takes over, and that is said."""
+    instrument()
+    incumbent()
+    with caplog.at_level(logging.WARNING):
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+    assert "OpenTelemetry's own instrumentation" in caplog.text
+    spans.assert_empty()
+
+
+def test_without_a_neighbour_nobody_is_named(instrument, kafka, caplog):
+    with caplog.at_level(logging.WARNING):
+        instrument()
+        confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    assert "wraps" not in caplog.text
+    assert MqTraceInstrumentor().patches.survey()["wrappers"] == []
