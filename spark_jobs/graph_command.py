@@ -15,7 +15,7 @@ import typer
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.options import duration_ms, parse_settings, repeat_options
+from spark_jobs.options import directory, duration_ms, parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ _Otlp = Annotated[
         metavar="SRC",
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="Directory for the graph's files.", metavar="DIR")]
+_Out = Annotated[Path, typer.Option(parser=directory("--out"), help="Directory for the graph's files.", metavar="DIR")]
 _Formats = Annotated[
     list[str] | None,
     typer.Option(

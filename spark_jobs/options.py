@@ -46,6 +46,7 @@ __all__ = [
     "Samples",
     "Stream",
     "Strict",
+    "directory",
     "duration_ms",
     "instant_ms",
     "parse_instant_ms",
@@ -139,6 +140,17 @@ def duration_ms(name: str) -> Callable[[str], int]:
     return parse
 
 
+def directory(name: str) -> Callable[[str], Path]:
+    """Return the parser of the option ``name`` that is a directory."""
+
+    def parse(text: str) -> Path:
+        if not text:
+            raise UsageError(f"{name} is empty: name a directory")
+        return Path(text)
+
+    return parse
+
+
 # -- the options -------------------------------------------------------------------------------------------------------
 INPUT, JUDGEMENT, SPARK, OUTPUT = "Input", "Judgement", "Spark", "Output"
 """The panels of ``--help``."""
@@ -165,6 +177,7 @@ Otlp = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
+        parser=directory("--out"),
         show_default="required",
         help="Directory for the verdicts and the reports.",
         metavar="DIR",

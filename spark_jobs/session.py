@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.java import find_java
@@ -66,6 +68,8 @@ _LOCAL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
+_CONNECT_PORT: Final = 15_002
+_CONNECT_S: Final = 5.0
 _HADOOP: Final = "spark.hadoop."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
@@ -178,6 +182,7 @@ def _left_open(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
+    _reach(url)
     try:
         session = _session_class().builder.remote(url).getOrCreate()
     except ImportError as error:
@@ -189,6 +194,16 @@ def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
         session.conf.set(name, value)
     session.addArtifacts(str(_packed()[1]), pyfile=True)
     return session
+
+
+def _reach(url: str) -> None:
+    """Connect to a server once: pyspark's client tries for minutes, deaf to an interrupt."""
+    place = urlsplit(url)
+    try:
+        with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_S):
+            pass
+    except (OSError, ValueError) as error:
+        raise PeerError(f"no Spark Connect server answers at {url}: {error}; check the address") from error
 
 
 @cache

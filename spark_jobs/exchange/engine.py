@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -13,7 +13,10 @@ from spark_jobs.storage import current_settings, use_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["Engine", "leave_pandas_out", "use_system_allocator", "with_stores"]
+__all__ = ["Engine", "leave_pandas_out", "merge_along", "use_system_allocator", "with_stores"]
+
+_HELD: Final = 16
+"""Answers that are merged together."""
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
@@ -39,8 +42,14 @@ class Engine(Protocol):
         """Get ready for a map of so many tasks, whose function is in ``module``, while something else runs."""
         ...
 
-    def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
-        """Return the answer of each task, in order; answers are small."""
+    def map(
+        self,
+        function: Callable[[_Task], _Answer],
+        tasks: Sequence[_Task],
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
+    ) -> list[_Answer]:
+        """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
         ...
 
     def exchange(
@@ -49,6 +58,8 @@ class Engine(Protocol):
         tasks: Sequence[_Task],
         receive: Callable[[int, Sequence[bytes]], _Answer],
         buckets: int,
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any.
 
@@ -57,8 +68,19 @@ class Engine(Protocol):
             tasks: one call of ``pack`` each.
             receive: called once for a bucket that got any blob, with its number and its blobs in no order.
             buckets: how many there are.
+            merge: makes one answer of several, where the answers are wanted as a few for all buckets.
         """
         ...
+
+
+def merge_along(answers: Iterable[_Answer], merge: Callable[[Sequence[_Answer]], _Answer]) -> _Answer:
+    """Return one answer made of all; no more than a few are held at a time."""
+    held: list[_Answer] = []
+    for answer in answers:
+        held.append(answer)
+        if len(held) == _HELD:
+            held[:] = [merge(held)]
+    return held[0] if len(held) == 1 else merge(held)
 
 
 def with_stores(function: Callable[..., _Answer]) -> Callable[..., _Answer]:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
-from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator
+from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +31,8 @@ _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
 _LONG_MAP: Final = 4
 """A map of so many tasks is long; one of spans reads 4 MiB in each."""
+_ANSWERS: Final = 16
+"""So many answers that are merged are held for each process."""
 _WORKER: Final = "from spark_jobs.exchange.local import serve; serve()"
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
@@ -62,8 +64,18 @@ class LocalEngine:
         if tasks >= _LONG_MAP:
             self._start_workers(min(self.parallelism - 1, tasks - 1), module)
 
-    def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
-        """Return the answer of each task, in order."""
+    def map(
+        self,
+        function: Callable[[_Task], _Answer],
+        tasks: Sequence[_Task],
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
+    ) -> list[_Answer]:
+        """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
+        size = len(tasks) // (_ANSWERS * self.parallelism)
+        if merge is not None and size > 1:
+            groups = [tasks[begin : begin + size] for begin in range(0, len(tasks), size)]
+            return self.map(partial(_map_merged, function, merge), groups)
         shared = _Shared(function, tasks)
         started_ns = self._clock.monotonic_ns()
         try:
@@ -86,6 +98,8 @@ class LocalEngine:
         tasks: Sequence[_Task],
         receive: Callable[[int, Sequence[bytes]], _Answer],
         buckets: int,  # noqa: ARG002 - a bucket is a list here: none needs to be made beforehand
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any."""
         with tempfile.TemporaryDirectory(prefix="mqtrace-exchange-") as directory:
@@ -94,7 +108,7 @@ class LocalEngine:
             for blobs in packed:
                 for bucket, blob in blobs:
                     held.setdefault(bucket, []).append(blob)
-            return self.map(partial(_receive, receive), sorted(held.items()))
+            return self.map(partial(_receive, receive), sorted(held.items()), merge=merge)
 
     def _stop_workers(self) -> None:
         for worker in self._workers:
@@ -105,6 +119,10 @@ class LocalEngine:
         while len(self._workers) < count:
             self._workers.append(_Worker(module))
         return self._workers[:count]
+
+
+def _map_merged(function: Callable[[Any], Any], merge: Callable[[Sequence[Any]], Any], tasks: Sequence[Any]) -> Any:
+    return merge_along(map(function, tasks), merge)
 
 
 _Blob = tuple[str, int, int]  # a file, where in it, how many bytes

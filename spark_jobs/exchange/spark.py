@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator, with_stores
+from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator, with_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,16 +38,21 @@ class SparkEngine:
     def prepare(self, module: str, tasks: int) -> None:
         """Do nothing: Spark starts its workers with their first task."""
 
-    def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
-        """Return the answer of each task, in order; answers are small."""
+    def map(
+        self,
+        function: Callable[[_Task], _Answer],
+        tasks: Sequence[_Task],
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
+    ) -> list[_Answer]:
+        """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
         answers = one_each.mapInArrow(
-            partial(_map_tasks, self._prepare, with_stores(function), tasks), "id long, answer binary"
+            partial(_map_tasks, self._prepare, with_stores(function), tasks, merge), "id long, answer binary"
         ).collect()
-        found = {row["id"]: row["answer"] for row in answers}
-        return [pickle.loads(found[number]) for number in range(len(tasks))]  # noqa: S301 - our own tasks' answers
+        return [pickle.loads(row["answer"]) for row in sorted(answers)]  # noqa: S301 - our own tasks' answers
 
     def map_frame(self, function: Callable[[Iterator[pa.RecordBatch]], _Answer], frame: DataFrame) -> list[_Answer]:
         """Return the answer for each partition of a frame, in no order.
@@ -65,6 +70,8 @@ class SparkEngine:
         tasks: Sequence[_Task],
         receive: Callable[[int, Sequence[bytes]], _Answer],
         buckets: int,
+        *,
+        merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
         """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any.
 
@@ -73,6 +80,7 @@ class SparkEngine:
             tasks: one call of ``pack`` each.
             receive: called once for a bucket that got any blob, with its number and its blobs in no order.
             buckets: how many there are.
+            merge: makes one answer of several, where the answers are wanted as a few for all buckets.
         """
         if not tasks:
             return []
@@ -81,8 +89,12 @@ class SparkEngine:
             partial(_pack_tasks, self._prepare, with_stores(pack), tasks), "bucket int, blob binary"
         )
         answers = _by_bucket(blobs, buckets).mapInArrow(
-            partial(_receive_buckets, self._prepare, with_stores(receive)), "answer binary"
+            partial(_receive_buckets, self._prepare, with_stores(receive)), "bucket int, answer binary"
         )
+        if merge is not None and buckets > _TASKS_PER_CORE * self.parallelism:
+            # A collected answer is held three times, by the JVM twice.
+            some = answers.repartition(self.parallelism, "bucket").select("answer")
+            answers = some.mapInArrow(partial(_merge_answers, self._prepare, merge), "answer binary")
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
 
 
@@ -122,15 +134,33 @@ def _map_partition(
 
 
 def _map_tasks(
-    prepare: Callable[[], None], function: Callable[[Any], Any], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None],
+    function: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    merge: Callable[[Sequence[Any]], Any] | None,
+    ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     prepare()
-    for batch in ids:
-        numbers: Any = batch.column("id").to_pylist()
-        for number in numbers:
-            answer = pickle.dumps(function(tasks[number]))
-            columns: list[Any] = [pa.array([number], pa.int64()), pa.array([answer], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, names=["id", "answer"])
+    numbers: list[Any] = [number for batch in ids for number in batch.column("id").to_pylist()]
+    answers: Iterator[Any] = (function(tasks[number]) for number in numbers)
+    if merge is not None and numbers:
+        numbers, answers = numbers[:1], iter([merge_along(answers, merge)])
+    for number, answer in zip(numbers, answers, strict=True):
+        yield _numbered("id", pa.array([number], pa.int64()), answer)
+
+
+def _numbered(name: str, number: Any, answer: Any) -> pa.RecordBatch:
+    columns: list[Any] = [number, pa.array([pickle.dumps(answer)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=[name, "answer"])
+
+
+def _merge_answers(
+    prepare: Callable[[], None], merge: Callable[[Sequence[Any]], Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    prepare()
+    answers = (pickle.loads(answer.as_py()) for batch in batches for answer in batch.column("answer"))  # noqa: S301
+    answer = pickle.dumps(merge_along(answers, merge))
+    yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], schema=_ANSWER)
 
 
 def _receive_buckets(
@@ -143,5 +173,4 @@ def _receive_buckets(
         for bucket, blob in zip(*columns, strict=True):
             held.setdefault(bucket, []).append(blob)
     for bucket in sorted(held):
-        answer = pickle.dumps(receive(bucket, held.pop(bucket)))
-        yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], schema=_ANSWER)
+        yield _numbered("bucket", pa.array([bucket], pa.int32()), receive(bucket, held.pop(bucket)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from heapq import merge
+from dataclasses import replace
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_EVENTS",
-    "SortedEvent",
     "find_malformed",
     "find_messages",
+    "first_malformed",
     "read_malformed",
     "read_samples",
     "read_slowest",
-    "read_timelines",
 ]
 
 MOST_EVENTS: Final = 12
@@ -40,30 +39,32 @@ _CALM: Final = frozenset(
     {Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value, Status.PENDING.value, Reason.BY_DESIGN.value}
 )
 _EVENT_COLUMNS: Final = ("msg_id", "event_ms", "kind", "group", "attempt_id", "retry_times", "status")
+"""The message, and what orders its events."""
 _INTERVAL: Final = ("start_ms", "end_ms", "success")
 
 
 # -- samples ----------------------------------------------------------------------------------------------------------
-def read_samples(rows: Iterable[Mapping[str, Any]], *, at_most: int = TOTAL) -> tuple[Sample, ...]:
+def read_samples(samples: pa.Table, *, at_most: int = TOTAL) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
 
     Args:
-        rows: ``VERDICT`` with ``stratum`` and ``nth``, as ``judging.evidence.merge_samples`` returns them.
+        samples: what ``judging.evidence.merge_samples`` returns.
         at_most: how many.
     """
-    ordered = sorted(map(dict, rows), key=lambda row: (row["stratum"], row["nth"]))
-    chosen = []
-    for stratum, members in groupby(ordered, key=lambda row: row["stratum"]):
+    rows = sorted(samples.drop_columns(["chance", "tie"]).to_pylist(), key=itemgetter("stratum"))
+    chosen: list[tuple[int, dict[str, Any]]] = []
+    for stratum, members in groupby(rows, key=itemgetter("stratum")):
         is_calm = not _CALM.isdisjoint(stratum.split())
         share = at_most // (TOTAL // _PER_CALM_STRATUM) if is_calm else at_most
-        chosen += [row for row in members if row["nth"] <= share]
-    kept = sorted(chosen, key=lambda row: row["nth"])[:at_most]
-    return tuple(_sample(row) for row in sorted(kept, key=lambda row: (row["stratum"], row["nth"])))
+        chosen += enumerate(islice(members, share))
+    kept = sorted(chosen, key=itemgetter(0))[:at_most]
+    return tuple(_sample(row) for _, row in sorted(kept, key=lambda one: (one[1]["stratum"], one[0])))
 
 
 def _sample(row: dict[str, Any]) -> Sample:
-    native, otlp, stratum = row.pop("native"), row.pop("otlp"), row.pop("stratum")
-    del row["nth"]
+    native, otlp, stratum = (row.pop(name) for name in ("native", "otlp", "stratum"))
+    verdicts = row["field_verdicts"]
+    row["field_verdicts"] = None if verdicts is None else dict(verdicts)
     return Sample(stratum=stratum, verdict=row, native=native, otlp=otlp)
 
 
@@ -91,28 +92,29 @@ def _first_known(sample: Sample, field: str) -> int:
 
 
 # -- the message behind a sample --------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class SortedEvent:
-    """One verdict of a message, ordered by what ``order`` holds; nulls come first."""
+def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[MessageEvent, ...]]:
+    """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``.
 
-    order: tuple[tuple[bool, Any], ...]
-    event: MessageEvent
-
-    def __lt__(self, other: SortedEvent) -> bool:
-        return self.order < other.order
-
-
-def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, list[SortedEvent]]:
-    """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``."""
+    Args:
+        paths: the files of a bucket: all verdicts of a message are in them.
+        msg_ids: those that are wanted.
+    """
     wanted = pa.array(msg_ids, pa.string())
-    found: dict[str, list[SortedEvent]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for path in paths:
-        for row in _rows_of(path, wanted):
-            found.setdefault(row["msg_id"], []).append(_message_event(row))
-    return {msg_id: sorted(events)[:MOST_EVENTS] for msg_id, events in found.items()}
+        for rows in _rows_of(path, wanted):
+            for row in rows:
+                found.setdefault(row["msg_id"], []).append(row)
+            found = {msg_id: sorted(some, key=_order)[:MOST_EVENTS] for msg_id, some in found.items()}
+    return {msg_id: tuple(map(_message_event, some)) for msg_id, some in found.items()}
 
 
-def _rows_of(path: str, msg_ids: Any) -> Iterator[dict[str, Any]]:
+def _order(row: Mapping[str, Any]) -> list[Any]:
+    """Order events by time; null comes first."""
+    return [(row[name] is not None, row[name]) for name in _EVENT_COLUMNS[1:]]
+
+
+def _rows_of(path: str, msg_ids: Any) -> Iterator[list[dict[str, Any]]]:
     file: Any = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
         ids = file.read_row_group(group, columns=["msg_id"], use_threads=False)
@@ -120,26 +122,15 @@ def _rows_of(path: str, msg_ids: Any) -> Iterator[dict[str, Any]]:
         if pc.any(is_wanted).as_py():
             sides = [f"{side}.{name}" for side in ("native", "otlp") for name in (*_INTERVAL, "store_host")]
             rows = file.read_row_group(group, columns=[*_EVENT_COLUMNS, *sides], use_threads=False).filter(is_wanted)
-            yield from (row for row in rows.to_pylist() if row["status"] != Status.OUT_OF_SCOPE.value)
+            yield [row for row in rows.to_pylist() if row["status"] != Status.OUT_OF_SCOPE.value]
 
 
-def _message_event(row: dict[str, Any]) -> SortedEvent:
+def _message_event(row: dict[str, Any]) -> MessageEvent:
     sides = [row["native"], row["otlp"]]
     intervals = [side and Interval(*(side[name] for name in _INTERVAL)) for side in sides]
     hosts = [side["store_host"] for side in sides if side and side["store_host"] is not None]
     own = {name: row[name] for name in ("kind", "group", "attempt_id", "retry_times", "status")}
-    event = MessageEvent(**own, store_host=hosts[0] if hosts else None, native=intervals[0], otlp=intervals[1])
-    names = ("event_ms", "kind", "group", "attempt_id", "retry_times", "status")
-    return SortedEvent(tuple((row[name] is not None, row[name]) for name in names), event)
-
-
-def read_timelines(parts: Iterable[Mapping[str, list[SortedEvent]]]) -> dict[str, tuple[MessageEvent, ...]]:
-    """Return ``{message id: its events, earliest first}`` of what several files hold."""
-    by_id: dict[str, list[list[SortedEvent]]] = {}
-    for part in parts:
-        for msg_id, events in part.items():
-            by_id.setdefault(msg_id, []).append(events)
-    return {msg_id: tuple(one.event for one in islice(merge(*by_id[msg_id]), MOST_EVENTS)) for msg_id in sorted(by_id)}
+    return MessageEvent(**own, store_host=hosts[0] if hosts else None, native=intervals[0], otlp=intervals[1])
 
 
 # -- what could not be read -------------------------------------------------------------------------------------------
@@ -154,19 +145,20 @@ def find_malformed(path: str) -> list[dict[str, Any]]:
         rows = file.read_row_group(
             group, columns=["side", "path", "line", "record_index", "bad"], use_threads=False
         ).filter(pc.is_valid(bad))
-        found = _first([*found, *rows.to_pylist()])
+        found = first_malformed([*found, *rows.to_pylist()])
     return found
 
 
-def _first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def first_malformed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first of some malformed rows, in the order of the input."""
     names = ("side", "path", "line", "record_index")
     return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in names])[:_MOST_MALFORMED]
 
 
-def read_malformed(parts: Iterable[Sequence[dict[str, Any]]], policy: Policy) -> tuple[MalformedSample, ...]:
-    """Return the first pieces that could not be read, in the order of the input, masked as the policy says."""
+def read_malformed(rows: Iterable[dict[str, Any]], policy: Policy) -> tuple[MalformedSample, ...]:
+    """Return the pieces that could not be read, given as of :func:`find_malformed`, masked as the policy says."""
     pieces = []
-    for row in _first(row for part in parts for row in part):
+    for row in rows:
         at = {name: row[name] for name in ("side", "path", "line", "record_index")}
         pieces.append(MalformedSample(**at, **{name: row["bad"][name] for name in ("field", "reason", "text")}))
     return tuple(replace(piece, text=policy.hide(piece.text)) for piece in _located(pieces))

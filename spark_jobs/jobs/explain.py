@@ -17,7 +17,7 @@ from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
 from spark_jobs.history.history import write_rows
 from spark_jobs.history.leaving import select_left_open
 from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
-from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted
+from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted, merge_counted
 from spark_jobs.storage import as_path, committed, list_files, open_parquet
 from spark_jobs.taxonomy import Reason
 
@@ -56,9 +56,7 @@ class Explanation:
     budgets: Budgets
 
 
-def explain_residue(
-    engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled
-) -> list[Counted]:
+def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled) -> Counted:
     """Write the residue with its reasons beside the settled verdicts and return what it comes to.
 
     Args:
@@ -75,11 +73,12 @@ def explain_residue(
     files = _residue_files(plan)
     sizes = [open_parquet(file).metadata.num_rows for file in files]
     ends = np.cumsum(sizes).tolist()
+    # Taken, as a slice is pickled with all the memory that it is a part of.
     parts = [
-        (file, reasons.slice(end - size, size).combine_chunks())
-        for file, size, end in zip(files, sizes, ends, strict=True)
+        (file, reasons.take(np.arange(end - size, end))) for file, size, end in zip(files, sizes, ends, strict=True)
     ]
-    return engine.map(partial(_write_reasons, plan), parts)
+    merge = partial(merge_counted, plan.counting)
+    return merge(engine.map(partial(_write_reasons, plan), parts, merge=merge))
 
 
 def _residue_files(plan: BucketPlan) -> list[str]:
@@ -100,7 +99,7 @@ def _find_reasons(engine: Engine, how: Explanation, buckets: Sequence[tuple[str,
         residue,
         policy=how.policy,
         facts=how.facts,
-        collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *how.traffic]),
+        collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *how.traffic], merge=merge_evidence),
         find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets),
     )
 

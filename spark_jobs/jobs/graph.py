@@ -103,10 +103,6 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
     _policy(options)
     reading = _reading(options)
     check_inputs(options.native, options.otlp, reading)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot create --out {options.out}: {error.strerror}; choose another directory") from error
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
     with work_directory(options.out) as made, opened as chosen:
         work = str(made.absolute())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import ChainMap
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,15 +27,22 @@ from spark_jobs.history.leaving import (
 )
 from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.judging.counts import Patterns, count_patterns
+from spark_jobs.judging.counts import Tally, count_verdicts, merge_tallies
 from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure, merge_durations
-from spark_jobs.judging.evidence import count_differing, count_hosts, draw_samples
+from spark_jobs.judging.evidence import (
+    count_differing,
+    count_hosts,
+    draw_samples,
+    merge_differing,
+    merge_hosts,
+    merge_samples,
+)
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
 from spark_jobs.storage import as_path, committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -42,10 +50,20 @@ if TYPE_CHECKING:
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
-    from spark_jobs.judging.kernel import Judged
+    from spark_jobs.judging.kernel import Judged as JudgedSlice
     from spark_jobs.judging.plan import Plan
 
-__all__ = ["CANDIDATES", "BucketPlan", "Counted", "History", "JudgedBucket", "judge_bucket", "pack_events"]
+__all__ = [
+    "CANDIDATES",
+    "BucketPlan",
+    "Counted",
+    "History",
+    "Judged",
+    "judge_bucket",
+    "merge_counted",
+    "merge_judged",
+    "pack_events",
+]
 
 CANDIDATES: Final = "candidates-"
 """What the file of a residue's events is called beside the residue's own."""
@@ -86,7 +104,7 @@ class BucketPlan:
 class Counted:
     """What verdicts with final reasons come to: it adds up over tables. ``closed`` are rows of ``leaving.CLOSED``."""
 
-    patterns: Patterns
+    tally: Tally
     samples: pa.Table
     differing: Differing
     hosts: Hosts
@@ -97,7 +115,7 @@ class Counted:
         """Count ``VERDICT`` rows."""
         columns = flatten_sides(verdicts)
         return cls(
-            count_patterns(columns, how),
+            count_verdicts(columns, how),
             draw_samples(verdicts, columns, how.per_stratum),
             count_differing(columns),
             count_hosts(columns, ATTRIBUTED),
@@ -105,20 +123,41 @@ class Counted:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedBucket:
-    """The answer of a bucket: counts of its settled verdicts, durations of all, what budgets need of the settled.
+def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
+    """Return what the verdicts behind all parts come to."""
+    return Counted(
+        merge_tallies(part.tally for part in parts),
+        merge_samples((part.samples for part in parts), how.per_stratum),
+        merge_differing(part.differing for part in parts),
+        merge_hosts(part.hosts for part in parts),
+        pa.concat_tables([CLOSED.empty_table(), *(part.closed for part in parts)]),
+    )
 
-    ``residue`` are the verdicts without a reason yet as ``explain.residue.RESIDUE``, in the order of their file;
-    ``owners`` tell how consumer groups name their services.
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The answer of some buckets: counts of their settled verdicts, durations of all, what budgets need of the settled.
+
+    ``residue`` has per bucket the verdicts without a reason yet as ``explain.residue.RESIDUE``, in the order of their
+    file; ``owners`` tell how consumer groups name their services.
     """
 
-    bucket: int
-    counted: tuple[Counted, ...]
+    counted: Counted
     durations: Durations
     settled: Settled
-    residue: pa.Table
+    residue: Mapping[int, pa.Table]
     owners: pa.Table
+
+
+def merge_judged(how: CountPlan, parts: Sequence[Judged]) -> Judged:
+    """Return the answer of all buckets behind the parts."""
+    return Judged(
+        merge_counted(how, [part.counted for part in parts]),
+        merge_durations(part.durations for part in parts),
+        merge_settled([part.settled for part in parts]),
+        dict(ChainMap(*(dict(part.residue) for part in parts))),
+        merge_owners(part.owners for part in parts),
+    )
 
 
 def pack_events(buckets: int, again: Sequence[str], pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:
@@ -139,50 +178,31 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
     return pa.concat_tables([fresh, events.filter(is_carried)])
 
 
-def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> JudgedBucket:
+def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> Judged:
     """Judge the events in ``blobs``, write their verdicts and return what they come to."""
     closed = ClosedPositions.read(how.history.closed)
     opened = open_bucket(blobs)
     with _Files(how, bucket) as files:
         # By map() no slice is held while the next one is judged.
         slices = judge_slices(opened.events, how.plan, columns=opened.columns)
-        parts = list(map(partial(_count_slice, how, closed, files), slices))
-    durations = merge_durations(part.durations for part in parts)
-    count_messages(durations, [part.messages for part in parts])
-    return JudgedBucket(
-        bucket,
-        tuple(part.counted for part in parts),
-        durations,
-        merge_settled([part.settled for part in parts]),
-        pa.concat_tables([part.residue for part in parts]),
-        merge_owners(part.owners for part in parts),
-    )
+        parts, messages = zip(*map(partial(_count_slice, how, closed, files), slices), strict=True)
+    judged = merge_judged(how.counting, parts)
+    count_messages(judged.durations, messages)
+    residue = pa.concat_tables(part.residue[0] for part in parts)
+    return replace(judged, residue={bucket: residue} if len(residue) else {})
 
 
-class _Slice(NamedTuple):
-    """What some verdicts of a bucket come to; ``messages`` as of ``find_messages``."""
-
-    counted: Counted
-    durations: Durations
-    messages: pa.Table
-    settled: Settled
-    residue: pa.Table
-    owners: pa.Table
-
-
-def _count_slice(how: BucketPlan, closed: ClosedPositions | None, files: _Files, judged: Judged) -> _Slice:
-    """Write some verdicts and count them."""
-    verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
+def _count_slice(
+    how: BucketPlan, closed: ClosedPositions | None, files: _Files, part: JudgedSlice
+) -> tuple[Judged, pa.Table]:
+    """Write some verdicts of a bucket, called 0 here; return what they come to, and ``find_messages`` of them."""
+    verdicts = assign_lifecycle(part.verdicts, how.runs, closed)
     columns = flatten_sides(verdicts)
-    final = files.write(judged, verdicts)
-    return _Slice(
-        Counted.of(final, how.counting, how.history),
-        measure(columns),
-        find_messages(columns),
-        note_settled(final, how.notes),
-        narrow(verdicts),
-        find_verdict_owners(verdicts),
-    )
+    final = files.write(part, verdicts)
+    counted = Counted.of(final, how.counting, how.history)
+    settled, residue = note_settled(final, how.notes), {0: narrow(verdicts)}
+    judged = Judged(counted, measure(columns), settled, residue, find_verdict_owners(verdicts))
+    return judged, find_messages(columns)
 
 
 _REPEATED: Final = frozenset(
@@ -227,7 +247,7 @@ class _Files:
         for file in (self._settled, self._residue, self._left, self._candidates):
             file.close(*failure)
 
-    def write(self, judged: Judged, verdicts: pa.Table) -> pa.Table:
+    def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:
         """Write the verdicts, and where there is a history their events that may be left open; return the settled."""
         without_reason = is_residue(verdicts)
         settled = verdicts.filter(pa.array(~without_reason))

@@ -98,7 +98,7 @@ class Chosen:
 
 
 def check_options(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
-    """Check the options and sources before Spark starts, choose the writers, and create ``out``.
+    """Check the options and sources before Spark starts, and choose the writers.
 
     Args:
         options: what to reconcile, and how.
@@ -107,9 +107,7 @@ def check_options(options: ReconcileOptions, known: Mapping[str, tuple[str, str]
     _policy(options)
     if options.engine != "local":
         check_start(master=options.master, driver_memory=options.driver_memory)
-    chosen = choose(options, known)
-    _make(options.out)
-    return chosen
+    return choose(options, known)
 
 
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
@@ -158,10 +156,3 @@ def _policy(options: ReconcileOptions) -> Policy:
         raise UsageError("--begin is later than --end: swap them")
     policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)
     return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
-
-
-def _make(out: AnyPath) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot create --out {out}: {error.strerror}; choose another directory") from error

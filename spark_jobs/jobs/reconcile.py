@@ -5,30 +5,29 @@ Everything is written beside its final place first; an interrupted run leaves th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import ChainMap
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
-from spark_jobs.explain.budgets import Budgets, merge_settled
+from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
-from spark_jobs.explain.residue import RESIDUE
-from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
-from spark_jobs.graph.legs import choose_owners, merge_owners, read_verdict_legs
+from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points
 from spark_jobs.history.leaving import CLOSED, merge_closed
 from spark_jobs.history.lifecycle import Runs
 from spark_jobs.jobs.engines import record_engine
-from spark_jobs.jobs.examples import find_malformed, find_messages, read_samples
+from spark_jobs.jobs.examples import find_malformed, find_messages, first_malformed, read_samples
 from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
-from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_bucket, pack_events
+from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_bucket, merge_counted, merge_judged, pack_events
 from spark_jobs.jobs.naming import with_message_ids
-from spark_jobs.jobs.summarise import JudgedRun, choose_samples, summarise
-from spark_jobs.judging.counts import CountPlan, add_patterns, bucket_width_ms
-from spark_jobs.judging.durations import merge_durations
+from spark_jobs.jobs.summarise import JudgedRun, summarise
+from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
@@ -41,16 +40,13 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.packing import Piece
-    from spark_jobs.graph.edges import GraphPart
     from spark_jobs.history.carried import CarriedOver
-    from spark_jobs.jobs.examples import SortedEvent
-    from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
+    from spark_jobs.jobs.judge_tasks import Counted, Judged
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.jobs.workspace import Workspace
-    from spark_jobs.judging.durations import Durations
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.report.result import Result
+    from spark_jobs.report.result import MessageEvent, Result
     from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = ["VERDICTS", "conclude", "reconcile"]
@@ -60,16 +56,6 @@ VERDICTS: Final = "verdicts"
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
 _JUDGED, _REPLACED = "judged", "replaced"
 """Below the work directory: the verdicts of this run, and those of the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdicts:
-    """The verdicts of a run, and what they come to."""
-
-    buckets: list[tuple[str, ...]]  # files that together hold all verdicts of a message
-    counted: list[Counted]
-    durations: Durations
-    owners: Mapping[tuple[str, str], str]
 
 
 def reconcile(  # noqa: PLR0913 - what the run was asked for
@@ -107,25 +93,22 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     )
     progress("judging every key")
     pieces = _pieces(place, sides, carried, trace_topics)
-    found = _write_verdicts(place, pieces, again=carried.again, plan=plan, how=how)
+    judged = _write_verdicts(place, pieces, again=carried.again, plan=plan, how=how)
     progress("adding up")
-    tally = add_patterns(
-        (one.patterns for one in found.counted),
-        malformed=sum(known.malformed.values()),
-        scopes=known.scopes.values(),
-    )
-    _leave(place, plan.history, found.counted, budgets)
+    counted = judged.counted
+    add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())
+    _leave(place, plan.history, counted, budgets)
+    samples = read_samples(counted.samples, at_most=most_samples)
     run = JudgedRun(
         sides=sides,
         carried=carried,
         known=known,
         policy=policy,
-        counted=found.counted,
-        tally=tally,
-        durations=found.durations,
-        samples=choose_samples(found.counted, plan.counting.per_stratum),
+        counted=counted,
+        durations=judged.durations,
+        samples=samples,
     )
-    result = _look_closer(place, run, found, most_samples)
+    result = _look_closer(place, run, group_by_bucket(list_files(plan.settled)), choose_owners(judged.owners))
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
@@ -192,73 +175,73 @@ def _pieces(
 
 def _write_verdicts(
     place: Workspace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation
-) -> _Verdicts:
+) -> Judged:
     """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
     buckets = count_buckets(pieces, engine.parallelism)
-    answers: list[JudgedBucket] = engine.exchange(
+    merge = partial(merge_judged, plan.counting)
+    answers = engine.exchange(
         partial(pack_events, buckets, again),
         group_pieces(pieces, engine.parallelism),
         partial(judge_bucket, plan),
         buckets,
+        merge=merge,
     )
-    answers.sort(key=lambda answer: answer.bucket)
-    counted = [one for answer in answers for one in answer.counted]
-    residue = pa.concat_tables([RESIDUE.empty_table(), *(answer.residue for answer in answers)])
-    if len(residue):
-        settled = merge_settled([answer.settled for answer in answers])
-        counted += explain_residue(engine, how, plan, residue, settled)
-    return _Verdicts(
-        group_by_bucket(list_files(plan.settled)),
-        counted,
-        merge_durations(answer.durations for answer in answers),
-        choose_owners(merge_owners(answer.owners for answer in answers)),
-    )
+    judged = merge(answers)
+    if not judged.residue:
+        return judged
+    residue = pa.concat_tables(table for _, table in sorted(judged.residue.items()))
+    explained = explain_residue(engine, how, plan, residue, judged.settled)
+    return replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
 
 
-def _leave(place: Workspace, history: History, counted: Sequence[Counted], budgets: Budgets) -> None:
+def _leave(place: Workspace, history: History, counted: Counted, budgets: Budgets) -> None:
     """Write what the next run takes over beside the events, which the tasks have written."""
     if history.events is None:
         return
     earlier = (read_rows(path, CLOSED) for path in history.closed)
-    closed = merge_closed([*(one.closed for one in counted), *earlier], since_ms=history.since_ms)
-    place.past.keep_closed(closed)
+    place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=history.since_ms))
     place.past.keep_used_drops(budgets.used())
 
 
-def _look_closer(place: Workspace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:
+def _look_closer(
+    place: Workspace, run: JudgedRun, buckets: Sequence[tuple[str, ...]], owners: Mapping[tuple[str, str], str]
+) -> Result:
     """Draw the graph, find the messages behind the samples and the first malformed rows, all by one map."""
-    samples = read_samples(run.samples, at_most=most_samples)
-    msg_ids = sorted({sample.verdict["msg_id"] for sample in samples if sample.verdict["msg_id"] is not None})
+    msg_ids = sorted({each.verdict["msg_id"] for each in run.samples if each.verdict["msg_id"] is not None})
     grace_ms, horizon_ms = run.policy.grace_ms, run.known.horizon_ms
     judged = find_judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
-    tasks: list[Any] = [partial(_read_bucket, bucket, msg_ids, found.owners, judged) for bucket in found.buckets]
     files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
-    tasks += [partial(find_malformed, path) for path in files]
-    answers = place.engine.map(_call, tasks)
-    of_buckets = answers[: len(found.buckets)]
-    return summarise(
-        run,
-        most_samples=most_samples,
-        graph=build_graph(
-            merge_parts(part for part, _ in of_buckets),
-            sides=("native", "otlp"),
-            judged=judged,
-            at_most=_MOST_EDGES,
-        ),
-        messages=[messages for _, messages in of_buckets],
-        malformed=answers[len(found.buckets) :],
-    )
+    look = partial(_look_into, msg_ids, owners, judged)
+    seen = _merge_seen(place.engine.map(look, [*buckets, *files], merge=_merge_seen))
+    graph = build_graph(seen.graph, sides=("native", "otlp"), judged=judged, at_most=_MOST_EDGES)
+    return summarise(run, graph=graph, messages=seen.messages, malformed=seen.malformed)
 
 
-def _read_bucket(
-    bucket: tuple[str, ...],
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a closer look finds: a part of the graph, the messages of the samples, the first malformed rows."""
+
+    graph: GraphPart = field(default_factory=GraphPart)
+    messages: Mapping[str, tuple[MessageEvent, ...]] = field(default_factory=dict)
+    malformed: Sequence[dict[str, Any]] = ()
+
+
+def _look_into(
     msg_ids: Sequence[str],
     owners: Mapping[tuple[str, str], str],
     judged: tuple[int | None, int | None],
-) -> tuple[GraphPart, dict[str, list[SortedEvent]]]:
-    return add_up(read_verdict_legs(bucket), owners, judged), find_messages(bucket, msg_ids)
+    task: tuple[str, ...] | str,
+) -> _Seen:
+    """Look into the verdicts of a bucket, or into a file of events."""
+    if isinstance(task, str):
+        return _Seen(malformed=find_malformed(task))
+    return _Seen(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))
 
 
-def _call(task: Callable[[], Any]) -> Any:
-    return task()
+def _merge_seen(parts: Sequence[_Seen]) -> _Seen:
+    return _Seen(
+        merge_parts(part.graph for part in parts),
+        dict(ChainMap(*(dict(part.messages) for part in parts))),
+        first_malformed(row for part in parts for row in part.malformed),
+    )

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.jobs.examples import read_malformed, read_samples, read_slowest, read_timelines
+from spark_jobs.jobs.examples import read_malformed, read_slowest
 from spark_jobs.judging.counts import bucket_width_ms
-from spark_jobs.judging.evidence import merge_samples, rank_differing, rank_hosts
+from spark_jobs.judging.evidence import rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket, Writers
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_jobs.history.carried import CarriedOver
-    from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.counts import Tally
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
-    from spark_jobs.report.result import Finding
+    from spark_jobs.report.result import Finding, MessageEvent, Sample
 
-__all__ = ["JudgedRun", "balance_inputs", "choose_samples", "summarise"]
+__all__ = ["JudgedRun", "balance_inputs", "summarise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,51 +38,41 @@ class JudgedRun:
         carried: what an earlier run left.
         known: the facts of the run.
         policy: what it tolerates.
-        counted: counts of all its verdicts, in parts.
-        tally: the patterns among them, added up.
+        counted: counts of all its verdicts.
         durations: of all its verdicts.
-        samples: rows of ``VERDICT`` with ``stratum`` and ``nth``.
+        samples: those that its report shows.
     """
 
     sides: tuple[EventSide, EventSide]
     carried: CarriedOver
     known: Facts
     policy: Policy
-    counted: Sequence[Counted]
-    tally: Tally
+    counted: Counted
     durations: Durations
-    samples: Sequence[dict[str, Any]]
-
-
-def choose_samples(counted: Sequence[Counted], per_stratum: int) -> list[dict[str, Any]]:
-    """Return the samples of a run as plain rows of ``VERDICT`` with ``stratum`` and ``nth``."""
-    return merge_samples((one.samples for one in counted), per_stratum)
+    samples: Sequence[Sample]
 
 
 def summarise(
     run: JudgedRun,
     *,
-    most_samples: int,
     graph: Graph,
-    messages: Sequence[dict[str, list[SortedEvent]]],
-    malformed: Sequence[list[dict[str, Any]]],
+    messages: Mapping[str, tuple[MessageEvent, ...]],
+    malformed: Sequence[dict[str, Any]],
 ) -> Result:
     """Return the result of a judged run, without its cost.
 
     Args:
         run: what was judged.
-        most_samples: samples in the result, at most.
         graph: of its verdicts.
-        messages: the messages of its samples, as ``examples.find_messages`` found them in each file of verdicts.
-        malformed: the first malformed rows of each file of events (``examples.find_malformed``).
+        messages: the messages of its samples, as ``examples.find_messages`` returns them.
+        malformed: the first malformed rows of its events (``examples.find_malformed``).
     """
-    known, policy, counts = run.known, run.policy, run.tally
+    known, policy, counts = run.known, run.policy, run.counted.tally
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)
     doubt = gates.find_doubt(counts, known, policy)
     verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
-    samples = read_samples(run.samples, at_most=most_samples)
-    instances, left_off = rank_hosts(one.hosts for one in run.counted)
+    instances, left_off = rank_hosts(run.counted.hosts)
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -105,9 +94,9 @@ def summarise(
         groups=run.durations.groups(),
         instances=instances,
         instances_left_off=left_off,
-        samples=samples,
-        slowest=read_slowest(samples),
-        timelines=read_timelines(messages),
+        samples=tuple(run.samples),
+        slowest=read_slowest(run.samples),
+        timelines=dict(sorted(messages.items())),
         timeline=_timeline(counts, known),
         malformed=read_malformed(malformed, policy),
         graph=graph,
@@ -120,9 +109,9 @@ def summarise(
 
 
 def _fields(run: JudgedRun) -> tuple[Field, ...]:
-    found = {name: dict(run.tally.fields[name]) for name in COMPARED_FIELDS}
+    found = {name: dict(run.counted.tally.fields[name]) for name in COMPARED_FIELDS}
     shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
-    differing = rank_differing(one.differing for one in run.counted)
+    differing = rank_differing(run.counted.differing)
     return tuple(
         Field(name=name, verdicts=verdicts, differing_pairs=differing.get(name, ()) if name in shown else ())
         for name, verdicts in found.items()

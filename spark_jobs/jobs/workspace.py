@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._errors import UsageError
 from spark_jobs.history.history import open_history
 from spark_jobs.storage import remove_tree
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Workspace", "open_workspace", "work_directory"]
 
 _WORK: Final = ".work-"
-_LOCK: Final = "lock"
+_MARK: Final = "lock"
+"""A file that only work directories of ours have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,37 +56,41 @@ def open_workspace(
     """Open the resources of a run.
 
     Args:
-        out: an existing directory; the work directory is a hidden one below it.
+        out: a directory, as of :func:`work_directory`.
         history: the directory of the history, or ``None``.
         start: starts the engine.
         clock: measures the run.
 
     Raises:
-        UsageError: another run is using the history.
+        UsageError: another run is using ``out`` or the history, or ``out`` cannot be made.
         PeerError: Spark failed within the block.
     """
     started = clock.monotonic_ns()
-    with open_history(history) as past, work_directory(out) as work, start() as engine:
+    with work_directory(out) as work, open_history(history) as past, start() as engine:
         yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started)
 
 
 @contextmanager
 def work_directory(out: AnyPath) -> Iterator[AnyPath]:
-    """Yield an empty hidden directory below ``out``, removed with the block; remove those of killed runs first."""
+    """Yield an empty hidden directory below ``out``, removed with the block; remove those of killed runs first.
+
+    ``out`` is this run's alone for the block. It is made when absent, and removed again if the block fails and leaves
+    it empty.
+
+    Raises:
+        UsageError: another run is using ``out``, or it cannot be made.
+    """
     if not isinstance(out, Path):
         with _work_in_store(out) as work:
             yield work
         return
-    for left in out.glob(f"{_WORK}*"):
-        if _is_abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
-    # A cancelled job may still write there; that error must not hide the cancellation.
     with (
+        _made(out),
+        _locked(out),
+        # A cancelled job may still write there; that error must not hide the cancellation.
         tempfile.TemporaryDirectory(prefix=_WORK, dir=out, ignore_cleanup_errors=True) as made,
-        (Path(made) / _LOCK).open("wb") as lock,
     ):
-        with suppress(OSError):  # without locks no directory counts as abandoned
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        (Path(made) / _MARK).touch()
         yield Path(made)
 
 
@@ -100,11 +107,39 @@ def _work_in_store(out: StorePath) -> Iterator[StorePath]:
             remove_tree(work)
 
 
-def _is_abandoned(work: Path) -> bool:
-    """Return whether no process holds the lock of a work directory."""
+@contextmanager
+def _made(out: Path) -> Iterator[None]:
+    absent = [path for path in (out, *out.parents) if not path.exists()]
     try:
-        with (work / _LOCK).open("rb") as lock:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or there is none
-        return False
-    return True
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create --out {out}: {error.strerror}; choose another directory") from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            for path in absent:
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Hold ``out`` alone, and remove what killed runs left in it; the lock ends with the process."""
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where nothing can be locked, what others left stays
+            _lock(handle, out)
+            for left in out.glob(f"{_WORK}*"):
+                if (left / _MARK).exists():
+                    shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, out: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"--out {out} is in use by another run: wait for it, or name another") from error

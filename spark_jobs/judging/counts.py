@@ -18,18 +18,19 @@ from spark_jobs.taxonomy import Lifecycle, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_jobs.judging.columns import Column, Ints
+    from spark_jobs.judging.columns import Codes, Column, Ints
 
 __all__ = [
     "CARRIED_ON",
     "OPEN_AGES",
     "CountPlan",
-    "Patterns",
     "Tally",
-    "add_patterns",
+    "add_judgement",
+    "add_unjudged",
     "bucket_width_ms",
-    "count_patterns",
+    "count_verdicts",
     "find_last",
+    "merge_tallies",
     "name_age",
     "name_open_age",
 ]
@@ -41,7 +42,6 @@ _WIDE_MS: Final = tuple(minutes * 60_000 for minutes in (10, 20, 30, 60, 120, 18
 _NICE_MS: Final = (1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, _BUCKET_MS)
 _OPEN: Final = (Reason.IN_FLIGHT.value, Reason.ABANDONED.value)
 _WORDS: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle")
-_NO_BUCKET: Final = -1
 
 
 def bucket_width_ms(first_ms: int | None, data_end_ms: int | None) -> int:
@@ -73,55 +73,12 @@ class CountPlan:
     per_stratum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patterns:
-    """Counts of distinct judgements.
-
-    ``rows`` has one dict per judgement, time bucket and age, with its number of keys and sums of the books; ``fields``
-    counts field verdicts of keys in scope.
-    """
-
-    rows: list[dict[str, Any]]
-    fields: Counter[tuple[str, str]]
-
-
-def count_patterns(verdicts: Mapping[str, Column], how: CountPlan) -> Patterns:
-    """Count verdicts, given as the columns of ``flatten_sides``."""
-    size = len(verdicts["status"])
-    if not size:
-        return Patterns([], Counter())
-    words = {name: encode(verdicts[name]) for name in _WORDS}
-    event = NullableInts.of(verdicts["event_ms"]).believable()
-    buckets, bucket_of = np.unique(
-        np.where(event.known, event.values - event.values % how.width_ms, _NO_BUCKET), return_inverse=True
-    )
-    ages, open_ages = _age_bands(verdicts, event, how)
-    sides = [np.asarray(verdicts[f"on_{side}"]).astype(np.int64) for side in ("native", "otlp")]
-    parts = [(one.values, one.room) for one in (*words.values(), ages, open_ages)]
-    examples, like = find_groups(join_codes(*parts, (bucket_of, len(buckets)), *((side, 2) for side in sides)))
-    totals = {"keys": np.bincount(like, minlength=len(examples))}
-    for name in COUNTS:
-        totals[name] = np.bincount(like, weights=np.asarray(verdicts[name]), minlength=len(examples)).astype(np.int64)
-    columns = {
-        **{name: _words_at(one.words, one.values[examples]) for name, one in words.items()},
-        "age": _words_at(ages.words, ages.values[examples]),
-        "open_age": _words_at(open_ages.words, open_ages.values[examples]),
-        "bucket_ms": [None if at == _NO_BUCKET else at for at in buckets[bucket_of[examples]].tolist()],
-        **{
-            f"on_{side}": on[examples].astype(bool).tolist() for side, on in zip(("native", "otlp"), sides, strict=True)
-        },
-        **{name: total.tolist() for name, total in totals.items()},
-    }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return Patterns(rows, _count_fields(verdicts))
-
-
 def _words_at(words: list[Any], codes: Ints) -> list[Any]:
     known = [*words, None]
     return [known[code] for code in codes.tolist()]
 
 
-def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> tuple[Any, Any]:
+def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> tuple[Codes, Codes]:
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
     end = NullableInts.constant(len(status), how.data_end_ms)
@@ -138,7 +95,7 @@ def _is_in(column: Column, words: Iterable[str]) -> Any:
     return np.isin(codes.values, wanted)
 
 
-def _name_each(mask: Any, age: NullableInts, name: Any) -> Any:
+def _name_each(mask: Any, age: NullableInts, name: Any) -> Codes:
     names: list[str | None] = [None] * len(mask)
     for row in np.flatnonzero(mask).tolist():
         names[row] = name(int(age.values[row]) if age.known[row] else None)
@@ -183,21 +140,67 @@ class Tally:
     outside: Counter[str] = field(default_factory=Counter)  # records of keys outside the window, per side
 
 
-def add_patterns(parts: Iterable[Patterns], *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> Tally:
-    """Return the counts of a run.
-
-    Args:
-        parts: what ``count_patterns`` made of each table of verdicts.
-        malformed: pieces of input that could not be read.
-        scopes: per side the records that are no verdict's, by why they are out of scope.
-    """
+def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
+    """Count verdicts, given as the columns of ``flatten_sides``."""
     tally = Tally()
-    every = list(parts)
-    # Sorted, so that names come in one order, however the events lay in buckets.
-    for row in sorted((row for part in every for row in part.rows), key=_in_words):
-        _add(tally, row)
-    for (name, verdict), count in sorted(pair for part in every for pair in part.fields.items()):
+    if not len(verdicts["status"]):
+        return tally
+    words = {name: encode(verdicts[name]) for name in _WORDS}
+    event = NullableInts.of(verdicts["event_ms"]).believable()
+    words["age"], words["open_age"] = _age_bands(verdicts, event, how)
+    sides = {f"on_{side}": np.asarray(verdicts[f"on_{side}"]).astype(np.int64) for side in ("native", "otlp")}
+    parts = [*((one.values, one.room) for one in words.values()), *((side, 2) for side in sides.values())]
+    examples, like = find_groups(join_codes(*parts))
+    totals = {"keys": np.bincount(like, minlength=len(examples))}
+    for name in COUNTS:
+        totals[name] = np.bincount(like, weights=np.asarray(verdicts[name]), minlength=len(examples)).astype(np.int64)
+    columns = {
+        **{name: _words_at(one.words, one.values[examples]) for name, one in words.items()},
+        **{name: on[examples].astype(bool).tolist() for name, on in sides.items()},
+        **{name: total.tolist() for name, total in totals.items()},
+    }
+    for row in zip(*columns.values(), strict=True):
+        add_judgement(tally, dict(zip(columns, row, strict=True)))
+    _count_over_time(tally, event, words["status"], words["reason"], how.width_ms)
+    for (name, verdict), count in _count_fields(verdicts).items():
         tally.fields[name][verdict] += count
+    return tally
+
+
+def _count_over_time(tally: Tally, event: NullableInts, status: Codes, reason: Codes, width_ms: int) -> None:
+    rows = np.flatnonzero(event.known)
+    times, time_of = np.unique(event.values[rows] // width_ms, return_inverse=True)
+    findings = ((one.values[rows], one.room) for one in (status, reason))
+    examples, like = find_groups(join_codes((time_of, len(times)), *findings))
+    names = (_words_at(one.words, one.values[rows[examples]]) for one in (status, reason))
+    counts = np.bincount(like, minlength=len(examples)).tolist()
+    starts = (times[time_of[examples]] * width_ms).tolist()
+    for start_ms, *name, count in zip(starts, *names, counts, strict=True):
+        tally.buckets.setdefault(start_ms, Counter())[tuple(name)] += count
+
+
+def merge_tallies(parts: Iterable[Tally]) -> Tally:
+    """Return the sum of the parts; names come in one order, however the events lay in buckets."""
+    merged = Tally()
+    for part in parts:
+        for name in merged.__slots__:
+            total, more = getattr(merged, name), getattr(part, name)
+            if isinstance(total, Counter):
+                total.update(more)
+            else:
+                for key, counts in more.items():
+                    total.setdefault(key, Counter()).update(counts)
+    return Tally(**{name: _in_order(getattr(merged, name)) for name in merged.__slots__})
+
+
+def _in_order(counts: Any) -> Any:
+    if isinstance(counts, Counter):
+        return Counter(dict(sorted(counts.items(), key=str)))
+    return {key: _in_order(each) for key, each in counts.items()}
+
+
+def add_unjudged(tally: Tally, *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> None:
+    """Add pieces of input that could not be read, and per side the records that are no verdict's, by why."""
     if malformed:
         tally.status[Status.MALFORMED.value] += malformed
     for counts in scopes:
@@ -206,31 +209,25 @@ def add_patterns(parts: Iterable[Patterns], *, malformed: int = 0, scopes: Itera
             tally.reason_detail[scope] += count
             if scope == Reason.TRACE_TRAFFIC.value:
                 tally.reason[scope] += count
-    return tally
 
 
-def _in_words(row: dict[str, Any]) -> list[str]:
-    return [str(row[name]) for name in _WORDS]
-
-
-def _add(tally: Tally, row: dict[str, Any]) -> None:
+def add_judgement(tally: Tally, row: Mapping[str, Any]) -> None:
+    """Add one distinct judgement: its words, its age, its sides, its number of keys and the sums of ``COUNTS``."""
     keys, status = row["keys"], row["status"]
     tally.status[status] += keys
     tally.status_by_kind.setdefault(row["kind"], Counter())[status] += keys
     if row["reason_detail"] and row["reason"] != Reason.HALF_RECORD.value:
         tally.reason_detail[row["reason_detail"]] += keys
-    if row["bucket_ms"] is not None:
-        tally.buckets.setdefault(row["bucket_ms"], Counter())[status, row["reason"]] += keys
     if status == Status.OUT_OF_SCOPE.value:
         for side in ("native", "otlp"):
             tally.outside[side] += row[f"{side}_records"]
         return
-    _add_judgement(tally, row, keys)
+    _add_in_scope(tally, row, keys)
     for name in COUNTS:
         tally.sums[name] += row[name]
 
 
-def _add_judgement(tally: Tally, row: dict[str, Any], keys: int) -> None:
+def _add_in_scope(tally: Tally, row: Mapping[str, Any], keys: int) -> None:
     tally.timing[row["timing"]] += keys
     tally.strata[row["status"], row["reason"], row["kind"]] += keys
     if row["reason"]:

@@ -221,12 +221,16 @@ _DIGITS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Distinct ``values`` in ascending order and how often each was seen; ``least`` and ``most`` are always exact."""
+    """Distinct ``values`` in ascending order and how often each was seen; ``least`` and ``most`` are always exact.
+
+    Values are rounded once there were more than are counted exactly, so that any order of merging gives the same.
+    """
 
     values: Ints
     counts: Ints
     least: int
     most: int
+    is_rounded: bool = False
 
     @classmethod
     def of(cls, values: Ints) -> Histogram:
@@ -247,13 +251,14 @@ class Histogram:
 
     def bounded(self) -> Histogram:
         """Return it with no more values than are counted exactly."""
-        if len(self.values) <= _MOST_VALUES:
+        if len(self.values) <= _MOST_VALUES and not self.is_rounded:
             return self
         size = 10.0 ** np.floor(np.log10(np.maximum(np.abs(self.values.astype(np.float64)), 1)))
         step = np.maximum(size / (_DIGITS / 10), 1).astype(np.int64)
         rounded = self.values // step * step
         distinct, places = np.unique(rounded, return_inverse=True)
-        return Histogram(distinct, np.bincount(places, weights=self.counts).astype(np.int64), self.least, self.most)
+        counts = np.bincount(places, weights=self.counts).astype(np.int64)
+        return Histogram(distinct, counts, self.least, self.most, is_rounded=True)
 
 
 def merge_histograms(parts: Iterable[Histogram]) -> Histogram:
@@ -263,5 +268,5 @@ def merge_histograms(parts: Iterable[Histogram]) -> Histogram:
         return some[0]
     values, places = np.unique(np.concatenate([part.values for part in some]), return_inverse=True)
     counts = np.bincount(places, weights=np.concatenate([part.counts for part in some])).astype(np.int64)
-    merged = Histogram(values, counts, min(part.least for part in some), max(part.most for part in some))
-    return merged.bounded()
+    least, most = min(part.least for part in some), max(part.most for part in some)
+    return Histogram(values, counts, least, most, any(part.is_rounded for part in some)).bounded()

@@ -9,8 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import hash_texts, mix
-from spark_jobs.judging.columns import LATEST, NullableInts, encode, equals, find_groups, join_codes
+from spark_jobs.columns import mix
+from spark_jobs.judging.columns import (
+    LATEST,
+    NullableInts,
+    encode,
+    equals,
+    find_groups,
+    join_codes,
+    single_arrays,
+)
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
@@ -30,6 +38,8 @@ __all__ = [
     "count_differing",
     "count_hosts",
     "draw_samples",
+    "merge_differing",
+    "merge_hosts",
     "merge_samples",
     "rank_differing",
     "rank_hosts",
@@ -68,10 +78,9 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
         per_stratum: how many of each stratum.
     """
     inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
-    hashed = [hash_texts(columns[name]) for name in ("msg_id", "kind", "group", "attempt_id")]
     event_ms = NullableInts.of(columns["event_ms"])
-    times = event_ms.filled(-1).view(np.uint64)
-    chance = (mix(np.full(len(times), _SEED), *hashed, times) >> np.uint64(1)).astype(np.int64)
+    hashes = (NullableInts.of(columns[f"{side}.raw_hash"]).filled(0).view(np.uint64) for side in ("native", "otlp"))
+    chance = (mix(np.full(len(verdicts), _SEED), *hashes) >> np.uint64(1)).astype(np.int64)
     coded = [encode(columns[name]) for name in ("status", "reason", "kind")]
     examples, stratum = find_groups(join_codes(*((one.values, one.room) for one in coded)))
     words = [[*one.words, None] for one in coded]
@@ -79,7 +88,9 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
         " ".join(filter(None, (known[one.values[row]] for known, one in zip(words, coded, strict=True))))
         for row in examples.tolist()
     ]
-    rows = _least(np.flatnonzero(inside), stratum, chance, per_stratum)
+    rows = np.flatnonzero(inside)
+    rows = rows[np.lexsort((chance[rows], stratum[rows]))]
+    rows = rows[_number_equals(stratum[rows]) < per_stratum]
     parts = [_sample(verdicts, rows, [names[at] for at in stratum[rows].tolist()], chance[rows], chance[rows])]
     for name, took in measure_rows(columns).items():
         slow = np.flatnonzero(inside & took.exceeds(0))
@@ -88,13 +99,11 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     return pa.concat_tables(parts)
 
 
-def _least(rows: Ints, stratum: Ints, chance: Ints, most: int) -> Ints:
-    order = rows[np.lexsort((chance[rows], stratum[rows]))]
-    ordered = stratum[order]
-    begins = np.maximum.accumulate(
-        np.where(np.r_[True, ordered[1:] != ordered[:-1]][: len(order)], np.arange(len(order)), 0)
-    )
-    return order[np.arange(len(order)) - begins < most]
+def _number_equals(ordered: Ints) -> Ints:
+    """Return how many equal codes lie before each; those that are equal lie together."""
+    places = np.arange(len(ordered))
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]
+    return places - np.maximum.accumulate(np.where(is_first, places, 0))
 
 
 def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints, tie: Ints) -> pa.Table:
@@ -103,25 +112,16 @@ def _sample(verdicts: pa.Table, rows: Ints, strata: Sequence[str], chance: Ints,
     return pa.table([*taken.columns, *own], schema=_SAMPLE)
 
 
-def merge_samples(parts: Iterable[pa.Table], per_stratum: int) -> list[dict[str, Any]]:
-    """Return the samples of a run as plain rows of ``VERDICT`` with ``stratum`` and ``nth``, from 1."""
+def merge_samples(parts: Iterable[pa.Table], per_stratum: int) -> pa.Table:
+    """Return the samples of all parts, those of each stratum in order and no more than are kept."""
     found = pa.concat_tables([_SAMPLE.empty_table(), *parts]).combine_chunks()
-    strata = encode(found["stratum"].combine_chunks())
-    event_ms = NullableInts.of(found["event_ms"].combine_chunks()).filled(-LATEST)
-    order = np.lexsort((np.asarray(found["tie"]), event_ms, np.asarray(found["chance"]), strata.values))
-    rows, nth, last = [], 0, -1
-    for row in order.tolist():
-        nth = nth + 1 if strata.values[row] == last else 1
-        last = strata.values[row]
-        if nth <= (_PER_MEASURE if strata.words[last].startswith(SLOWEST) else per_stratum):
-            rows.append((row, nth))
-    plain = found.drop_columns(["chance", "tie"]).take(pa.array([row for row, _ in rows], pa.int64())).to_pylist()
-    return [{**_plain(row), "nth": nth} for row, (_, nth) in zip(plain, rows, strict=True)]
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    verdicts = row["field_verdicts"]
-    return {**row, "field_verdicts": None if verdicts is None else dict(verdicts)}
+    columns = single_arrays(found.select(["stratum", "chance", "tie", "event_ms"]))
+    strata, event_ms = encode(columns["stratum"]), NullableInts.of(columns["event_ms"]).filled(-LATEST)
+    order = np.lexsort((np.asarray(columns["tie"]), event_ms, np.asarray(columns["chance"]), strata.values))
+    most = [_PER_MEASURE if word.startswith(SLOWEST) else per_stratum for word in strata.words]
+    stratum = strata.values[order]
+    kept: Any = pa.array(order[_number_equals(stratum) < np.array(most, np.int64)[stratum]])
+    return found.take(kept)
 
 
 def count_differing(columns: Mapping[str, Column]) -> Differing:
@@ -145,15 +145,26 @@ def count_differing(columns: Mapping[str, Column]) -> Differing:
     return found
 
 
-def rank_differing(parts: Iterable[Differing]) -> dict[str, tuple[tuple[str, str, int], ...]]:
-    """Return ``{field: ((native value, otlp value, keys), …)}``, most frequent first, at most five of each."""
+def merge_differing(parts: Iterable[Differing], most: int = _MOST_PAIRS) -> Differing:
+    """Return the sum of the parts: of each field the most frequent pairs, most frequent first."""
     total: Differing = Counter()
     for part in parts:
         total.update(part)
-    found: dict[str, list[tuple[str, str, int]]] = {}
-    for (name, native, otlp), count in sorted(total.items(), key=lambda item: (-item[1], item[0])):
-        found.setdefault(name, []).append((native, otlp, count))
-    return {name: tuple(pairs[:_PAIRS]) for name, pairs in found.items()}
+    kept: Differing = Counter()
+    seen: Counter[str] = Counter()
+    for pair, count in sorted(total.items(), key=lambda item: (-item[1], item[0])):
+        seen[pair[0]] += 1
+        if seen[pair[0]] <= most:
+            kept[pair] = count
+    return kept
+
+
+def rank_differing(total: Differing) -> dict[str, tuple[tuple[str, str, int], ...]]:
+    """Return ``{field: ((native value, otlp value, keys), …)}``, most frequent first, at most five of each."""
+    found: dict[str, tuple[tuple[str, str, int], ...]] = {}
+    for (name, native, otlp), count in merge_differing([total], _PAIRS).items():
+        found[name] = (*found.get(name, ()), (native, otlp, count))
+    return found
 
 
 def _as_texts(column: Column) -> list[str]:
@@ -204,12 +215,17 @@ def _times_of(event_ms: NullableInts, mask: Mask) -> list[int]:
     return [int(times.min()), int(times.max())] if len(times) else []
 
 
-def rank_hosts(parts: Iterable[Hosts]) -> tuple[tuple[Instance, ...], int]:
-    """Return the hosts with most losses, and how many more have any."""
+def merge_hosts(parts: Iterable[Hosts]) -> Hosts:
+    """Return the sum of the parts."""
     total: Hosts = {}
     for part in parts:
         for host, values in part.items():
             total[host] = values if host not in total else _add_hosts(total[host], values)
+    return total
+
+
+def rank_hosts(total: Hosts) -> tuple[tuple[Instance, ...], int]:
+    """Return the hosts with most losses, and how many more have any."""
     instances = [Instance(host=host, **dict(zip(_HOST, values, strict=True))) for host, values in total.items()]
     losing = [one for one in instances if _lost(one)]
     losing.sort(key=lambda one: (-_lost(one), -one.events, one.host is not None, one.host or ""))

@@ -27,6 +27,8 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--begin", "9" * 30], "is not between the years"),
         ([*SIDES, "--out", "o", "--grace", f"{10**22}"], "longer than a hundred years"),
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
+        ([*SIDES, "--out", ""], "--out is empty: name a directory"),
+        ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
         ([*SIDES[:2], "--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SIDES[3], *SIDES[2:], "--out", "o"], "not native"),

@@ -22,6 +22,7 @@ SPANS = str(Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup" / "
         (["--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SPANS, "--out", "o"], "not native"),
         (["--otlp", SPANS, "--out", "taken"], "cannot create --out taken"),
+        (["--otlp", SPANS, "--out", ""], "--out is empty"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):

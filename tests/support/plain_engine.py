@@ -20,7 +20,7 @@ class PlainEngine:
     def prepare(self, module: str, tasks: int) -> None:
         assert tasks >= 0, module
 
-    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, merge: Any = None) -> list[Any]:
         return [sent(sent(function)(sent(task))) for task in tasks]
 
     def exchange(

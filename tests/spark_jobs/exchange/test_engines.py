@@ -60,6 +60,19 @@ def test_exchange_gives_each_bucket_its_blobs_once(engine):
     assert engine.exchange(partial(spread, 9), [[4]], add_up, 9) == [(4, 4)]
 
 
+def test_merged_answers_are_few_and_stand_for_all(engine):
+    answers = engine.map(partial(operator.mul, 3), list(range(400)), merge=sum)
+    assert (len(answers) < 400, sum(answers)) == (True, 3 * sum(range(400)))
+    assert engine.map(operator.neg, [], merge=sum) == []
+    tasks = [list(range(first, first + 10)) for first in range(0, 400, 10)]
+    sums = engine.exchange(partial(spread, 200), tasks, add_up_blobs, 200, merge=sum)
+    assert (len(sums) < 200, sum(sums)) == (True, sum(range(400)))
+
+
+def add_up_blobs(_bucket, blobs):
+    return sum(map(int, blobs))
+
+
 def test_long_map_uses_other_processes_and_ends_them():
     with LocalEngine(3, clock=TickingClock()) as engine:
         processes = set(engine.map(process_of, list(range(200))))

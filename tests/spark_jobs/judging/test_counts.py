@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.jobs.examples import read_samples, read_slowest
-from spark_jobs.jobs.judge_tasks import Counted
+from spark_jobs.jobs.judge_tasks import Counted, merge_counted
 from spark_jobs.judging.columns import flatten_sides
-from spark_jobs.judging.counts import CountPlan, add_patterns, count_patterns
+from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import (
     MEASURES,
     Histogram,
@@ -26,7 +26,7 @@ from spark_jobs.judging.durations import (
     merge_durations,
     merge_histograms,
 )
-from spark_jobs.judging.evidence import PER_STRATUM, merge_samples, rank_differing, rank_hosts
+from spark_jobs.judging.evidence import PER_STRATUM, rank_differing, rank_hosts
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, consumed, delivery, publish
@@ -74,11 +74,11 @@ def durations(verdicts):
 
 @pytest.fixture(scope="module")
 def counted(verdicts):
-    return [Counted.of(part, HOW) for part in parts_of(verdicts)]
+    return merge_counted(HOW, [Counted.of(part, HOW) for part in parts_of(verdicts)])
 
 
 def test_tally_equals_counting_the_verdicts_one_by_one(verdicts, counted):
-    counts, rows = add_patterns(one.patterns for one in counted), verdicts.to_pylist()
+    counts, rows = counted.tally, verdicts.to_pylist()
     assert counts.status == Counter(row["status"] for row in rows)
     assert counts.status_by_kind["consume"] == Counter(row["status"] for row in rows if row["kind"] == "consume")
     assert counts.reason == {"UNEXPLAINED": LOST}
@@ -150,16 +150,28 @@ def test_histogram_of_many_values_stays_small_and_near():
     assert (found.count, found.most) == (200_000, 1_400_000)
 
 
+@given(
+    parts=st.lists(st.integers(1, 9_000), min_size=2, max_size=5),
+    cuts=st.integers(1, 4),
+)
+def test_merged_histogram_is_the_same_in_any_order(parts, cuts):
+    begins = np.cumsum([100_000, *parts]) * 11
+    some = [Histogram.of(np.arange(begin, begin + 11 * size, 11)) for begin, size in zip(begins, parts, strict=False)]
+    apart = merge_histograms([merge_histograms(some[:cuts]), *some[cuts:]])
+    whole = merge_histograms(some)
+    assert (apart.values.tolist(), apart.counts.tolist()) == (whole.values.tolist(), whole.counts.tolist())
+
+
 def test_slowest_samples_are_the_slowest_events(counted):
-    found = read_slowest(read_samples(merge_samples((one.samples for one in counted), PER_STRATUM)))
+    found = read_slowest(read_samples(counted.samples))
     assert [one.took_ms for one in found["publish"]] == [59, 58, 57, 56, 55]
     assert [one.msg_id for one in found["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
     assert {len(each) for each in found.values()} == {5}
 
 
 def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):
-    first = read_samples(merge_samples((one.samples for one in counted), PER_STRATUM))
-    assert first == read_samples(merge_samples([Counted.of(verdicts, HOW).samples], PER_STRATUM))
+    first = read_samples(counted.samples)
+    assert first == read_samples(merge_counted(HOW, [Counted.of(verdicts, HOW)]).samples)
     strata = Counter(sample.stratum for sample in first)
     assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
     assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM
@@ -171,14 +183,14 @@ def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counte
 
 
 def test_losses_are_counted_by_the_host_they_come_from(verdicts, counted):
-    (only,), left_off = rank_hosts(one.hosts for one in counted)
+    (only,), left_off = rank_hosts(counted.hosts)
     assert (only.lost_otlp, only.lost_native, only.attributed, left_off) == (LOST, 0, 0, 0)
     assert only.events == len(verdicts)
     assert only.first_ms == START_MS + 100
 
 
 def test_most_frequent_differing_values_are_counted(counted):
-    assert rank_differing(one.differing for one in counted) == {"topic": (("orders", "other", 3),)}
+    assert rank_differing(counted.differing) == {"topic": (("orders", "other", 3),)}
 
 
 def test_open_events_have_an_age_before_the_end_of_the_data():
@@ -190,7 +202,7 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     end_ms = START_MS + 30 * minute
     runs = Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms - minute, forget_after_ms=7 * 86_400_000)
     how = CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=minute, per_stratum=1)
-    counts = add_patterns([count_patterns(flatten_sides(assign_lifecycle(verdicts, runs)), how)])
+    counts = count_verdicts(flatten_sides(assign_lifecycle(verdicts, runs)), how)
     assert counts.ageing == {
         "PENDING": {"under 1 min": 1},
         "IN_FLIGHT": {"5 to 15 min": 1, "1 to 5 min": 1},

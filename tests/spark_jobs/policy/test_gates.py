@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_jobs.history.carried import CarriedOver
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.summarise import balance_inputs
-from spark_jobs.judging.counts import Patterns, Tally, add_patterns, bucket_width_ms
+from spark_jobs.judging.counts import Tally, add_judgement, add_unjudged, bucket_width_ms
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.gates import conclude, count_losses, evaluate_gates, find_doubt, upper_bound_95_ppm
 from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
@@ -219,13 +219,20 @@ LOST = {
     "half_merged": 1,
     "otlp_records": 0,
 }
-BOOKS = [ROW, DUPLICATE, LOST]
 SCOPES = {"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}
+
+
+def count_books(facts: Facts) -> Tally:
+    counts = Tally()
+    for row in (ROW, DUPLICATE, LOST):
+        add_judgement(counts, row)
+    add_unjudged(counts, malformed=1, scopes=facts.scopes.values())
+    return counts
 
 
 def test_balance_holds_when_every_record_is_accounted_for():
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
-    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
+    counts = count_books(facts)
     sides = EventSide(records_read=9, exploded=1), EventSide(records_read=8, exploded=0)
     inputs, conservation = balance_inputs(sides, CarriedOver(), counts, facts)
     assert conservation.holds
@@ -237,7 +244,7 @@ def test_balance_holds_when_every_record_is_accounted_for():
 @pytest.mark.parametrize(("native", "otlp"), [(10, 8), (9, 7)])
 def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
-    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
+    counts = count_books(facts)
     sides = EventSide(records_read=native, exploded=1), EventSide(records_read=otlp, exploded=0)
     _, conservation = balance_inputs(sides, CarriedOver(), counts, facts)
     assert not conservation.holds
