@@ -17,11 +17,10 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.aiokafka.client import active, header_pairs, state_of
-from otel_mqtrace.clients.aiokafka.producer import ProducerState, abandoned, outcome_of, refused
+from otel_mqtrace.clients.aiokafka.producer import ProducerState, Sending
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.propagation import header_text, index_headers
-from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
+from otel_mqtrace.hooks.send import UNKNOWN_BODY
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -79,50 +78,6 @@ class _Appended:
         self.unsent, self._is_sealed = [], True
 
 
-class _SendingBatch:
-    """The messages of one batch between ``send_batch`` and the broker's response; each has its own span."""
-
-    __slots__ = ("_calls", "_hook", "_state", "future")
-
-    future: Future[Any]
-
-    def __init__(self, state: ProducerState, hook: SendHook, calls: list[tuple[int, int, SendCall]]) -> None:
-        self._state = state
-        self._hook = hook
-        self._calls = calls
-
-    @guarded("send_batch.raised")
-    def raised(self, exception: BaseException) -> None:
-        """The call itself failed: nothing was sent."""
-        for _, body_length, call in self._calls:
-            self._hook.after(call, body_length=body_length, **refused(exception))
-
-    @guarded("send_batch.returned")
-    def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
-        """The batch waits for its turn, and ``future`` will bring the response."""
-        if transaction is not None:
-            for _, _, call in self._calls:
-                transaction.joined(call)
-        self.future = future
-        self._state.in_flight[id(self)] = self
-        future.add_done_callback(self.answered)
-
-    @guarded("send_batch.answered")
-    def answered(self, future: Future[Any]) -> None:
-        """The future is done."""
-        self._state.in_flight.pop(id(self), None)
-        for index, body_length, call in self._calls:
-            self._hook.after(call, body_length=body_length, **outcome_of(future, self._state.cluster, index=index))
-
-    @guarded("send_batch.leave")
-    def leave(self) -> None:
-        """No response will come any more."""
-        done = self.future.done()
-        for index, body_length, call in self._calls:
-            ended = outcome_of(self.future, self._state.cluster, index=index) if done else abandoned()
-            defer_end(self._hook, call, body_length=body_length, **ended)
-
-
 def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``create_batch``."""
 
@@ -154,15 +109,15 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic) and appended.unsent:
             batch.close()
             return await _send_each(self, appended, topic, *args, **kwargs)
-        sending, transaction = _prepare(self, appended, topic, kwargs.get("partition")) or (None, None)
+        sendings, transaction = _prepare(self, appended, topic, kwargs.get("partition")) or ([], None)
         try:
             future = await original(self, batch, topic, *args, **kwargs)
         except BaseException as exception:
-            if sending is not None:
+            for sending in sendings:
                 sending.raised(exception)
             raise
         appended.seal()
-        if sending is not None:
+        for sending in sendings:
             sending.returned(future, transaction)
         return future
 
@@ -172,7 +127,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 @guarded("send_batch.before")
 def _prepare(
     producer: Any, appended: _Appended, topic: str, partition: object
-) -> tuple[_SendingBatch | None, TransactionHook | None] | None:
+) -> tuple[list[Sending], TransactionHook | None] | None:
     """Open the span of each message in the batch."""
     tracing = active.tracing
     if tracing is None:
@@ -180,24 +135,24 @@ def _prepare(
     state: ProducerState = state_of(producer, ProducerState)
     hook = state.bind(tracing)
     transaction = state.transaction_of(tracing)
-    calls = []
+    sendings = []
     for index, each in enumerate(appended.unsent):
-        found = index_headers(header_pairs(each.headers) or ())
-        keys = header_text(found, semconv.HEADER_KEYS)
+        headers = index_headers(header_pairs(each.headers) or ())
+        keys = header_text(headers, semconv.HEADER_KEYS)
         call = hook.before(
             topic,
             body=None if each.value is None else UNKNOWN_BODY,
             key=each.key,
             partition=partition if isinstance(partition, int) else None,
             transaction_id=None if transaction is None else transaction.transaction_id,
-            msg_id=header_text(found, semconv.HEADER_UNIQ_KEY),
-            tags=header_text(found, semconv.HEADER_TAGS),
+            msg_id=header_text(headers, semconv.HEADER_UNIQ_KEY),
+            tags=header_text(headers, semconv.HEADER_TAGS),
             keys=None if keys is None else keys.split(),
             carries_headers=False,
         )
         if call is not None and call.is_recorded:
-            calls.append((index, each.body_length, call))
-    return (_SendingBatch(state, hook, calls), transaction) if calls else None
+            sendings.append(Sending(state, hook, call, body_length=each.body_length, index=index))
+    return sendings, transaction
 
 
 async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:

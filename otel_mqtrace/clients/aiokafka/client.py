@@ -20,10 +20,13 @@ from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
+from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from opentelemetry.trace import SpanContext
 
 __all__ = [
     "Cluster",
@@ -35,6 +38,7 @@ __all__ = [
     "info_of",
     "recording_cluster_id",
     "registry",
+    "settled_offsets",
     "state_of",
     "stored_at_ms",
 ]
@@ -201,3 +205,16 @@ def error_type(exception: BaseException) -> str:
 def describe_error(exception: BaseException) -> tuple[str, str]:
     """Return type and text of an error."""
     return error_type(exception), text_of(exception)
+
+
+def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:
+    """Read ``TopicPartition → offset | (offset, metadata)``; a partition nothing was handed over of is left out.
+
+    An offset is where to continue from; the message before it is the one that is settled last.
+    """
+    settled = []
+    for (topic, partition), given in offsets.items():
+        if given is not None:
+            offset = given if isinstance(given, int) else given[0]
+            settled.append(SettledOffset(topic, partition, offset, creation_of(topic, partition, offset - 1)))
+    return settled

@@ -1,4 +1,4 @@
-"""Consumption by an aiokafka consumer: messages handed over, and the application done with them.
+"""Consumption by an aiokafka consumer: messages handed over, handled and committed.
 
 Automatic mode: what ``getone`` (``async for``) or ``getmany`` returned is in the hands of the task that awaited it,
 until that task asks again, stops the consumer or ends. Explicit ``process(record)`` takes a message over from it.
@@ -7,7 +7,7 @@ until that task asks again, stops the consumer or ends. Explicit ``process(recor
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import ConsumerRecord
 from aiokafka.errors import ConsumerStoppedError
@@ -19,10 +19,13 @@ from otel_mqtrace.clients.aiokafka.client import (
     incoming,
     info_of,
     registry,
+    settled_offsets,
     state_of,
     stored_at_ms,
 )
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
+from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.guard import guarded
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.handled import MessageRow
 
-__all__ = ["ConsumerState", "traced_getmany", "traced_getone", "traced_stop"]
+__all__ = ["ConsumerState", "traced_commit", "traced_getmany", "traced_getone", "traced_stop"]
 
 _Turn = tuple["ConsumerState", "Tracing", "int | None"]
 """Whose call begins, under which Tracing, and when, if polls are recorded."""
@@ -191,3 +194,26 @@ def _stopping(consumer: Any, args: tuple[Any, ...]) -> None:
     state: ConsumerState | None = known_state(consumer)
     if state is not None:
         state.closing(leaving_with(args))
+
+
+@guarded("commit.before")
+def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
+    """Without ``offsets`` everything handed over is committed: the assigned partitions' positions as we saw them."""
+    tracing = active.tracing
+    if tracing is None or not tracing.settings.settle_spans:
+        return None
+    state: ConsumerState = state_of(consumer, ConsumerState)
+    positions = state.positions
+    state.bind(tracing)
+    hook = positions.hook(tracing)
+    call = hook.before("commit")
+    if call is None:
+        return None
+    offsets = args[0] if args else kwargs.get("offsets")
+    if offsets is None:
+        offsets = {each: positions.next_offset(*each) for each in consumer.assignment()}
+    return Settlement(hook, call, settled_offsets(offsets, positions.creation_context), describe_error)
+
+
+traced_commit: Final = observed(_commit, is_async=True)
+"""``commit``. What the client commits by itself (``enable_auto_commit``) happens in its background task, unseen."""

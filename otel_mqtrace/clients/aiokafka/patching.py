@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
-from otel_mqtrace.clients.aiokafka import client, commit, consumer, producer
+from otel_mqtrace.clients.aiokafka import client, consumer, producer
 from otel_mqtrace.clients.aiokafka.batches import traced_create_batch, traced_send_batch
 from otel_mqtrace.clients.conflicts import find_wrapper
 from otel_mqtrace.clients.patching import Patches
@@ -31,15 +31,15 @@ _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
         "stop": producer.traced_stop,
         "create_batch": traced_create_batch,
         "send_batch": traced_send_batch,
-        "begin_transaction": commit.traced_begin,
-        "commit_transaction": commit.traced_end,
-        "abort_transaction": commit.traced_abort,
-        "send_offsets_to_transaction": commit.traced_send_offsets,
+        "begin_transaction": producer.traced_begin,
+        "commit_transaction": producer.traced_end,
+        "abort_transaction": producer.traced_abort,
+        "send_offsets_to_transaction": producer.traced_send_offsets,
     },
     AIOKafkaConsumer: {
         "getone": consumer.traced_getone,
         "getmany": consumer.traced_getmany,
-        "commit": commit.traced_commit,
+        "commit": consumer.traced_commit,
         "stop": consumer.traced_stop,
         "__aexit__": consumer.traced_stop,
     },

@@ -1,4 +1,4 @@
-"""Sends of an aiokafka producer: the call, its failure, the response that its future brings.
+"""Sends and transactions of an aiokafka producer: the call, its failure, the response that its future brings.
 
 A send is over when its future is: with the broker's response or with an error. Where the application stops waiting, the
 client sends the message all the same, and the response to its batch is waited for.
@@ -11,15 +11,28 @@ import itertools
 import weakref
 from asyncio import CancelledError
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, header_pairs, info_of, state_of
+from otel_mqtrace.clients.aiokafka.client import (
+    Cluster,
+    active,
+    describe_error,
+    header_pairs,
+    info_of,
+    settled_offsets,
+    state_of,
+)
+from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
+from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -28,7 +41,17 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.sent import Sent
 
-__all__ = ["ProducerState", "abandoned", "outcome_of", "refused", "traced_send", "traced_serialize", "traced_stop"]
+__all__ = [
+    "ProducerState",
+    "Sending",
+    "traced_abort",
+    "traced_begin",
+    "traced_end",
+    "traced_send",
+    "traced_send_offsets",
+    "traced_serialize",
+    "traced_stop",
+]
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 """The positional parameters of ``AIOKafkaProducer.send``."""
@@ -43,24 +66,23 @@ _ABANDONED: Final[Outcome] = {
 _NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
 
 
-def refused(failure: BaseException) -> Outcome:
-    """Return the outcome of a message that was not sent, or that the broker refused."""
+def _refused(failure: BaseException) -> Outcome:
     error, description = describe_error(failure)
     return {"error": error, "description": description, "exception": failure}
 
 
-def abandoned() -> Outcome:
-    """Return the outcome of a message that will get no response."""
-    return _ABANDONED
-
-
-def outcome_of(future: Future[Any], cluster: Cluster, *, index: int = 0) -> Outcome:
+def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
     """Return the outcome of the ``index``-th message that ``future``, which is done, stands for."""
     failure = failure_of(future)
     if isinstance(failure, CancelledError):
-        return {**refused(failure), "description": _NOT_AWAITED, "exception": None, "outcome": semconv.SEND_NOT_AWAITED}
+        return {
+            **_refused(failure),
+            "description": _NOT_AWAITED,
+            "exception": None,
+            "outcome": semconv.SEND_NOT_AWAITED,
+        }
     if failure is not None:
-        return refused(failure)
+        return _refused(failure)
     metadata = future.result()
     if metadata is None:  # acks=0: the broker never responds
         return {"outcome": semconv.SEND_NOT_AWAITED}
@@ -72,27 +94,13 @@ def outcome_of(future: Future[Any], cluster: Cluster, *, index: int = 0) -> Outc
     }
 
 
-class _InFlight(Protocol):
-    """What was sent and has no response yet: one message, or a batch."""
-
-    future: Future[Any]
-
-    def answered(self, future: Future[Any], /) -> None:
-        """The future is done."""
-        ...
-
-    def leave(self) -> None:
-        """No response will come any more: defer the end, as the future has it if it is done, else as abandoned."""
-        ...
-
-
 class ProducerState:
     """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
 
     def __init__(self, producer: Any) -> None:
         self.info = info_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
-        self.in_flight: dict[int, _InFlight] = {}
+        self.in_flight: dict[int, Sending | _RecordedSend] = {}
         accumulator = getattr(producer, "_message_accumulator", None)
         self._accumulator = None if accumulator is None else weakref.ref(accumulator)
         self._hook: SendHook | None = None
@@ -136,20 +144,29 @@ class ProducerState:
             sending.leave()
 
 
-class _Sending:
-    """One message between ``send`` and its response."""
+class Sending:
+    """One message between ``send`` or ``send_batch`` and its response; ``index`` is its place in the batch."""
 
     __slots__ = ("_body_length", "_call", "_hook", "_index", "_partition", "_state", "future")
 
     future: Future[Any]
 
-    def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, partition: int | None = None) -> None:
+    def __init__(  # noqa: PLR0913 - facts by their names
+        self,
+        state: ProducerState,
+        hook: SendHook,
+        call: SendCall,
+        *,
+        partition: int | None = None,
+        body_length: int | None = None,
+        index: int = 0,
+    ) -> None:
         self._state = state
         self._hook = hook
         self._call = call
         self._partition = partition
-        self._body_length: int | None = None
-        self._index = 0
+        self._body_length = body_length
+        self._index = index
 
     @guarded("send.serialized")
     def serialized(self, value: object) -> None:
@@ -159,7 +176,7 @@ class _Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        self._end(self._hook.after, refused(exception))
+        self._end(self._hook.after, _refused(exception))
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
@@ -184,7 +201,7 @@ class _Sending:
             self._index = batch[1]
             self._await(batch[0])
             return
-        self._end(self._hook.after, outcome_of(future, self._state.cluster, index=self._index))
+        self._end(self._hook.after, _outcome_of(future, self._state.cluster, self._index))
 
     @guarded("send.leave")
     def leave(self) -> None:
@@ -194,7 +211,7 @@ class _Sending:
         future, index = self.future, self._index
         if future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
-        outcome = outcome_of(future, self._state.cluster, index=index) if future.done() else abandoned()
+        outcome = _outcome_of(future, self._state.cluster, index) if future.done() else _ABANDONED
         self._end(functools.partial(defer_end, self._hook), outcome)
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:
@@ -214,8 +231,8 @@ class _RecordedSend:
         self._sent = sent
         self._partition = partition
 
-    def _reopen(self) -> _Sending:
-        return _Sending(self._state, self._hook, self._hook.reopen(self._sent), self._partition)
+    def _reopen(self) -> Sending:
+        return Sending(self._state, self._hook, self._hook.reopen(self._sent), partition=self._partition)
 
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
@@ -223,7 +240,7 @@ class _RecordedSend:
         self._reopen().raised(exception)
 
     @guarded("send.returned")
-    def returned(self, future: Future[Any]) -> None:
+    def returned(self, future: Future[Any], _transaction: TransactionHook | None) -> None:
         """The message is in the client's buffer, and ``future`` will bring the response."""
         self.future = future
         self._state.in_flight[id(self)] = self
@@ -272,20 +289,17 @@ def _record(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ca
     sending = None
     if sent is not None:
         sending = _RecordedSend(state, hook, sent, partition if isinstance(partition, int) else None)
-    given = {**given, "headers": tuple(pairs) if type(headers) is tuple else pairs}
-    return sending, given
+    return sending, (), {**given, "headers": tuple(pairs) if type(headers) is tuple else pairs}, None
 
 
-_Call = tuple["_RecordedSend | None", dict[str, Any]]
-"""What follows a send, if it is recorded, and the arguments to call the client with."""
-_serializing: Final[ContextVar[_Sending | None]] = ContextVar("mqtrace-serializing", default=None)
+_Call = tuple["Sending | _RecordedSend | None", tuple[Any, ...], dict[str, Any], "TransactionHook | None"]
+"""What follows a send, if it is recorded, the arguments to call the client with, and the transaction it joins."""
+_serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializing", default=None)
 """The send of this task whose body a serialiser is about to make."""
 
 
 @guarded("send.before")
-def _prepare(
-    producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_Sending | None, tuple[Any, ...], dict[str, Any], TransactionHook | None] | None:
+def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
     """Open the span of one ``send`` and return the arguments to call it with."""
     tracing = active.tracing
     given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
@@ -309,7 +323,7 @@ def _prepare(
     if call is None:
         return None
     chosen = partition if isinstance(partition, int) else None
-    sending = _Sending(state, hook, call, chosen) if call.is_recorded else None
+    sending = Sending(state, hook, call, partition=chosen) if call.is_recorded else None
     if call.headers is None:
         return sending, args, kwargs, transaction
     # A tuple stays one: whether the client refuses it is the client's business.
@@ -330,19 +344,14 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            recorded = _record(self, args, kwargs)
+            call = _record(self, args, kwargs)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("send.record")
-            recorded = None
-        if recorded is not None:
-            return await _send_recorded(original, self, *recorded)
-        prepared = _prepare(self, args, kwargs)
-        if prepared is None:
-            return await original(self, *args, **kwargs)
-        sending, args, kwargs, transaction = prepared
+            call = None
+        sending, args, kwargs, transaction = call or _prepare(self, args, kwargs) or (None, args, kwargs, None)
         if sending is None:
             return await original(self, *args, **kwargs)
-        token = None if _serializer_of(self) is None else _serializing.set(sending)
+        token = _serializing.set(sending) if isinstance(sending, Sending) and _serializer_of(self) is not None else None
         try:
             future = await original(self, *args, **kwargs)
         except BaseException as exception:
@@ -355,20 +364,6 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
         return future
 
     return send
-
-
-async def _send_recorded(
-    original: Callable[..., Any], producer: Any, sending: _RecordedSend | None, given: dict[str, Any]
-) -> Any:
-    try:
-        future = await original(producer, **given)
-    except BaseException as exception:
-        if sending is not None:
-            sending.raised(exception)
-        raise
-    if sending is not None:
-        sending.returned(future)
-    return future
 
 
 def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -399,3 +394,35 @@ def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
             drain_deferred_ends()
 
     return stop
+
+
+# -- transactions --------------------------------------------------------------------------------------------------
+@guarded("send_offsets_to_transaction.before")
+def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
+    tracing = active.tracing
+    given = {**dict(zip(("offsets", "group_id"), args, strict=False)), **kwargs}
+    if tracing is None or not tracing.settings.settle_spans or not isinstance(given.get("group_id"), str):
+        return None
+    state: ProducerState = state_of(producer, ProducerState)
+    info = replace(state.info, group_name=given["group_id"])
+    hook = SettleHook(tracing=tracing, info=info)
+    call = hook.before("send_offsets")
+    if call is None:
+        return None
+    creation_of = functools.partial(find_creation_context, server=info.server, group_name=info.group_name)
+    return Settlement(hook, call, settled_offsets(given["offsets"], creation_of), describe_error)
+
+
+@guarded("transaction.of")
+def _transaction_of(producer: Any) -> TransactionHook | None:
+    tracing = active.tracing
+    if tracing is None:
+        return None
+    state: ProducerState = state_of(producer, ProducerState)
+    return state.transaction_of(tracing)
+
+
+traced_send_offsets: Final = observed(_send_offsets, is_async=True)
+traced_begin: Final = observed(begin_transaction(_transaction_of), is_async=True)
+traced_end: Final = observed(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE), is_async=True)
+traced_abort: Final = observed(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE), is_async=True)
