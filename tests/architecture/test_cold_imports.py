@@ -1,7 +1,5 @@
 """What an import costs the program that makes it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

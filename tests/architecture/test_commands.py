@@ -1,7 +1,5 @@
 """Every command of ``mqtrace`` can be loaded, asked for help and shows an example."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The files of ``docs/deploy`` are well formed, agree with each other, and start commands that exist."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import os

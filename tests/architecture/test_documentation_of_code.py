@@ -1,7 +1,5 @@
 """What is public is documented and everything is annotated."""
 
-from __future__ import annotations
-
 import ast
 
 from tests.support.source_tree import functions_of, name_of, shipped, tree_of

@@ -1,7 +1,5 @@
 """What the documents say is what the code does."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

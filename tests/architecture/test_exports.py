@@ -1,7 +1,5 @@
 """``__all__`` is the truth about what a module offers."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 

@@ -1,7 +1,5 @@
 """Rules that a reader would otherwise have to remember."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and functions stay small enough to be read in one sitting."""
 
-from __future__ import annotations
-
 from statistics import median, quantiles
 
 from tests.support.source_tree import ROOT, functions_of, line_count, name_of, shipped

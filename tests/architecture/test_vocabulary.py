@@ -1,7 +1,5 @@
 """Attribute names are the registry's, or carry our own prefix."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """One storm: a processor, two exporters, and faults drawn from a seed; after each one the books must balance."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Faults at random, the books exact: every seed that ever failed is kept here and runs first."""
 
-from __future__ import annotations
-
 import secrets
 
 import pytest

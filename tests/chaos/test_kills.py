@@ -1,7 +1,5 @@
 """``kill -9`` of a broker and of the application, with a spool: what was counted as safe arrives, once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

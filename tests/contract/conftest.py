@@ -1,7 +1,5 @@
 """The one story that the promises about spans and records are read from."""
 
-from __future__ import annotations
-
 import pytest
 
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka

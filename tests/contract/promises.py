@@ -5,11 +5,7 @@ those of the public contract: Python API, configuration, and what a span and a r
 ``test_promises.py`` fails for a promise whose test does not exist.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
-
-__all__ = ["PROMISES", "Promise"]
 
 _KAFKA: Final = "tests/otel_mqtrace/exporters/test_native_kafka.py"
 _CONFIG: Final = "tests/otel_mqtrace/test_config.py"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
-__all__ = ["TOPIC", "TRACE_TOPIC", "Story", "UnpaidError", "told", "trace_messages"]
-
 TOPIC, TRACE_TOPIC = "orders", "RMQ_SYS_TRACE_TOPIC"
 PAID, LATE, UNPAID, ODD = range(4)
 """The messages, by offset: one with tags and keys; delayed and a tombstone; one whose handler fails; one retried."""

@@ -1,7 +1,5 @@
 """Every promise has its test, and every test here its promise."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Names and signatures that are promised and that no behaviour shows."""
 
-from __future__ import annotations
-
 import inspect
 from importlib.metadata import entry_points
 

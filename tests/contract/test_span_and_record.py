@@ -1,7 +1,5 @@
 """What a span and a record carry: every row of the table, read from one story on a real broker."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,8 +4,6 @@
 (a Collector, docker, Kafka's own scripts; the peers' tests start the real ones) have their files and settings checked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every block of code in the documents is carried out, in a world made as they describe it."""
 
-from __future__ import annotations
-
 import inspect
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """An application that knows nothing of us, started by ``opentelemetry-instrument`` with environment variables only."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An application with packages named ``bridge`` and ``spark_jobs`` of its own keeps both formats and our commands' word."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Virtual environments as a reader makes them, and the wheel they install."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

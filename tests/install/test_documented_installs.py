@@ -1,7 +1,5 @@
 """Each page's commands, line by line, in an environment that holds only what the page itself installs."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """The library's own tests with the oldest OpenTelemetry that is declared, without the development tools."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from importlib.metadata import requires

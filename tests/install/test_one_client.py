@@ -1,7 +1,5 @@
 """An application with one client under ``opentelemetry-instrument``: both formats arrive and nothing is warned of."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """What every instrumentation test shares: a real broker, our instrumentor, strict spans, coroutine tests."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from itertools import count

@@ -1,7 +1,5 @@
 """The command line: one line per error, the exit codes of the contract, and one command's trouble is its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Settings from the environment and from code; a wrong one warns and the application starts."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import fields, replace
 from typing import get_type_hints

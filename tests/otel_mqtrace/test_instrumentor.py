@@ -1,7 +1,5 @@
 """Switching on and off: providers early and late, exporters good and bad, and never an exception."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

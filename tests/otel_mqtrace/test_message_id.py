@@ -1,7 +1,5 @@
 """Unique ids look like RocketMQ's, never repeat, and survive threads and forks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """This module knows how a test runs ``mqtrace`` as its users do."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

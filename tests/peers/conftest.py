@@ -1,7 +1,5 @@
 """The real servers of a run: started once, stopped at its end, and named in its summary."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

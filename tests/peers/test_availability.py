@@ -1,7 +1,5 @@
 """What is said of a peer that is not wanted, cannot be had, or cannot be built; no server is started here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

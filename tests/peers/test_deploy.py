@@ -1,7 +1,5 @@
 """``docs/deploy`` without containers: what its files copy, install and start, with other addresses, against real servers."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

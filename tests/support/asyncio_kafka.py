@@ -1,7 +1,5 @@
 """How the tests of a traced aiokafka client run: one story in a loop of its own, with real clients on a real broker."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """How the tests of a traced consumer ask a real one for messages."""
 
-from __future__ import annotations
-
 import asyncio
 
 from confluent_kafka import TopicPartition

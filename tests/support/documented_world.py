@@ -1,7 +1,5 @@
 """This module knows the world that the documents speak of: brokers, a receiver, an application, and what it has left."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """This module knows the documents a reader sees, and the blocks of code in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from textwrap import dedent

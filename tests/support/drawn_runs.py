@@ -1,14 +1,10 @@
 """Runs that hypothesis makes up: many messages of a few processes, with everything wrong at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st
 
 from tests.support.events import after, before, consumed, publish
-
-__all__ = ["runs"]
 
 Rows = list[dict[str, Any]]
 MINUTES_MS = [0, 1, 7, 60_000, 300_000, 1_000_000]

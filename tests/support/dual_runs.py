@@ -12,17 +12,6 @@ from tests.support.reading import events_of, native_side, otlp_side
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = [
-    "by_header",
-    "dual_events",
-    "full_queue",
-    "killed",
-    "old_names",
-    "sampled_half",
-    "silently_lost",
-    "without_native_trace",
-]
-
 _CORPUS: Final = Path(__file__).parents[1] / "vectors" / "dual"
 
 Event = dict[str, Any]

@@ -1,7 +1,5 @@
 """Events as the normaliser hands them over, with defaults that make a clean send or delivery."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -13,16 +13,12 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from bridge.forwarder.pairing import Place, Record
 from bridge.forwarder.span_fields import (
     NS_PER_MS,
-    OTHER_ERROR,
     SCOPE,
-    UNKNOWN_SERVICE,
     SpanRules,
     encodable,
     rare_attributes,
-    root_span_id,
     server_of,
     span_fields,
-    trace_id_of,
 )
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
@@ -37,17 +33,6 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event
     from bridge.forwarder.span_fields import OtlpSpanFields
     from otel_mqtrace.spans.mapping import Attributes
-
-__all__ = [
-    "OTHER_ERROR",
-    "UNKNOWN_SERVICE",
-    "SpanRules",
-    "context_of",
-    "record_of",
-    "root_span_id",
-    "span_of",
-    "trace_id_of",
-]
 
 _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)

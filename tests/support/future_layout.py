@@ -1,7 +1,5 @@
 """This module knows the layout table of a release that does not exist: the real one, two lines longer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from otel_mqtrace.wire.native import layout

@@ -3,8 +3,6 @@
 A leg here is a dictionary with the columns of ``spark_jobs.graph.legs.LEG``.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from typing import Any
 

@@ -3,8 +3,6 @@
 Every message is named by nothing but the span its consumers point at, unless it says ``id``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 START_MS = 1_795_262_400_000

@@ -1,7 +1,5 @@
 """This module knows how to read back a page we wrote: its tables, links, ids and words, with the standard library."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """This module knows how something else comes in between two lines of a function, each of them in turn, in one thread."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import contextmanager
 from functools import partial

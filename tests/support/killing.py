@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.model import TraceContext
 
-__all__ = ["FORWARD", "Killed", "forwarded_under_fire", "kafka_sender"]
-
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 _WATCHDOG_S = 60
 _ASLEEP_S = 30

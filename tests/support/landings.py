@@ -1,7 +1,5 @@
 """Reading a landing back, as plainly as possible."""
 
-from __future__ import annotations
-
 import json
 
 

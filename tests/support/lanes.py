@@ -1,7 +1,5 @@
 """Exporters whose behaviour a test decides, and spans to feed them."""
 
-from __future__ import annotations
-
 import threading
 
 from opentelemetry.sdk.resources import Resource

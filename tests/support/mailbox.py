@@ -1,7 +1,5 @@
 """This module knows a client nobody has instrumented: a mailbox of letters, made known to ``process`` by the public door."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from otel_mqtrace import ConsumeHook

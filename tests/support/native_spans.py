@@ -1,7 +1,5 @@
 """Spans of the kinds the native exporters write, made by a real SDK from our own mapping."""
 
-from __future__ import annotations
-
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 

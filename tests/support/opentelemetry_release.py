@@ -1,12 +1,8 @@
 """What the installed OpenTelemetry SDK lacks: the library works without it, and its tests of that part are skipped."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import pytest
-
-__all__ = ["needs_sdk"]
 
 _INSTALLED = tuple(int(part) for part in version("opentelemetry-sdk").split(".")[:2])
 

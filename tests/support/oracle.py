@@ -4,8 +4,6 @@ It reads the definitions (statuses, reasons, identity, precedence), not the impl
 What of a message's own events explains a key is told here; what the rest of the run says is in ``oracle_reasons``.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ It asks the whole run, in loops, for each such key. Only what both sides' writer
 beginnings, and events without an id. Rules of foreign writers, sampling and ledgers are proven elsewhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["OtlpReceiver"]
-
 _OK = 200
 
 

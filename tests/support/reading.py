@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["events_of", "malformed_of", "native_side", "otlp_side", "rows_in"]
-
 
 def native_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
     """Read native sources; the events are written below ``directory``."""

@@ -22,8 +22,6 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["World", "assert_equal"]
-
 
 class _Lane(SpanExporter):
     """Keeps what a lane is given, starts as well."""

@@ -1,7 +1,5 @@
 """A ``Result`` made by hand: balanced, with every kind of finding, and something in every section of the report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

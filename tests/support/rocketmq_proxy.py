@@ -5,8 +5,6 @@ again after :meth:`RocketMqProxy.redeliver`, a transaction is asked about after 
 """
 
 # ruff: noqa: N802 - the methods of a gRPC service have its names
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue

@@ -1,7 +1,5 @@
 """A small RocketMQ of Python, for tests without Java: a name server and brokers on loopback that do as they are told."""
 
-from __future__ import annotations
-
 import json
 import socket
 import socketserver

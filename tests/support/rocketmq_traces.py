@@ -1,7 +1,5 @@
 """This module knows a RocketMQ that has the trace topic, the exporter that writes to it, and what has then landed."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 from bridge.forwarder.sources.rocketmq import RemotingTraceSource

@@ -1,7 +1,5 @@
 """What a crash report or a debugger shows of an object: its attributes, theirs, and what lies in plain containers."""
 
-from __future__ import annotations
-
 
 def shown(it, depth=8):
     """Return every text reached from ``it`` by attributes, mappings and sequences, as one that dumps them would."""

@@ -1,7 +1,5 @@
 """This module knows the repository as text: which files are ours, and how each function in them measures."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from functools import cache

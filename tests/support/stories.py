@@ -1,7 +1,5 @@
 """Small stories about one message each, told as events, and the verdict each must get."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

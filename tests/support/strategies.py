@@ -1,7 +1,5 @@
 """This module knows how to make up trace contexts and bodies; hypothesis derives them from the layout table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

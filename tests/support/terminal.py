@@ -1,7 +1,5 @@
 """This module knows how a test calls ``mqtrace`` as a user does: arguments and bytes in, exit code and bytes out."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

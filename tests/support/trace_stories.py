@@ -1,7 +1,5 @@
 """Made-up lives of messages as native trace records, in any order and any batches, and what spans they must become."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any

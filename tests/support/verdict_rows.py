@@ -12,8 +12,6 @@ from spark_jobs.schemas import VERDICT
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["plain_rows", "read_verdicts"]
-
 
 def read_verdicts(out: Path) -> list[dict[str, Any]]:
     """Return the rows of ``out / "verdicts"``."""

@@ -1,7 +1,5 @@
 """What the tests of several clients share."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """confluent-kafka's asyncio consumer: the coroutine and the task that hold a message."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

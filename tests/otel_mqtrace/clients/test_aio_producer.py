@@ -1,7 +1,5 @@
 """What the asyncio producers record: the send of the coroutine, ended by the broker's answer, whoever waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """What ``produce_batch`` records under each policy, and that it answers, refuses and calls back as the C code does."""
 
-from __future__ import annotations
-
 import confluent_kafka
 import pytest
 from confluent_kafka import SerializingProducer, TopicPartition

@@ -1,7 +1,5 @@
 """Which classes are traced: subclasses, names taken early, and the classes of other instrumentations."""
 
-from __future__ import annotations
-
 import abc
 import ctypes
 import functools

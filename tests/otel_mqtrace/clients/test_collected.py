@@ -1,7 +1,5 @@
 """What is collected in the middle of anything: its spans end, but not in the finaliser, which may wait for no lock."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """What is recorded of a commit: only by option, inside the message's span, linked to where the message came from."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from dataclasses import dataclass

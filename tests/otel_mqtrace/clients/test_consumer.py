@@ -1,7 +1,5 @@
 """A traced consumer of confluent-kafka: context, batches, receive spans, and how processing ends."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """When automatic mode begins and ends a message: threads, loops, callbacks, subclasses, and switching off on the way."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

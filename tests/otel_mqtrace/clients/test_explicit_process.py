@@ -1,7 +1,5 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

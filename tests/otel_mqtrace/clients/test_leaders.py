@@ -1,7 +1,5 @@
 """Where a message was stored: the partition leader, learned beside the application and never at its cost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

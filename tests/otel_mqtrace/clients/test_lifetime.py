@@ -1,7 +1,5 @@
 """A traced client goes when its last reference goes, as a plain one does: nothing of ours waits for the collector."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

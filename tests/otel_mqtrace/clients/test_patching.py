@@ -1,7 +1,5 @@
 """The client is patched wherever it is known, and restored completely."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

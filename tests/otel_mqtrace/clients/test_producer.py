@@ -1,7 +1,5 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, and every way a send can end."""
 
-from __future__ import annotations
-
 import os
 
 import confluent_kafka

@@ -3,8 +3,6 @@
 The same against a real Kafka: ``tests/peers/kafka/test_share_consumer.py``.
 """
 
-from __future__ import annotations
-
 import gc
 
 import confluent_kafka

@@ -1,7 +1,5 @@
 """The client's own statistics as metrics: on request only, and never at the cost of the application's callback."""
 
-from __future__ import annotations
-
 import gc
 import json
 

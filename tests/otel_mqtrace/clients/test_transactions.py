@@ -1,7 +1,5 @@
 """What a transaction leaves: an end for each of its messages, the offsets it took along, and nothing of one that failed."""
 
-from __future__ import annotations
-
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, TopicPartition

@@ -1,7 +1,5 @@
 """This module knows how a test asks the doctor as a user does: the installed command, in an environment of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

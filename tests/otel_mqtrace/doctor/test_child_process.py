@@ -1,7 +1,5 @@
 """``mqtrace doctor -- COMMAND``: the command runs as ever, and then what went untraced in it is report."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """``mqtrace doctor`` on an installation: healthy it says so, and each thing that is broken on purpose is one finding."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The exporter that needs no broker."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

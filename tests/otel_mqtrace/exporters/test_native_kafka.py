@@ -1,7 +1,5 @@
 """The exporter to a Kafka trace topic: delivery, failures, forks, and its own producer."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The exporter to a RocketMQ trace topic: delivery, and outages of brokers and name servers."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import multiprocessing

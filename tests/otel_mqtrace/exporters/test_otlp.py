@@ -1,7 +1,5 @@
 """OpenTelemetry's exporters with our bytes: what arrives, by either protocol, and what becomes of what cannot."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc

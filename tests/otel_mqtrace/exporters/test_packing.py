@@ -1,7 +1,5 @@
 """From spans to trace messages: grouping, sizes, keys, and spans that the SDK's limits cut."""
 
-from __future__ import annotations
-
 import base64
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """The spool on disk, and an exporter that falls back on it while the broker is away."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

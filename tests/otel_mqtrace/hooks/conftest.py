@@ -1,7 +1,5 @@
 """This module knows the parts a hook's test is made of: spans nobody may forget, a Tracing of given settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from otel_mqtrace import SendHook

@@ -1,7 +1,5 @@
 """Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a message's headers say, which of them are captured, and how trace headers are written."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The hooks called by hand, as an adapter of another client calls them, and the outcomes a handler sets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

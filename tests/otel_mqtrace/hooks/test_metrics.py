@@ -1,7 +1,5 @@
 """The four messaging metrics of the conventions 1.44: what counts, when, and under which attributes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

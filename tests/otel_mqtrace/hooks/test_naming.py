@@ -1,7 +1,5 @@
 """OTEL_SEMCONV_STABILITY_OPT_IN: the names of today, the ones of yesterday, or both; the native record is the same."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

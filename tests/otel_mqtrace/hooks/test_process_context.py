@@ -1,7 +1,5 @@
 """The process span: its parent and links, and who opens it."""
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.context import Context

@@ -1,7 +1,5 @@
 """process: a block, a decorator for every kind of function, a loop; plain and asynchronous, one behaviour."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Polls: counted always, a CLIENT span each by option, true to when they began and to what they returned."""
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider

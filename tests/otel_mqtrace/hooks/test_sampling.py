@@ -1,7 +1,5 @@
 """Samplers, shares by topic, spans that nobody records, and the limits of a span."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Nothing of ours stays current: not in another thread, task or coroutine, not after break, an exception, or the GC."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The send span, its headers, odd messages, and the application's produce hook."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

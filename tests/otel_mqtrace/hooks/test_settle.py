@@ -1,7 +1,5 @@
 """Settlements, transactions and recalls."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

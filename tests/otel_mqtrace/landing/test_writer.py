@@ -1,7 +1,5 @@
 """Parts of a landing: written, finished, and adopted when their writer died."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

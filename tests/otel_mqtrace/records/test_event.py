@@ -1,7 +1,5 @@
 """Records of single events and of batches."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

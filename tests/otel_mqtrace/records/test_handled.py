@@ -1,7 +1,5 @@
 """A recorded handling says exactly what the span of the same handling says: at its start, at its end, in both formats."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A recorded send says exactly what the span of the same send says: in every attribute, in both formats."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """The remoting client: connections, routes, signatures, and servers that fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

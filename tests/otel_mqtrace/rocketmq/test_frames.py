@@ -1,7 +1,5 @@
 """The remoting protocol's commands and the stored message."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import struct

@@ -1,7 +1,5 @@
 """A lane: when a batch leaves, what an exporter's answer means, and the worker."""
 
-from __future__ import annotations
-
 import logging
 import textwrap
 import threading

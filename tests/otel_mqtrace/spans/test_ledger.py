@@ -1,7 +1,5 @@
 """The loss ledger's file and the callback on losses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

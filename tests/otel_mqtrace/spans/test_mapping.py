@@ -1,7 +1,5 @@
 """Trace contexts in span attributes, started spans, and the processor's settings."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The processor: the way of a span, flush, shutdown."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

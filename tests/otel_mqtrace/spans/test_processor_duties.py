@@ -1,7 +1,5 @@
 """What a span processor owes the application it lives in, as users of OpenTelemetry's own processors have asked for."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import logging

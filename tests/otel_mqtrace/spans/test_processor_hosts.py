@@ -1,7 +1,5 @@
 """The processor in forks, pools, greenlets and servers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

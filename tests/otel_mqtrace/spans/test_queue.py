@@ -1,7 +1,5 @@
 """The bounded queue and its account."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

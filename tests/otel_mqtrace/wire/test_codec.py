@@ -1,7 +1,5 @@
 """Encode and decode a native body."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

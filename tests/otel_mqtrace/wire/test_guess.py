@@ -1,7 +1,5 @@
 """Which writer and dialect a body comes from, and how contexts are built."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError, asdict, astuple, fields, replace

@@ -1,7 +1,5 @@
 """Hostile bodies and streams of any size."""
 
-from __future__ import annotations
-
 import gc
 import io
 import sys

@@ -1,7 +1,5 @@
 """The request bytes equal those of OpenTelemetry's encoder, message by message, field by field."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Recorded bodies of real clients and the reference vectors."""
 
-from __future__ import annotations
-
 import re
 from enum import IntEnum
 

@@ -1,7 +1,5 @@
 """Spans through a real Collector into its files: every layout is told apart, and holds what the application ended."""
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter

@@ -1,7 +1,5 @@
 """A Collector that goes away and comes back: what the application loses is counted, and nothing else is lost."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from contextlib import contextmanager

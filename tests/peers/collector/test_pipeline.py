@@ -1,7 +1,5 @@
 """Application → Kafka and its trace topic → landing; application → Collector → files, Kafka, Jaeger; both reconciled."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """Trace messages of Java applications that know nothing of OpenTelemetry, forwarded: each message is one trace in Jaeger."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import defaultdict

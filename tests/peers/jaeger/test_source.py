@@ -1,7 +1,5 @@
 """A real Jaeger as a source of spans."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Spans of an instrumented application in a real Jaeger, read back through its query API."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """aiokafka under tracing against a real Kafka: groups, transactions that readers respect, the cluster's own id."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

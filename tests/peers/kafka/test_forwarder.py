@@ -1,7 +1,5 @@
 """The forwarder on a real Kafka, killed again and again."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

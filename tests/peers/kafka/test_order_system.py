@@ -1,7 +1,5 @@
 """An order system on a real Kafka: it behaves the same with and without us, and each of its messages is accounted for."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import suppress
 from time import monotonic

@@ -1,7 +1,5 @@
 """What our tests believe about Kafka, asked of a real one: the embedded broker must not teach us wrong."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 

@@ -1,7 +1,5 @@
 """The query against a real Kafka: a range of time becomes the offsets that hold it."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

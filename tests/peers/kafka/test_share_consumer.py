@@ -1,7 +1,5 @@
 """A share group against a real Kafka: what is released comes again, and its spans count the deliveries."""
 
-from __future__ import annotations
-
 from time import monotonic
 
 import confluent_kafka

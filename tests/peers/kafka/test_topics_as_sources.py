@@ -1,7 +1,5 @@
 """Topics of a real Kafka as sources of a reconciliation: transactions, retention, and both ways to read them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

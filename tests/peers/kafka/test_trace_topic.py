@@ -1,7 +1,5 @@
 """An instrumented application against a real Kafka: its spans, its trace topic, and what the forwarder lands."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """The alert rules and ``metrics.prom``, checked by the real promtool."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The forwarder on a real RocketMQ broker, killed again and again."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -1,7 +1,5 @@
 """An instrumented application on a real RocketMQ 5: what its spans and native records say of what the broker did."""
 
-from __future__ import annotations
-
 import base64
 import json
 from itertools import count

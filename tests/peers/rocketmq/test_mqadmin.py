@@ -1,7 +1,5 @@
 """The proof that our writer is right: RocketMQ's own ``mqadmin queryMsgTraceById`` finds our records and prints them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The query against a real RocketMQ: what mqadmin finds, and what it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count
 from threading import Event

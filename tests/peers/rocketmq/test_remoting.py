@@ -1,7 +1,5 @@
 """Our remoting client and source against a real name server and broker."""
 
-from __future__ import annotations
-
 from itertools import count
 from threading import Event
 

@@ -5,8 +5,6 @@
 does not hold stay as they are, and writes the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -3,15 +3,11 @@
 The figures are those of ``tests.proofs.scoreboard.costs``, whose variants take turns, each in a process of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tests.proofs.bench.rows import Effort, Row, Target, beside
 from tests.proofs.scoreboard.costs import BARE, Variant, measured_rounds
-
-__all__ = ["measured"]
 
 _ANCHOR = "opentelemetry-instrumentation-confluent-kafka"
 _MESSAGES = 600

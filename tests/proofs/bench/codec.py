@@ -5,8 +5,6 @@ round, so that a busy moment hits each; medians count. Java runs afterwards, war
 the best counts, which is in its favour.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

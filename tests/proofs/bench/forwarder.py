@@ -1,13 +1,9 @@
 """The forwarder's rows: records a second to OTLP, beside the Python SDK's path."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tests.proofs.bench.forwarding import ALL, FIRST, SECOND, THROUGH_SDK, forwarding
 from tests.proofs.bench.rows import Effort, Row, Target, beside
-
-__all__ = ["WRITTEN", "measured"]
 
 _NO_FURTHER: Final = "no further than: "
 WRITTEN: Final = f"{_NO_FURTHER}{SECOND}"

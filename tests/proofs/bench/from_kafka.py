@@ -5,8 +5,6 @@ with its Kafka receiver on a topic that holds the same events as spans, stopped 
 counted every one. Their CPU time is what the system says of them; a receiver that missed a span fails the run.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import tempfile
@@ -39,8 +37,6 @@ from tests.proofs.bench.forwarding import (
     trace_messages,
 )
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
-
-__all__ = ["measured"]
 
 _NATIVE, _SPANS = "native", "spans"
 _TARGET: Final = Target("≥", 50_000, "records/s")

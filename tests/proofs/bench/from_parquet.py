@@ -5,8 +5,6 @@ and ``… local TABLES OUT`` are processes that start there: they judge, write t
 JSON object. Users have no such door: a run reads what it judges.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

@@ -3,8 +3,6 @@
 Each size is run once, in a process of its own, by ``tests.proofs.bench.scale``, which holds what it found against the truth.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from typing import Any
 from tests.proofs.bench.reconcile import answer_of, day_of
 from tests.proofs.bench.rivals import MASTER, MEMORY
 from tests.proofs.bench.rows import Effort, Row, Target
-
-__all__ = ["COMPILERS", "OTHERS", "TASKS", "fiftyfold", "tenfold"]
 
 TASKS, COMPILERS, OTHERS = (
     f"the smaller run: {what}"

@@ -4,8 +4,6 @@
 them in its own process, holds what it found against what it wrote, and prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -29,8 +27,6 @@ from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.proofs.bench.reconcile import answer_of
 from tests.proofs.bench.rows import Effort, Row, Target
-
-__all__ = ["measured"]
 
 _BEGIN_MS: Final = 1_795_219_200_000
 _ROWS: Final = 50_000

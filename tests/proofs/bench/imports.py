@@ -1,7 +1,5 @@
 """The cost of imports, each in an interpreter of its own, and of ``mqtrace --help``."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -9,8 +7,6 @@ from functools import partial
 
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
 from tests.support.source_tree import ROOT
-
-__all__ = ["INSTRUMENTOR", "SWITCH", "TYPER", "measured"]
 
 SWITCH = "from otel_mqtrace import MqTraceInstrumentor"
 INSTRUMENTOR = "OpenTelemetry's base class of an instrumentor"

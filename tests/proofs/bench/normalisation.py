@@ -5,8 +5,6 @@ every span and keeps its counts. The loop looks the same fields up by the same n
 input and runs on one core. Both take turns in one process that may use so many cores; the first round warms up.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -19,8 +17,6 @@ from typing import Any
 
 from tests.proofs.bench.reconcile import answer_of, day_of
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
-
-__all__ = ["measured"]
 
 _ROWS = 10_000
 _LENGTH_BYTES = 4

@@ -3,8 +3,6 @@
 The page is made of figures alone: verdicts are worked out from them here, and reasons are given for what is missed only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -12,8 +10,6 @@ from tests.proofs.bench.reasons import reasons
 from tests.proofs.bench.record import Figures, is_quick
 from tests.proofs.bench.rows import Row, written
 from tests.proofs.bench.sections import SECTIONS
-
-__all__ = ["page", "rows_of", "shown"]
 
 _NOTE: Final = "<!-- Generated from docs/performance.json by `make performance`. Measure again, do not edit. -->"
 _HEAD: Final = ("measure", "anchor", "ours", "anchor's", "unit", "ratio (rounds)", "target", "met")

@@ -4,8 +4,6 @@
 until the exporter has had the last. The spans are counted where they arrive, and where they were dropped.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -19,8 +17,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from otel_mqtrace import MqTraceSpanProcessor
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
-
-__all__ = ["measured"]
 
 _ANCHOR = "BatchSpanProcessor"
 _SPANS, _QUEUE, _SECONDS = 50_000, 2_048, 60.0

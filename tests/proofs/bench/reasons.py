@@ -3,16 +3,12 @@
 A sentence is said only while its target is missed. Its numbers are those of the page, and it says of which section.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.proofs.bench import forwarder, growth, imports, steps
 from tests.proofs.bench.rows import TIMES, Row, written
 from tests.proofs.bench.sections import SECTIONS
-
-__all__ = ["reasons"]
 
 Measured = Mapping[str, list[Row]]
 _OF_SECONDS: Final = frozenset({"ms", "records/s"})

@@ -4,8 +4,6 @@ Every contender is a process of its own, with its start, on the same day with th
 against what the day was made to hold.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -20,8 +18,6 @@ from typing import Any
 from tests.proofs.bench.rivals import MASTER, MEMORY
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
 from tests.support.source_tree import ROOT
-
-__all__ = ["answer_of", "day_of", "measured"]
 
 _RUN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 _THEIRS = "verdicts and every report; theirs stops at a verdict"

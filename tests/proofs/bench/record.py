@@ -3,8 +3,6 @@
 A section that is measured anew replaces its old figures and no others, so the long ones need not be run every time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -18,8 +16,6 @@ from typing import Any
 
 from tests.proofs.bench.rows import Effort, Row
 from tests.support.source_tree import ROOT
-
-__all__ = ["Figures", "commit", "is_quick", "machine", "read", "together", "with_section", "write"]
 
 Figures = dict[str, Any]
 """Name of the section → when, on what, how much, and the rows, all plain data."""

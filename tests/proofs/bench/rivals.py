@@ -17,8 +17,6 @@ from typing import Any
 
 from tests.faults.recording import Laid
 
-__all__ = ["JOIN", "MASTER", "MEMORY", "Act", "acted"]
-
 Act = Callable[[Path, Path], dict[str, Any]]
 """From one path to another: what was found, as plain data."""
 

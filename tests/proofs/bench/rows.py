@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeVar
 
-__all__ = ["TIMES", "Effort", "Row", "Target", "beside", "interleaved", "written"]
-
 TIMES: Final = "x"
 """The unit of a target that is a ratio; any other unit is a bound of our own figure."""
 

@@ -5,8 +5,6 @@ it found against the truth written beside it (a fast run that finds something el
 JSON object. Numbers are of this machine at this moment.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

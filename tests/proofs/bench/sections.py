@@ -1,15 +1,11 @@
 """The sections of ``make bench``: what each measures, its module, and whether it runs by default."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final
 
 from tests.proofs.bench.rows import Effort, Row
-
-__all__ = ["SECTIONS", "Section"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ Every step goes the way that the instrumented client goes, and is looked at afte
 not look good. The floors are what the page explains a missed target with, so they are measured in the same rounds.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,23 +29,6 @@ from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from otel_mqtrace.wire.native.decode import maker_of
 from tests.proofs.bench.rows import Effort, Row, beside, interleaved
-
-__all__ = [
-    "APPENDED",
-    "DECODED",
-    "EXTRACT",
-    "INJECT",
-    "MODEL",
-    "SPAN",
-    "SPAN_OFF",
-    "SPLIT",
-    "floors",
-    "handler",
-    "is_handled",
-    "is_sent",
-    "measured",
-    "sender",
-]
 
 SPAN, SPAN_OFF = "the SDK's span: start and end, no attributes", "the SDK's span, not sampled"
 INJECT, EXTRACT = "the SDK's inject into headers", "the SDK's extract from headers"

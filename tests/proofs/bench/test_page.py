@@ -1,7 +1,5 @@
 """The page says what the figures beside it say, and no figure can call itself met."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

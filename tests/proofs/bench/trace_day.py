@@ -7,8 +7,6 @@ message is delivered ``hot`` times and has as many copies of its send's span.
 (JSON lines) and ``DIR/truth.json``: the status counts that a reconciliation must find.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter
@@ -24,8 +22,6 @@ from pyarrow import parquet
 
 from otel_mqtrace import semconv
 from spark_jobs.schemas import NATIVE_BODY
-
-__all__ = ["write_day"]
 
 DAY_MS: Final = 86_400_000
 BEGIN_MS: Final = 1_795_219_200_000  # 2026-11-21T00:00:00Z

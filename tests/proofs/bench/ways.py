@@ -4,8 +4,6 @@ Both formats go to our own lanes. A way ends where the span is queued: for ``pro
 ``python -m tests.proofs.bench.ways`` prints the frames.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable
@@ -23,8 +21,6 @@ from otel_mqtrace.exporters.otlp import HTTP, OtlpSpanExporter
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.proofs.bench.rows import Effort, Row, Target
 from tests.support.source_tree import ROOT
-
-__all__ = ["measured"]
 
 _OURS: Final = str(ROOT / "otel_mqtrace")
 _TIMES: Final = 20

@@ -3,8 +3,6 @@
 Loaded before the tests of the SDK's source distribution are imported (``-p batch_processor_shim``).
 """
 
-from __future__ import annotations
-
 import pytest
 from opentelemetry.sdk.trace import export
 

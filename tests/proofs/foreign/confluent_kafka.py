@@ -32,8 +32,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MODES", "Outcome", "broken", "main", "run_mode", "verdict"]
-
 MODES: Final = {
     "bare": "nothing",
     "early": "ours, before the import",

@@ -1,7 +1,5 @@
 """The runner of a foreign suite tells what an instrumentation broke, on a suite small enough to know the answer."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The SDK's own tests of its batch span processor, run against ours: a drop-in keeps the promises of what it replaces."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

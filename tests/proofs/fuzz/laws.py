@@ -1,7 +1,5 @@
 """Laws that hold for any bytes: the fuzzer and hypothesis test the codec against them."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ prints what libFuzzer counted. A finding is kept in ``build/fuzz/findings``, end
 first in the next; without atheris the run is skipped, and says so.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The fuzzer starts from inputs that keep its laws, and its laws can be broken."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

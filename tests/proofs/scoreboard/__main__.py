@@ -1,7 +1,5 @@
 """Write the scoreboard: ``python -m tests.proofs.scoreboard`` (``make scoreboard``)."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.proofs.scoreboard.page import page

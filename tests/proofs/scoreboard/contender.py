@@ -6,8 +6,6 @@ the calling thread and of the whole process until everything was encoded and sen
 spans that the OTLP receiver has and the records in its landing, and fails when one is missing.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import json
@@ -35,8 +33,6 @@ from otel_mqtrace.wire.native import decode_body
 from tests.proofs.scoreboard.receiving import spans_by_kind
 from tests.proofs.scoreboard.subjects import OURS, SUBJECTS
 from tests.support.landings import landed_lines
-
-__all__ = ["CALLS", "WARM"]
 
 CALLS = ("produce", "poll", "consume", "look", "relay", "paced", "held")
 """In the order in which they are asked for: what is consumed was produced before.

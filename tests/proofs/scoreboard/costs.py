@@ -26,8 +26,6 @@ from tests.proofs.scoreboard.contender import WARM
 from tests.proofs.scoreboard.receiving import receiver
 from tests.support.source_tree import ROOT
 
-__all__ = ["BARE", "TURNS", "Variant", "measured_rounds"]
-
 Variant = tuple[str, str]
 """A subject and its mode.
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from tests.proofs.scoreboard.stage import Seen
 
-__all__ = ["page", "verdicts"]
-
 _NOTE: Final = (
     "<!-- Generated from tests/proofs/scoreboard/rows.py by `make scoreboard`. Edit the probes, not this page. -->"
 )

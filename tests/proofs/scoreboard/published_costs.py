@@ -12,8 +12,6 @@ from tests.support.source_tree import ROOT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COSTS", "FIGURES", "published_costs"]
-
 FIGURES: Final = ROOT / "docs" / "performance.json"
 COSTS: Final = {
     "F17": (

@@ -4,8 +4,6 @@
 returns its spans by kind as JSON, decoded only then, so that nothing is parsed while something is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -20,8 +18,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.trace import SpanKind
 
 from tests.support.source_tree import ROOT
-
-__all__ = ["receiver", "spans_by_kind"]
 
 _END_OF_HEAD = b"\r\n\r\n"
 _END_S = 20

@@ -5,16 +5,12 @@ features. Several rows may ask the same probe. ``incumbent`` is what the version
 do; what ours must do is ``yes``, everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from tests.proofs.scoreboard.probes import classes, conventions, receiving, sending, switching
 from tests.proofs.scoreboard.stage import Seen, Stage
-
-__all__ = ["MEASURED_INCUMBENT", "PROBES", "ROWS", "Row"]
 
 MEASURED_INCUMBENT: Final = "0.66b1"
 """The version the ``incumbent`` column speaks of."""

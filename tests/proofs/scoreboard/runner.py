@@ -6,8 +6,6 @@ fresh interpreter: what a probe leaves switched on, attached or leaked dies with
 ``python -m tests.proofs.scoreboard.runner SUBJECT SERVERS`` prints one JSON line for each probe.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -21,8 +19,6 @@ from tests.proofs.scoreboard.rows import PROBES
 from tests.proofs.scoreboard.stage import Seen, Stage
 from tests.proofs.scoreboard.subjects import SUBJECTS, Subject
 from tests.support.source_tree import ROOT
-
-__all__ = ["observe"]
 
 _PROBE_SECONDS = 60
 _RUN_SECONDS = 300

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tests.proofs.scoreboard.subjects import Subject
 
-__all__ = ["Seen", "Stage", "current_span_id", "span_id", "untraced"]
-
 _TOPIC = "orders"
 _HEAP_TYPE = 1 << 9
 _WAIT_S = 20

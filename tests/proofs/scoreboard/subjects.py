@@ -1,15 +1,11 @@
 """The two subjects: name, how it is switched on, what it alone offers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
-
-__all__ = ["INCUMBENT", "OURS", "SUBJECTS", "Subject"]
 
 
 def _no_block(_message: object) -> AbstractContextManager[None]:

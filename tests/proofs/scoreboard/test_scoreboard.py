@@ -1,7 +1,5 @@
 """Ours does everything that is asked; the incumbent does what the page says of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The instrumentor of aiokafka, on the strict spans of every test."""
 
-from __future__ import annotations
-
 import pytest
 
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor

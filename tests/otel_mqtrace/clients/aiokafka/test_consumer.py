@@ -1,7 +1,5 @@
 """A traced aiokafka consumer: what is current when, how processing ends, and what reaches the native records."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """aiokafka patched in place: every name and every subclass sees it, and nothing of it is left afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

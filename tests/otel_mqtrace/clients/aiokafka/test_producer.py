@@ -1,7 +1,5 @@
 """A traced aiokafka producer: sends and batches, their answers, their headers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """A recorded send or delivery of aiokafka exports exactly what the span of the same event exports."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace

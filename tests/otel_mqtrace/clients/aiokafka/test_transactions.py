@@ -1,7 +1,5 @@
 """aiokafka's transactions and settlements."""
 
-from __future__ import annotations
-
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError

@@ -1,7 +1,5 @@
 """The parts of every test of the RocketMQ client: a proxy that speaks gRPC, and its clients."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import count
 

@@ -1,7 +1,5 @@
 """How the RocketMQ client is changed, and that nothing of it stays."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

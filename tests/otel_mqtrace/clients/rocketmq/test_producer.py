@@ -1,7 +1,5 @@
 """What a traced RocketMQ producer records, and what it leaves exactly as it was."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import CancelledError, Future
 

@@ -1,7 +1,5 @@
 """A push consumer of RocketMQ, and the native records of a send, a consume, a transaction and a recall."""
 
-from __future__ import annotations
-
 import base64
 import json
 from queue import SimpleQueue

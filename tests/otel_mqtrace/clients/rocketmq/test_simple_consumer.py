@@ -1,7 +1,5 @@
 """A simple consumer of RocketMQ: a message is processed from its receipt to its acknowledgement."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """How the end of a RocketMQ transaction is recorded: ended by the application, or answered when the broker asks."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -5,8 +5,6 @@ a package called ``tests`` as well. ``MQTRACE_FOREIGN_MODE`` says what is switch
 where the outcomes are written, ``MQTRACE_FOREIGN_COUNTS`` whether spans are counted as they start or as they end.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect
