@@ -177,11 +177,11 @@ def _shadowed(point: EntryPoint) -> MqTraceError | None:
     name = point.module.partition(".")[0]
     ours = Path(__file__).parent.parent / name
     spec = find_spec(name)
-    found = None if spec is None else next(iter(spec.submodule_search_locations or ()), spec.origin)
-    if found is None or not ours.is_dir() or Path(found).resolve() == ours.resolve():
+    location = None if spec is None else next(iter(spec.submodule_search_locations or ()), spec.origin)
+    if location is None or not ours.is_dir() or Path(location).resolve() == ours.resolve():
         return None
     return MqTraceError(
-        f"{_NAME} {point.name}: the package {name!r} at {found} shadows the one of {DISTRIBUTION}; "
+        f"{_NAME} {point.name}: the package {name!r} at {location} shadows the one of {DISTRIBUTION}; "
         "run the command from another directory, or without PYTHONPATH"
     )
 
@@ -203,7 +203,7 @@ def _missing_extra(name: str, error: Exception) -> MissingExtraError | None:
 def help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
     """Split a docstring into the help before its first section and the lines of its ``Example:`` section."""
     text = inspect.getdoc(function) or ""
-    sections = {found["name"]: found["body"] for found in _SECTION.finditer(text + "\n")}
+    sections = {match["name"]: match["body"] for match in _SECTION.finditer(text + "\n")}
     first = _SECTION.search(text + "\n")
     examples = inspect.cleandoc(sections.get("Example", sections.get("Examples", ""))).splitlines()
     return text[: first.start() if first else None].strip(), [line for line in examples if line.strip(" :`")]
@@ -215,5 +215,5 @@ def _epilog(examples: list[str]) -> str | None:
 
 def _explain(error: Any) -> str:
     where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
-    said = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
-    return f"{said}; see '{where} --help'"
+    message = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
+    return f"{message}; see '{where} --help'"

@@ -103,13 +103,13 @@ def _addresses(value: object) -> str:
 def _ratios(value: object) -> dict[str, float]:
     expected = "pattern=share pairs were expected, each share from 0 to 1, as in audit.*=0,orders=0.1"
     if isinstance(value, Mapping):
-        pairs = [(str(pattern), said) for pattern, said in value.items()]
+        pairs = [(str(pattern), share) for pattern, share in value.items()]
     else:
         pairs = [each.strip().rpartition("=")[::2] for each in _texts(value, expected) if each.strip()]
     ratios = {}
-    for pattern, said in pairs:
+    for pattern, share in pairs:
         try:
-            ratio = float(said)
+            ratio = float(share)
         except (TypeError, ValueError):
             ratio = -1.0
         if not pattern or not 0 <= ratio <= 1:
@@ -142,8 +142,6 @@ def _client_properties(value: object) -> str | dict[str, Any]:
 
 
 def _one_of(*allowed: str) -> Callable[[object], str]:
-    """Return the reader of a setting that has just these values."""
-
     def parse(value: object) -> str:
         if value not in allowed:
             raise ValueError(f"one of {', '.join(allowed)} was expected")
@@ -176,7 +174,7 @@ def _lane_default(value: int, variable: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every tunable, read once. ``None`` means "not said": the part that uses the setting then has its own default.
+    """Every tunable, read once. ``None`` means "not set": the part that uses the setting then has its own default.
 
     ``queue_size`` and ``batch_size`` count spans, ``*_ms`` are milliseconds, ``*_bytes`` bytes; ``exporters`` are names
     of the entry-point group ``opentelemetry_traces_exporter``; ``topic_*`` and ``*_headers`` are shell-style patterns,
@@ -234,16 +232,16 @@ class Settings:
     ) -> Settings:
         """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
         environment = os.environ if environ is None else environ
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for each in fields(cls):
             text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text.strip():
-                _accept(found, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
+                _accept(values, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
         for name, value in (overrides or {}).items():
             if value is not None:
-                _accept(found, name, value, source=f"option {name}")
-        _fit_batch(found)
-        return replace(cls(), **found)
+                _accept(values, name, value, source=f"option {name}")
+        _fit_batch(values)
+        return replace(cls(), **values)
 
     def excludes(self, topic: str) -> bool:
         """Whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
@@ -266,30 +264,29 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> None:
+def _accept(values: dict[str, Any], name: str, value: object, *, source: str) -> None:
     if name not in _FIELDS:
         _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
         return
     try:
-        found[name] = _FIELDS[name].metadata["read"](value)
+        values[name] = _FIELDS[name].metadata["read"](value)
     except (TypeError, ValueError) as problem:
         if name in NEVER_SHOWN:
             _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
         instead = (
-            repr(found[name]) if name in found else _FIELDS[name].metadata["unset"] or repr(getattr(_DEFAULTS, name))
+            repr(values[name]) if name in values else _FIELDS[name].metadata["unset"] or repr(getattr(_DEFAULTS, name))
         )
         _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
-def _fit_batch(found: dict[str, Any]) -> None:
-    """Two values that contradict each other are a wrong value too."""
-    queue_size, batch_size = found.get("queue_size"), found.get("batch_size")
+def _fit_batch(values: dict[str, Any]) -> None:
+    queue_size, batch_size = values.get("queue_size"), values.get("batch_size")
     if queue_size is not None and batch_size is not None and batch_size > queue_size:
         _warn_once(
             f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used"
         )
-        found["batch_size"] = queue_size
+        values["batch_size"] = queue_size
 
 
 def _warn_once(setting: str, what: str) -> None:
@@ -304,7 +301,7 @@ _FIELDS: Final = {each.name: each for each in fields(Settings)}
 NEVER_SHOWN: Final = frozenset(each.name for each in fields(Settings) if not each.repr)
 """What may hold a secret: a value of these is in no line of a log and in no output of the doctor."""
 
-# -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
+# -- the application's own connection, learned from its first client, for exporters without one ---------
 _CONNECTION_KEYS: Final = re.compile(
     r"(bootstrap\.servers|metadata\.broker\.list|broker\.address\.family|client\.dns\.lookup|security\.protocol"
     r"|enable\.ssl\.certificate\.verification|(sasl|ssl)\..+)\Z"

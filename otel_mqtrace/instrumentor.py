@@ -54,7 +54,6 @@ class _ClientModule(Protocol):
 
 
 def _with_method(given: Any, method: str, option: str) -> Any:
-    """Return ``given`` if it has ``method``; else warn and return ``None``."""
     if given is None or callable(getattr(given, method, None)):
         return given
     _log.warning("mqtrace: option %s (%s): it has no %s(); it is ignored", option, type(given).__name__, method)

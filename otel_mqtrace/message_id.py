@@ -6,7 +6,7 @@ differs where no reader depends on it: the month starts in UTC, and instead of t
 per process, because containers share addresses and process ids.
 
 Offset id, as ``MessageDecoder.createMessageId`` writes it: the broker's address 8 (IPv6: 32), its port 8, the offset in
-its commit log 16. Both are 32 digits, or 56: which of them a text is, only its field tells.
+its commit log 16. Both are 32 digits, or 56: which of them a text is, only its field shows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class UniqueIds:
     def _stamped(self, now_ms: int) -> _Stamp:
         """Return what all ids of one millisecond begin with: to ask who we are takes as long as all the rest.
 
-        A fork of Python's tells of itself. After one of C's, which does not, parent and child may draw the same ids for
+        A fork by Python calls a hook. After one by C, which does not, parent and child may draw the same ids for
         the rest of that millisecond.
         """
         pid = os.getpid() if self._pid is None else self._pid

@@ -137,9 +137,9 @@ def _installed(distribution: str) -> str | None:
 
 
 def _versions(checkup: Checkup) -> None:
-    found = {name: _installed(name) for name in _PACKAGES}
-    checkup.facts["versions"] = {"python": platform.python_version(), **found}
-    clients = [name for name in ("confluent-kafka", "aiokafka", "rocketmq-python-client") if found[name]]
+    installed = {name: _installed(name) for name in _PACKAGES}
+    checkup.facts["versions"] = {"python": platform.python_version(), **installed}
+    clients = [name for name in ("confluent-kafka", "aiokafka", "rocketmq-python-client") if installed[name]]
     if not clients:
         checkup.error(
             "client_missing",
@@ -147,9 +147,9 @@ def _versions(checkup: Checkup) -> None:
             where="this environment",
             fix="pip install 'otel-mqtrace[kafka]'",
         )
-    if found["confluent-kafka"]:
+    if installed["confluent-kafka"]:
         _librdkafka(checkup)
-    if found["opentelemetry-distro"] is None and not list(entry_points(group="opentelemetry_configurator")):
+    if installed["opentelemetry-distro"] is None and not list(entry_points(group="opentelemetry_configurator")):
         checkup.warning(
             "no_distro",
             "nothing here sets up OpenTelemetry's SDK: under opentelemetry-instrument no span is recorded",
@@ -175,10 +175,10 @@ def _librdkafka(checkup: Checkup) -> None:
 def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
     with captured_logs("otel_mqtrace.config") as warnings:
         settings = Settings.from_env(environ=environ)
-    for said in warnings:
-        name = said.split(" ", maxsplit=1)[0].rstrip(":")
+    for warning in warnings:
+        name = warning.split(" ", maxsplit=1)[0].rstrip(":")
         checkup.warning(
-            "setting_wrong", said, where=name, fix="give it one of the values that docs/operations.md names"
+            "setting_wrong", warning, where=name, fix="give it one of the values that docs/operations.md names"
         )
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in Settings.__dataclass_fields__}
     checkup.facts["settings"] = _shown(settings, {name for name in environ if name in known})
@@ -240,24 +240,26 @@ def _exporters(checkup: Checkup, settings: Settings) -> None:
 
 
 def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
-    found = {point.name for point in entry_points(group=_INSTRUMENTORS)}
+    instrumentors = {point.name for point in entry_points(group=_INSTRUMENTORS)}
     disabled = {name.strip() for name in environ.get(_DISABLED, "").split(",")}
-    checkup.facts["instrumentations"] = {"installed": sorted(found), "disabled": sorted(disabled - {""})}
-    if not any(name.startswith(_OURS) for name in found):
+    checkup.facts["instrumentations"] = {"installed": sorted(instrumentors), "disabled": sorted(disabled - {""})}
+    if not any(name.startswith(_OURS) for name in instrumentors):
         checkup.error(
             "entry_point_missing",
             "opentelemetry-instrument does not find mqtrace: its entry points are not installed",
             where=f"entry points {_INSTRUMENTORS}",
             fix="pip install --force-reinstall --no-deps otel-mqtrace",
         )
-    off = [name for name in (*sorted(each for each in found if each.startswith(_OURS)), "*") if name in disabled]
+    off = [
+        name for name in (*sorted(each for each in instrumentors if each.startswith(_OURS)), "*") if name in disabled
+    ]
     if off:
         checkup.error(
             "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, fix="take it off that list"
         )
     for client, neighbours in INSTRUMENTATIONS.items():
         for each in neighbours if _installed(client) else ():
-            if _is_at_work(each, found, environ):
+            if _is_at_work(each, instrumentors, environ):
                 checkup.warning(
                     "other_instrumentation",
                     f"{each.name} of {client} is installed and not switched off: where it is started, "
@@ -269,9 +271,9 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
 
 def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
     variable, _, value = neighbour.switched_off_by.partition("=")
-    said = {word.strip().lower() for word in environ.get(variable, "").split(",")}
+    values = {word.strip().lower() for word in environ.get(variable, "").split(",")}
     there = value in instrumentors if variable == _DISABLED else _installed(neighbour.distribution) is not None
-    return there and value.lower() not in said and not (variable == _DISABLED and "*" in said)
+    return there and value.lower() not in values and not (variable == _DISABLED and "*" in values)
 
 
 def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
@@ -355,7 +357,7 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
 
 
 def _unwritable(directory: Path) -> str | None:
-    """Say why no file can be made in ``directory``; it is made as an exporter makes it, for nothing less tells."""
+    """Say why no file can be made in ``directory``; it is made as an exporter makes it: only that shows it."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -397,10 +399,10 @@ def _default_exporter() -> str:
 
 
 def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
-    def said(what: str) -> str | None:
+    def setting(what: str) -> str | None:
         return environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
 
-    protocol = said("PROTOCOL") or "grpc"
+    protocol = setting("PROTOCOL") or "grpc"
     http = protocol.startswith("http") or any(name.startswith(("otlp_proto_http", "otlp_json_http")) for name in names)
     own = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     shared = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")

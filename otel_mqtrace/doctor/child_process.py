@@ -32,7 +32,7 @@ _CAUSE: Final = "not delivered"
 
 
 def run_command(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
-    """Run ``command`` to its end, its input, output and signals untouched; return its exit code and what it report.
+    """Run ``command`` to its end, its input, output and signals untouched; return its exit code and the reports.
 
     An exit code below zero is the number of the signal that ended it. Raises ``UsageError`` when it cannot be started.
     """
@@ -98,7 +98,7 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
 
 
 def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
-    """Judge one process: what each client tells, and then once what its clients share."""
+    """Judge one process: each client, and then once what its clients share."""
     process = f"{report['program']} (pid {report['pid']})"
     at_work = []
     for name, client in report["clients"].items():
@@ -127,7 +127,6 @@ _EXPLAINED: Final = {
 
 
 def _is_found(checkup: Checkup, warning: str) -> bool:
-    """Whether a finding says already what the process warned of."""
     findings = checkup.findings
     if any(warning in each.what or warning in each.fix for each in findings):
         return True
@@ -190,7 +189,7 @@ _UNTRACED: Final = {
         "switch one of the two off",
     ),
 }
-"""What a survey tells → code, severity, words, fix."""
+"""Kind in a survey → code, severity, words, fix."""
 
 
 def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> None:
@@ -248,12 +247,12 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
 
 def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:
     lost = {**account["dropped"], "failed": account["failed"]}
-    said = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
-    if said:
+    causes = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
+    if causes:
         why = next((each for each in reversed(warnings) if _CAUSE in each), None)
         checkup.error(
             "spans_lost",
-            f"{lane} lost spans ({said}) of {account['offered']}",
+            f"{lane} lost spans ({causes}) of {account['offered']}",
             where=where,
             fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None

@@ -27,8 +27,8 @@ def doctor(
 ) -> int:
     """Say what is instrumented and what silently is not, what does not answer, and how to fix it.
 
-    Without a command it looks at this environment. With one, it runs it unchanged and then tells what went untraced in
-    it: names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means
+    Without a command it looks at this environment. With one, it runs that unchanged and then lists what went untraced:
+    names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means
     that nothing was found, 1 that something was; the command's own exit code is among the facts.
 
     Example:

@@ -47,7 +47,6 @@ class _LogCapture(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line."""
         self.lines.append(record.getMessage().removeprefix(_PREFIX))
         del self.lines[:-_MOST_LINES]
         if self._passes_on and logging.lastResort is not None and self._is_only_handler(record):
@@ -198,9 +197,8 @@ class _Report:
         beside.replace(path)
 
     def _processors(self) -> list[MqTraceSpanProcessor]:
-        """Each once: the clients of a process share one."""
-        found = (each.instrumentor.processor for each in self._clients.values())
-        return list(dict.fromkeys(each for each in found if each is not None))
+        processors = (each.instrumentor.processor for each in self._clients.values())
+        return list(dict.fromkeys(each for each in processors if each is not None))
 
     def _as_json(self, *, ended: bool) -> dict[str, Any]:
         connection = application_kafka_config() or {}

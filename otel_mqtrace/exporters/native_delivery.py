@@ -239,7 +239,6 @@ class SpooledDelivery:
             self._retry_ns = MonotonicNs(self._clock.monotonic_ns() + _RETRY_NS)
 
     def _adopt_due(self) -> None:
-        """Look for what others left behind, now and then."""
         now = self._clock.monotonic_ns()
         if now >= self._adopt_ns:
             self._adopt_ns = MonotonicNs(now + _ADOPT_NS)

@@ -88,12 +88,10 @@ _TEXTS: Final[Mapping[str, str]] = {
 
 
 def _failure_text(code: str, text: str, *, topic: str, properties: Mapping[str, object]) -> str:
-    """Return what an error of librdkafka, ``text`` under the name ``code``, means for the trace topic."""
     return _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=_servers_of(properties), code=code, text=text)
 
 
 def _servers_of(properties: Mapping[str, object]) -> str:
-    """Return the brokers that client properties name."""
     return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list"))
 
 
@@ -267,7 +265,7 @@ class TraceProducer:
                     return False
                 wait([answer], _POLL_S)
             answer.result()
-        except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will tell
+        except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will show
             _logger.debug("the trace topic %s was not created: %s", topic, error)
         return True
 
@@ -305,7 +303,6 @@ class _Reports:
         return report
 
     def undelivered(self) -> Undelivered:
-        """Return the messages without a good report."""
         left = [position for position in range(len(self._messages)) if position not in self._delivered]
         return Undelivered(
             tuple(self._messages[position] for position in left if position not in self._rejected),

@@ -51,7 +51,7 @@ _REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
 
 @dataclass(slots=True)
 class _Attempt:
-    """One message on its way; every try has the same properties, and so the same unique id, by which repeats tell."""
+    """One message on its way; every try has the same properties, and so the same unique id, which shows repeats."""
 
     message: TraceMessage
     topic: str
@@ -246,7 +246,6 @@ class RocketMqTraceProducer:
         return self._client
 
     def _paused(self, pause_s: float, deadline: MonotonicNs) -> bool:
-        """Wait a little; ``False`` when there is no time, or a shutdown came."""
         return self._left_s(deadline) > pause_s and not self._closed.wait(pause_s)
 
     def _left_s(self, deadline: MonotonicNs) -> float:

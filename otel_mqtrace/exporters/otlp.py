@@ -45,7 +45,7 @@ _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Ex
 
 
 _MAX_JOINED_BYTES: Final = 1 << 20
-"""Batches are joined up to this size: a gRPC server takes 4 MiB unless told otherwise."""
+"""Batches are joined up to this size: a gRPC server takes 4 MiB by default."""
 _CREDENTIAL_VARIABLES: Final = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
@@ -59,7 +59,6 @@ class _Message:
     body: bytes
 
     def SerializeToString(self, **_: object) -> bytes:  # noqa: N802 - protobuf's name
-        """Return the bytes."""
         return self.body
 
     SerializePartialToString = SerializeToString

@@ -189,7 +189,6 @@ class _Filling:
         return True
 
     def message(self, topic: str | None, region_id: str | None) -> TraceMessage:
-        """Return the message."""
         return TraceMessage(
             topic=topic,
             region_id=region_id,

@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 LOCKS: Final = fcntl is not None
-"""Whether the living can be told from the dead here; without, nothing is ever adopted."""
+"""Whether a lock shows which writers live; without locks nothing is ever adopted."""
 
 
 def claim(file: IO[bytes]) -> bool:
@@ -120,8 +120,8 @@ class Part(Protocol):
         """Make everything durable and name it ``final``; after an ``OSError`` it may be tried again."""
         ...
 
-    def let_go(self) -> None:
-        """Let the file go without writing another byte: nothing is in it, or the parent of this fork still owns it."""
+    def release(self) -> None:
+        """Close the file without writing another byte: nothing is in it, or the parent of this fork still owns it."""
         ...
 
 
@@ -150,7 +150,7 @@ class JsonLinesPart:
         self._good_bytes += len(lines)
 
     def finish(self, final: Path) -> None:
-        """Flush to the disk, rename, and only then close: closing releases the lock, and what is unlocked is dead."""
+        """Flush to the disk, rename, and only then close: closing releases the lock that keeps others away."""
         self._cut()
         os.fsync(self._file.fileno())
         if not LOCKS:
@@ -158,7 +158,7 @@ class JsonLinesPart:
         self._path.rename(final)
         self._file.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close this process's descriptor."""
         self._file.close()
 
@@ -217,7 +217,7 @@ class ParquetPart:
             os.fsync(written.fileno())
         self._path.rename(final)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forget the messages; there is no file yet."""
         self._tables.clear()
 
@@ -295,7 +295,7 @@ class LandingWriter:
         days: dict[str, list[LandedMessage]] = {}
         for message in messages:
             days.setdefault(date_of(message.arrival_ms), []).append(message)
-        with self._told():
+        with self._writing_errors():
             for date, of_day in days.items():
                 self._append(date, of_day)
 
@@ -319,7 +319,7 @@ class LandingWriter:
     def after_fork(self) -> None:
         """In a child: leave the parent's parts to the parent and begin with a name of one's own."""
         for part in self._open.values():
-            part.part.let_go()
+            part.part.release()
         self._open.clear()
         self._begin()
 
@@ -340,9 +340,9 @@ class LandingWriter:
         try:
             current.append(messages)
         except BaseException:
-            # Removed before it is let go: what is unlocked may be adopted.
+            # Removed before its lock is released: what is unlocked may be adopted.
             in_progress_path(current.path).unlink(missing_ok=True)
-            current.part.let_go()
+            current.part.release()
             raise
         self._open[date] = current  # so no part is ever without messages
 
@@ -352,7 +352,7 @@ class LandingWriter:
         if not self._adopted:
             self._adopted = True
             for orphan in adopt_orphans(self.landing):
-                self._tell(orphan)
+                self._list_in_manifest(orphan)
         stamp_ms = self._clock.wall_ns() // _NS_PER_MS
         path = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
         part = PART_FORMATS[self._suffix](in_progress_path(path))
@@ -364,7 +364,7 @@ class LandingWriter:
 
     def _finish_those(self, chosen: Callable[[_OpenPart], bool]) -> tuple[LandedPart, ...]:
         dates = [date for date, part in self._open.items() if chosen(part)]
-        with self._told():
+        with self._writing_errors():
             return tuple(map(self._finish, dates))
 
     def _finish(self, date: str) -> LandedPart:
@@ -378,17 +378,17 @@ class LandingWriter:
             first_arrival_ms=part.arrivals_ms[0],
             last_arrival_ms=part.arrivals_ms[-1],
         )
-        self._tell(landed)
+        self._list_in_manifest(landed)
         return landed
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _writing_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise UsageError(f"cannot write to the landing {self.landing}: {error.strerror or error}") from error
 
-    def _tell(self, part: LandedPart) -> None:
+    def _list_in_manifest(self, part: LandedPart) -> None:
         """Append one line in one write: lines of several processes do not mix."""
         line = json.dumps(asdict(part), separators=(",", ":")).encode() + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT

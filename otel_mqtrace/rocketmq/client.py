@@ -57,7 +57,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as it said so."""
+    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as they are known."""
 
     queue: Queue
     offset: int | None
@@ -97,7 +97,7 @@ def sent(message: Outgoing, answer: Command) -> Sent:
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
-    """Whether ``message`` was rightly found: the index holds hashes of topic and key."""
+    """Whether ``message`` has ``key``: the index holds hashes of topic and key only."""
     known = message.properties
     return message.topic == topic and (
         key in known.get(semconv.HEADER_KEYS, "").split(KEY_SEPARATOR) or key == known.get(semconv.HEADER_UNIQ_KEY)
@@ -199,7 +199,7 @@ class RemotingClient:
             raise refusal from None
 
     def forget_route(self, topic: str) -> None:
-        """Ask for the route anew the next time, for something was not where it said."""
+        """Ask for the route anew the next time: something was not where it should be."""
         self._cluster.forget_route(topic)
         self._cluster.forget_route(commands.AUTO_CREATE_TOPIC)
 
@@ -224,12 +224,12 @@ class RemotingClient:
 
     def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
         """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
-        found = self._of_queues(queues, lambda queue: commands.offset_at(queue, time_ms), "the offset of a time")
-        return {queue: offset_of(answer) for queue, answer in found.items()}
+        answers = self._of_queues(queues, lambda queue: commands.offset_at(queue, time_ms), "the offset of a time")
+        return {queue: offset_of(answer) for queue, answer in answers.items()}
 
     def committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int | None]:
         """Return what ``group`` remembers of each queue; ``None`` is nothing. Masters only: slaves may be behind."""
-        found = self._of_queues(
+        answers = self._of_queues(
             queues,
             lambda queue: commands.committed_offset(queue, group),
             f"the offset of {group}",
@@ -237,7 +237,8 @@ class RemotingClient:
             accepted=_FOUND_OR_NOT,
         )
         return {
-            queue: offset_of(answer) if answer.code == ResponseCode.SUCCESS else None for queue, answer in found.items()
+            queue: offset_of(answer) if answer.code == ResponseCode.SUCCESS else None
+            for queue, answer in answers.items()
         }
 
     def commit(self, offsets: Mapping[Queue, int], group: str) -> None:
@@ -306,7 +307,7 @@ class RemotingClient:
     ) -> Iterator[tuple[str, StoredMessage]]:
         """Yield broker and message of all in ``topic`` with ``key`` among their keys, or as their unique id.
 
-        The index is asked, as mqadmin does: it knows a message shortly after it was stored, and each broker tells of
+        The index is asked, as mqadmin does: it knows a message shortly after it was stored, and each broker returns
         ``max_messages`` at most. What only shares the key's hash is left out.
 
         Raises:
@@ -318,8 +319,8 @@ class RemotingClient:
             question = Question(route.readers(broker), asked, f"a query of {topic}", _FOUND_OR_NOT)
             answer = self._cluster.ask(question)
             if answer.code == ResponseCode.SUCCESS:
-                found = decode_messages(answer.body)
-                yield from ((broker, message) for message in found if has_key(message, topic, key))
+                messages = decode_messages(answer.body)
+                yield from ((broker, message) for message in messages if has_key(message, topic, key))
 
     # -- asking ------------------------------------------------------------------------------------------------------
 

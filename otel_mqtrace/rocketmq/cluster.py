@@ -53,22 +53,22 @@ class TopicRoute:
 
 
 def read_route(topic: str, body: bytes) -> TopicRoute:
-    """Return the route of ``topic`` that ``body`` tells.
+    """Return the route of ``topic`` in ``body``.
 
     Raises:
-        ProtocolError: it tells none.
+        ProtocolError: it holds none.
     """
-    said = _read(body)
+    document = _read(body)
     try:
-        addresses = {str(each["brokerName"]): _by_id(each["brokerAddrs"]) for each in said.get("brokerDatas") or ()}
+        addresses = {str(each["brokerName"]): _by_id(each["brokerAddrs"]) for each in document.get("brokerDatas") or ()}
         queues = [
             (str(each["brokerName"]), int(each["perm"]), int(each["readQueueNums"]), int(each["writeQueueNums"]))
-            for each in said.get("queueDatas") or ()
+            for each in document.get("queueDatas") or ()
         ]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"the route of {topic} cannot be read: {error!r}") from error
     if any(max(readers, writers) > _MAX_QUEUES for _, _, readers, writers in queues):
-        raise ProtocolError(f"the route of {topic} tells of more than {_MAX_QUEUES} queues")
+        raise ProtocolError(f"the route of {topic} has more than {_MAX_QUEUES} queues")
     return TopicRoute(
         tuple(sorted(Queue(topic, name, i) for name, perm, n, _ in queues if perm & _READ for i in range(n))),
         tuple(sorted(Queue(topic, name, i) for name, perm, _, n in queues if perm & _WRITE for i in range(n))),
@@ -82,9 +82,9 @@ def read_masters(body: bytes) -> tuple[str, ...]:
     Raises:
         ProtocolError: it is none.
     """
-    said = _read(body)
+    document = _read(body)
     try:
-        brokers = [_by_id(each["brokerAddrs"]) for each in (said.get("brokerAddrTable") or {}).values()]
+        brokers = [_by_id(each["brokerAddrs"]) for each in (document.get("brokerAddrTable") or {}).values()]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the cluster's brokers cannot be read: {error!r}") from error
     return tuple(sorted(addresses[_MASTER] for addresses in brokers if _MASTER in addresses))
@@ -96,16 +96,16 @@ def _by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
 
 def _read(body: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
+        document = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise ProtocolError("a name server's answer is no JSON object")
-    return said
+    return document
 
 
-def _quoted(found: re.Match[str]) -> str:
-    return found[0] if found[1] is None else f'"{found[1]}":'
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match[1] is None else f'"{match[1]}":'
 
 
 _NS_PER_MS: Final = 1_000_000
@@ -169,7 +169,7 @@ class Cluster:
         return route
 
     def forget_route(self, topic: str) -> None:
-        """Ask for the route of ``topic`` the next time, for something was not where it said."""
+        """Ask for the route of ``topic`` the next time: something was not where it should be."""
         self._routes.pop(topic, None)
 
     def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ PULLED: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-"""Answers to a pull that tell where to go on, with messages or without."""
+"""Answers to a pull that carry the next offset, with messages or without."""
 
 _FIXES: Final[Mapping[int, str]] = {
     ResponseCode.NO_PERMISSION: "give the access key the right to this topic and group",
@@ -122,9 +122,9 @@ class RefusedError(PeerError):
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"
-        said = (remark or "no reason given").splitlines()[0]
+        reason = (remark or "no reason given").splitlines()[0]
         fix = f"; {_FIXES[code]}" if code in _FIXES else ""
-        super().__init__(f"{address} refused {doing}: {code} ({known}): {said}{fix}")
+        super().__init__(f"{address} refused {doing}: {code} ({known}): {reason}{fix}")
         self.address = address
         self.code = code
         self.remark = remark
@@ -305,8 +305,8 @@ def signed(command: Command, credentials: Credentials | None) -> Command:
         return command
     fields = {**command.fields, _ACCESS_KEY: credentials.access_key}
     fields.pop(_SIGNATURE, None)
-    said = "".join(fields[name] for name in sorted(fields, key=_java_order))
-    content = said.encode("utf-8", "replace") + command.body
+    values = "".join(fields[name] for name in sorted(fields, key=_java_order))
+    content = values.encode("utf-8", "replace") + command.body
     digest = hmac.new(credentials.secret_key.encode(), content, hashlib.sha1).digest()
     return replace(command, fields={**fields, _SIGNATURE: base64.b64encode(digest).decode()})
 

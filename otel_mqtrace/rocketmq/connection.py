@@ -78,9 +78,9 @@ class Connections:
         """
         connection = posted.connection
         while True:
-            found = connection.taken(posted.opaque)
-            if found is not None:
-                return found
+            answer = connection.taken(posted.opaque)
+            if answer is not None:
+                return answer
             left_s = self._left_s(deadline)
             if left_s <= 0:
                 return self._at_last(posted)
@@ -105,11 +105,11 @@ class Connections:
     def _at_last(self, posted: Posted) -> Command:
         """Return the answer if it came while others were waited for; the time is over."""
         posted.connection.catch_up()
-        found = posted.connection.taken(posted.opaque)
-        if found is None:
+        answer = posted.connection.taken(posted.opaque)
+        if answer is None:
             posted.connection.forget(posted.opaque)
             raise SilentError(f"{posted.address} did not answer in time")
-        return found
+        return answer
 
     def _connection(self, address: str, deadline: MonotonicNs) -> _Connection:
         self._leave_the_parents()
@@ -150,7 +150,7 @@ class _Connection:
         try:
             self._socket = socket.create_connection(read_address(address), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError, UsageError) as error:  # what a server tells of others need be no address, no name
+        except (OSError, ValueError, UsageError) as error:  # an address from a route may be malformed
             raise SilentError(f"{address} cannot be reached: {error}") from error
 
     def send(self, frame: bytes, opaque: int, timeout_s: float) -> None:
@@ -179,7 +179,6 @@ class _Connection:
         return self._answers.pop(opaque, None)
 
     def forget(self, opaque: int) -> None:
-        """Throw the answer away should it still come."""
         self._waiting.discard(opaque)
 
     def catch_up(self) -> bool:
@@ -200,7 +199,6 @@ class _Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def shut(self) -> None:
-        """Close."""
         self.wake()
         self._socket.close()
 

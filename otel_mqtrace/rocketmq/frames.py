@@ -32,7 +32,7 @@ _TYPE_SHIFT: Final = 24
 _RESPONSE: Final = 1  # bit of the header's ``flag``
 _LANGUAGE: Final = "PYTHON"
 _VERSION: Final = 401
-"""``MQVersion.V4_9_4``: name servers write standard JSON to it; newer ones may be told to go away."""
+"""``MQVersion.V4_9_4``: name servers write standard JSON to it; newer versions may be refused."""
 
 
 class ProtocolError(PeerError):
@@ -78,8 +78,8 @@ def encode_command(command: Command) -> bytes:
     }
     if command.remark is not None:
         header["remark"] = command.remark
-    said = json.dumps(header).encode()
-    return _PREFIX.pack(_LENGTH.size + len(said) + len(command.body), len(said)) + said + command.body
+    text = json.dumps(header).encode()
+    return _PREFIX.pack(_LENGTH.size + len(text) + len(command.body), len(text)) + text + command.body
 
 
 class FrameReader:
@@ -131,18 +131,18 @@ def _decode(frame: memoryview) -> Command:
             raise ProtocolError(f"a header of {header_end - _LENGTH.size} bytes does not fit its frame")
         header, body = bytes(frame[_LENGTH.size : header_end]), bytes(frame[header_end:])
     try:
-        said = json.loads(header)
+        document = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a header is no JSON: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise ProtocolError("a header is no JSON object")
-    remark = said.get("remark")
+    remark = document.get("remark")
     return Command(
-        code=_number(said, "code"),
-        fields=_texts(said.get("extFields")),
+        code=_number(document, "code"),
+        fields=_texts(document.get("extFields")),
         body=body,
-        opaque=_number(said, "opaque"),
-        is_response=bool(_number(said, "flag") & _RESPONSE),
+        opaque=_number(document, "opaque"),
+        is_response=bool(_number(document, "flag") & _RESPONSE),
         remark=None if remark is None else str(remark),
     )
 

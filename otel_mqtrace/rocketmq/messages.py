@@ -52,7 +52,7 @@ _COMPRESS_FROM_BYTES: Final = 4_096
 """From here on Java's producer compresses, too."""
 _COMPRESS_LEVEL: Final = 5
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""Brokers take 4 MiB unless told otherwise: what inflates beyond this is an attack or garbage."""
+"""Brokers take 4 MiB by default: what inflates beyond this is an attack or garbage."""
 
 
 class BodyError(ProtocolError):
@@ -142,7 +142,6 @@ def _part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
 
 
 def _counted(data: bytes, start: int, end: int, counter: struct.Struct) -> tuple[bytes, int]:
-    """Return a part that says its length itself."""
     (length,) = counter.unpack_from(data, start)
     return _part(data, start + counter.size, length, end)
 
@@ -216,7 +215,7 @@ def _zlib_plain(body: bytes) -> bytes:
 def _streamed(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
     def plain(body: bytes) -> bytes:
         try:
-            import pyarrow as pa  # noqa: PLC0415 - optional extra; only producers told to use lz4 or zstd need it
+            import pyarrow as pa  # noqa: PLC0415 - optional extra; only producers set to lz4 or zstd need it
         except ImportError as error:
             raise MissingExtraError(f"a RocketMQ message compressed by {codec}", "reconcile") from error
         stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)

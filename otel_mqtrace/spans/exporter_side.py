@@ -45,7 +45,6 @@ SPANS_AT_ONCE: Final = 512
 
 
 def _untraced() -> Context:
-    """Return the current context with instrumentation suppressed."""
     with suppress_instrumentation():
         return context.get_current()
 
@@ -166,7 +165,6 @@ class ExporterSide:
 
 @lru_cache(maxsize=8)
 def _all_exported(spans: int) -> ExportOutcome:
-    """Return the outcome of most batches, which are of few sizes."""
     return ExportOutcome(exported=spans)
 
 

@@ -178,7 +178,6 @@ class Lane:
                 self._close_exporter()
 
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
-        """Wait for a batch and export it; return ``False`` when the lane is done."""
         try:
             if not (queue.has_batch or self._await_work(queue)):
                 return False
@@ -302,7 +301,7 @@ class Lane:
     def finish(self) -> None:
         """Wait for what :meth:`close` began, as long as it allowed, and count what is left as dropped.
 
-        An exporter that is still exporting then is told to shut down in the middle of it, which may free it.
+        An exporter that is still exporting then is shut down in the middle of it, which may free it.
         """
         if self._has_to_work_here():
             self._export_here(lambda: self.stats()["pending"] == 0, self._close_by)
@@ -319,7 +318,7 @@ class Lane:
         self._worker.join(self._remaining_ms(self._close_by) / 1e3)
 
     def after_fork(self) -> None:
-        """Begin anew in a child: its own locks, an empty queue, no thread yet; the exporter is told if it listens."""
+        """Begin anew in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""
         was_closed = self._queue.closed
         self._begin()
         if was_closed:
@@ -339,12 +338,10 @@ class Lane:
         return not (self._exporter_closed.is_set() or self._ensure_worker())
 
     def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:
-        """Export in the calling thread until ``done()`` or ``deadline``."""
         while not done() and self._clock.monotonic_ns() < deadline:
             self.run_once(self._clock.monotonic_ns(), until=deadline)
 
     def _close_exporter(self) -> None:
-        """Call ``exporter.shutdown``, once, with the time that is left if it takes one."""
         if not self._closing.acquire(blocking=False):
             return
         try:

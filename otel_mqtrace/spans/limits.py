@@ -87,7 +87,7 @@ def was_cut(text: str | None, span: ReadableSpan) -> bool:
 
 
 def lost_its_type(span: ReadableSpan) -> bool:
-    """Whether ``span`` is one that was made here to be a record, and does not say any more of what type."""
+    """Whether ``span`` was made here to be a record, and has lost its trace type."""
     words = span.name.split(" ")
     verbs = _RECORDED if span.end_time is not None else _STARTED
     if words[0] not in verbs and words[-1] not in verbs:  # last in the old names
@@ -96,7 +96,7 @@ def lost_its_type(span: ReadableSpan) -> bool:
 
 
 def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
-    """Return ``attributes``, a copy of the span's, such that a new span with them tells the same of its limits."""
+    """Return ``attributes``, a copy of the span's, such that a new span with them has the same limits and losses."""
     length = _bound(span, "max_value_len")
     if length is None and not span.dropped_attributes:
         return attributes
@@ -114,25 +114,26 @@ def is_ours(span: ReadableSpan) -> bool:
 def _bound(span: ReadableSpan, name: str) -> int | None:
     """Return how many attributes ``span`` keeps (``maxlen``), or how long a text (``max_value_len``).
 
-    No public name tells.
+    The SDK has no public name for either.
     """
     bound = getattr(kept_attributes(span), name, None)
     return bound if isinstance(bound, int) else None
 
 
 def _of_messages(span: ReadableSpan) -> list[Mapping[str, object]]:
-    """Return what the links say of messages, or did before the SDK took it."""
-    said = (link.attributes for link in span.links)
-    return [each for each in said if each is not None and (_dropped(each) or not MESSAGE_ATTRIBUTES.isdisjoint(each))]
+    """Return the attributes of the links that stand for messages, or did before the SDK took them."""
+    of_links = (link.attributes for link in span.links)
+    return [
+        each for each in of_links if each is not None and (_dropped(each) or not MESSAGE_ATTRIBUTES.isdisjoint(each))
+    ]
 
 
 def _dropped(attributes: Mapping[str, object]) -> int:
-    """Return how many attributes of a link the SDK dropped."""
     return attributes.dropped if isinstance(attributes, BoundedAttributes) else 0
 
 
-def _texts(said: Iterable[Mapping[str, object]]) -> Iterator[str]:
-    for attributes in said:
+def _texts(mappings: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    for attributes in mappings:
         for name in RECORD_ATTRIBUTES.intersection(attributes):
             value = attributes[name]
             if isinstance(value, str):

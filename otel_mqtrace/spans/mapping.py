@@ -228,7 +228,7 @@ _NEVER_SHARED: Final = frozenset(
 def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
     """Split the attributes of several messages: equal for all → span, else → the message's link; one's are its span's.
 
-    What names a message stays on its link whenever there are several, so that it can be told from any other link.
+    What names a message stays on its link whenever there are several, so that it differs from any other link.
     """
     if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
         return SpanAttributes(messages[0] if messages else {})
@@ -326,8 +326,8 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
 
 
-def _trace_type(said: object, *, ended: bool) -> TraceType | None:
-    trace_type = _ENDED.get(said) if isinstance(said, str) else None
+def _trace_type(value: object, *, ended: bool) -> TraceType | None:
+    trace_type = _ENDED.get(value) if isinstance(value, str) else None
     if ended or trace_type is None:
         return trace_type
     return TraceType.SUB_BEFORE if trace_type is TraceType.SUB_AFTER else None
@@ -344,4 +344,4 @@ def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceB
 
 def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:
     get = attributes.get  # most fields are not there, and what is not there reads as None
-    return {row.field: None if (said := get(row.attribute)) is None else row.read(said) for row in rows}
+    return {row.field: None if (value := get(row.attribute)) is None else row.read(value) for row in rows}

@@ -318,7 +318,7 @@ class SpanQueue(Generic[Item]):
 
 
 def _losses(items: Sequence[object], outcome: ExportOutcome) -> Iterable[tuple[int, str]]:
-    """Return position and reason of each lost item: as the exporter said, else as many of the newest."""
+    """Return position and reason of each lost item: as the exporter reported, else as many of the newest."""
     lost = outcome.lost
     if len(lost) != outcome.total - outcome.exported:
         reasons = [EXPORT_FAILED] * outcome.failed

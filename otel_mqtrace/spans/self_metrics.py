@@ -83,7 +83,6 @@ def _timer(duration: Histogram, labels: Mapping[str, str]) -> Callable[[int, boo
 
 
 def _named(component_type: str) -> dict[str, str]:
-    """A component's labels; the number tells two of one kind apart."""
     return {
         "otel.component.type": component_type,
         "otel.component.name": f"{component_type}/{next(_ordinals[component_type])}",

@@ -1,7 +1,7 @@
 """The settings of a lane, and where one that code did not give comes from.
 
 Order: keyword argument, ``MQTRACE_*``, ``OTEL_BSP_*``, default. A mistake in code raises; one in the environment is
-told and never breaks start-up.
+a warning and never breaks start-up.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
     """
     environment = os.environ if environ is None else environ
     chosen = {name: value for name, value in given.items() if value is not None}
-    refuse_wrong(chosen)  # before anything is said about what fits what
+    refuse_wrong(chosen)  # before a warning about sizes that do not fit
     ours = Settings.from_env(environ=environment)
-    found = _from_bsp(environment) | {
+    from_environment = _from_bsp(environment) | {
         name: value
         for name, value in (
             ("max_queue_size", ours.queue_size),
@@ -124,7 +124,7 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
         )
         if value is not None
     }
-    merged: dict[str, Any] = {**found, **chosen}
+    merged: dict[str, Any] = {**from_environment, **chosen}
     if not {"max_queue_size", "max_export_batch_size"} <= chosen.keys():
         merged |= fitting_batch(merged)
     return LaneSettings(**merged)
@@ -132,13 +132,13 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
 
 def _from_bsp(environment: Mapping[str, str]) -> dict[str, int]:
     texts = {name: environment.get(variable, "").strip() for name, variable in _BSP_NAMES.items()}
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for name, text in texts.items():
         if text.isdecimal() and (int(text) > 0 or name == "export_timeout_ms"):
-            found[name] = int(text)
+            values[name] = int(text)
         elif text:
             _logger.warning("mqtrace: %s = %r: a whole number was expected; it is ignored", _BSP_NAMES[name], text)
-    return found
+    return values
 
 
 def fitting_batch(merged: Mapping[str, Any]) -> dict[str, int]:

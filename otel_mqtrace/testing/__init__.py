@@ -35,7 +35,7 @@ __all__ = ["EmbeddedBroker", "FixedIds", "ManualClock", "RecordingExporter", "em
 
 
 class ManualClock:
-    """Both clocks, moved only by :meth:`advance`; starts at 2023-11-14T22:13:20Z unless told."""
+    """Both clocks, moved only by :meth:`advance`; starts at 2023-11-14T22:13:20Z by default."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
         self._wall_ns = wall_ns

@@ -61,7 +61,6 @@ class _Appended:
         setattr(batch, _APPENDED, self)
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Serialise as the client does."""
         serialized: tuple[Any, Any] = self._serialize(key, value)
         self._body_length = len(serialized[1]) if serialized[1] is not None else 0
         return serialized

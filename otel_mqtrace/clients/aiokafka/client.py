@@ -170,11 +170,9 @@ class _Records:
     active = active
 
     def is_message(self, candidate: object) -> bool:
-        """Whether this is a message of aiokafka's."""
         return isinstance(candidate, ConsumerRecord)
 
     def position_of(self, message: Any) -> tuple[str, int | None, int | None]:
-        """Return topic, partition and offset."""
         return message.topic, message.partition, message.offset
 
     def incoming(self, message: Any) -> IncomingMessage:

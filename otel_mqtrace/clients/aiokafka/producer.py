@@ -236,19 +236,16 @@ class _RecordedSend:
 
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
-        """The call itself failed: nothing was sent."""
         self._reopen().raised(exception)
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], _transaction: TransactionHook | None) -> None:
-        """The message is in the client's buffer, and ``future`` will bring the response."""
         self.future = future
         self._state.in_flight[id(self)] = self
         future.add_done_callback(self.answered)
 
     @guarded("send.answered")
     def answered(self, future: Future[Any]) -> None:
-        """The future is done."""
         if self._state.in_flight.pop(id(self), None) is None:
             return  # stop() came before the loop called us
         metadata = None if failure_of(future) is not None else future.result()
@@ -260,7 +257,6 @@ class _RecordedSend:
 
     @guarded("send.leave")
     def leave(self) -> None:
-        """No response will come any more."""
         sending = self._reopen()
         sending.future = self.future
         sending.leave()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["active", "complete_after", "describe_error", "first_address", "state_of"]
+__all__ = ["active", "describe_error", "first_address", "observe_call", "state_of"]
 
 active: Final = ActiveTracing()
 _SYSTEM: Final = "rocketmq"
@@ -50,7 +50,7 @@ def state_of(client: Any, make: Callable[[ClientInfo], _S]) -> _S | None:
 def _bound(client: Any, make: Callable[[ClientInfo], _S], tracing: Tracing) -> _S:
     state: _S | None = known_state(client)
     if state is None:
-        state = make(_facts_of(client))
+        state = make(_info_of(client))
         attach_state(client, state)
     state.bind(tracing)
     return state
@@ -61,7 +61,7 @@ def first_address(endpoints: object) -> str | None:
     return str(endpoints).partition(",")[0] or None if endpoints is not None else None
 
 
-def _facts_of(client: Any) -> ClientInfo:
+def _info_of(client: Any) -> ClientInfo:
     configuration = client.client_configuration
     group = getattr(client, "consumer_group", None) or getattr(client, "_consumer_group", None)
     info = ClientInfo.named(
@@ -87,13 +87,19 @@ def describe_error(exception: BaseException) -> tuple[str, str]:
     return name, text_of(exception)
 
 
-def complete_after(
-    result: Any, observe: Callable[[Any, BaseException | None], object], callback_ctx: Context | None
+def observe_call(
+    call: Callable[[], Any], observe: Callable[[Any, BaseException | None], object], callback_ctx: Context | None
 ) -> Any:
-    """Return a future that is done as ``result`` is, after ``observe(result, exception)``, which must not raise.
+    """Call ``call`` and then ``observe(result, exception)``, which must not raise: now, or when a future is done.
 
-    Its callbacks run in ``callback_ctx`` where that is given. What is no future is observed now and returned as it is.
+    Return the result; in place of a future one that is done as that is, after ``observe``. Its callbacks run in
+    ``callback_ctx`` where that is given.
     """
+    try:
+        result = call()
+    except BaseException as exception:
+        observe(None, exception)
+        raise
     if not isinstance(result, Future):
         observe(result, None)
         return result

@@ -9,7 +9,7 @@ from weakref import ref
 
 from opentelemetry import context, trace
 
-from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error
+from otel_mqtrace.clients.rocketmq.client import describe_error, observe_call
 from otel_mqtrace.clients.rocketmq.consumer_state import RocketMqConsumerState, consumer_state
 from otel_mqtrace.clients.rocketmq.messages import ReceivedMessage, incoming, received_of, settled
 from otel_mqtrace.hooks.guard import guarded
@@ -19,7 +19,7 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.consume import ProcessSpan
     from otel_mqtrace.hooks.settle import SettleCall
 
@@ -30,51 +30,30 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: s
     return args[index] if len(args) > index else kwargs.get(name)
 
 
-def _traced_receive(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = consumer_state(self)
-        if state is None:
-            return original(self, *args, **kwargs)
-        state.next_turn()
-        start_ns = state.hook.now_ns()
-        try:
-            messages = original(self, *args, **kwargs)
-        except BaseException as exception:
-            _failed(state, exception, start_ns)
-            raise
-        state.hand_over(messages, _argument(args, kwargs, 1, "invisible_duration"), start_ns=start_ns, enter=True)
-        return messages
+def _traced_receive(*, enter: bool) -> Wrapper:
+    """``receive``; ``receive_async`` hands over in a thread of the client, where none of the messages is entered."""
 
-    return receive
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+            state = consumer_state(self)
+            if state is None:
+                return original(self, *args, **kwargs)
+            state.next_turn()
+            start_ns = state.hook.now_ns()
+            seconds = _argument(args, kwargs, 1, "invisible_duration")
 
+            def observe(messages: Any, exception: BaseException | None) -> None:
+                if exception is not None:
+                    _failed(state, exception, start_ns)
+                else:
+                    state.hand_over(messages or (), seconds, start_ns=start_ns, enter=enter)
 
-def _traced_receive_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The messages are handed over in a thread of the client: none of them is made current anywhere."""
+            return observe_call(lambda: original(self, *args, **kwargs), observe, ambient_context())
 
-    @functools.wraps(original)
-    def receive_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = consumer_state(self)
-        if state is None:
-            return original(self, *args, **kwargs)
-        state.next_turn()
-        start_ns = state.hook.now_ns()
-        seconds = _argument(args, kwargs, 1, "invisible_duration")
+        return receive
 
-        def observe(messages: Any, exception: BaseException | None) -> None:
-            if exception is not None:
-                _failed(state, exception, start_ns)
-            else:
-                state.hand_over(messages or (), seconds, start_ns=start_ns, enter=False)
-
-        try:
-            answer = original(self, *args, **kwargs)
-        except BaseException as exception:
-            _failed(state, exception, start_ns)
-            raise
-        return complete_after(answer, observe, ambient_context())
-
-    return receive_async
+    return wrap
 
 
 @guarded("rocketmq.receive")
@@ -128,7 +107,7 @@ def _traced_change(original: Callable[..., Any]) -> Callable[..., Any]:
     return change_invisible_duration
 
 
-def _traced_push_settling(operation: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _traced_push_settling(operation: str) -> Wrapper:
     """What a push consumer does by itself after its listener has answered."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,16 +142,11 @@ def _settling(state: RocketMqConsumerState, call: SettleCall | None, message: An
         return settle()
 
     @guarded("rocketmq.settle")
-    def observe(_: Any, exception: BaseException | None = None) -> None:
+    def observe(_: Any, exception: BaseException | None) -> None:
         error, description = (None, None) if exception is None else describe_error(exception)
         state.settle.after(call, [settled(message)], error=error, description=description, exception=exception)
 
-    try:
-        answer = settle()
-    except BaseException as exception:
-        observe(None, exception)
-        raise
-    return complete_after(answer, observe, None)
+    return observe_call(settle, observe, None)
 
 
 # -- the listener of a push consumer --------------------------------------------------------------------------------
@@ -236,7 +210,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
     state.hook.after(call, code=code, exception=exception)
 
 
-def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
     """Return the wrapper of a client's ``__init__`` that puts ``stand_in(given, client)`` for its argument ``name``."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,8 +233,8 @@ def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Callable[[Cal
 
 
 SIMPLE_CONSUMER_METHODS: Final[Wrappers] = {
-    "receive": _traced_receive,
-    "receive_async": _traced_receive_async,
+    "receive": _traced_receive(enter=True),
+    "receive_async": _traced_receive(enter=False),
     "ack": _traced_ack,
     "ack_async": _traced_ack,
     "change_invisible_duration": _traced_change,

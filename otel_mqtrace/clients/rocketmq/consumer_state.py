@@ -66,7 +66,6 @@ class _Turn:
             self.leave()
 
     def handled_explicitly(self, message: ReceivedMessage) -> None:
-        """One of the messages is handled in a block: so will the others be."""
         if message in self._messages:
             self.leave()
 
@@ -245,7 +244,6 @@ class _InListener:
             self.call.handling.outcome(code)
 
     def defer(self, code: ContextCode) -> None:
-        """As in any other case."""
         self.finish(code, None)
 
 

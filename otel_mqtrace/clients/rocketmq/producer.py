@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 from opentelemetry import context
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource
 
-from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error, first_address, state_of
+from otel_mqtrace.clients.rocketmq.client import describe_error, first_address, observe_call, state_of
 from otel_mqtrace.clients.rocketmq.messages import OutgoingMessage, bean_of_message, creation_of_message, open_send
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.send import SendHook
@@ -42,15 +42,14 @@ class _ProducerState:
     recall: RecallHook
 
     def __init__(self, info: ClientInfo) -> None:
-        self._facts = info
+        self._info = info
         self._tracing: Tracing | None = None
 
     def bind(self, tracing: Tracing) -> None:
-        """Make the hooks of this ``instrument()``."""
         if self._tracing is not tracing:
-            self.send = SendHook(tracing=tracing, info=self._facts)
-            self.end = EndTransactionHook(tracing, self._facts)
-            self.recall = RecallHook(tracing, self._facts)
+            self.send = SendHook(tracing=tracing, info=self._info)
+            self.end = EndTransactionHook(tracing, self._info)
+            self.recall = RecallHook(tracing, self._info)
             self._tracing = tracing
 
     def abandon(self) -> None:
@@ -69,7 +68,7 @@ class _Sending:
     message: OutgoingMessage
 
     @guarded("rocketmq.answered")
-    def answered(self, receipt: Any, exception: BaseException | None = None) -> None:
+    def answered(self, receipt: Any, exception: BaseException | None) -> None:
         """End the span. A receipt names the queue of the request; the proxy may store in another, so it is left out."""
         if exception is not None:
             error, description = describe_error(exception)
@@ -90,37 +89,20 @@ def _begin_send(producer: Any, message: Any, *, transactional: bool) -> _Sending
 
 
 def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``send`` and ``send_async``, which takes no transaction."""
+
     @functools.wraps(original)
     def send(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
         transaction = args[0] if args else kwargs.get("transaction")
         sending = _begin_send(self, message, transactional=transaction is not None)
         if sending is None:
             return original(self, message, *args, **kwargs)
-        try:
-            receipt = original(self, sending.message, *args, **kwargs)
-        except BaseException as exception:
-            sending.answered(None, exception)
-            raise
-        sending.answered(receipt)
-        return receipt
+        outgoing = sending.message
+        return observe_call(
+            lambda: original(self, outgoing, *args, **kwargs), sending.answered, outgoing.call.current_ctx
+        )
 
     return send
-
-
-def _traced_send_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def send_async(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        sending = _begin_send(self, message, transactional=False)
-        if sending is None:
-            return original(self, message, *args, **kwargs)
-        try:
-            answer = original(self, sending.message, *args, **kwargs)
-        except BaseException as exception:
-            sending.answered(None, exception)
-            raise
-        return complete_after(answer, sending.answered, sending.message.call.current_ctx)
-
-    return send_async
 
 
 # -- the end of a transaction: by the application, or when the broker asks ------------------------------------------
@@ -179,13 +161,7 @@ def _traced_recall(original: Callable[..., Any]) -> Callable[..., Any]:
         def observe(msg_id: Any, exception: BaseException | None) -> None:
             _recalled(hook, call, msg_id, exception)
 
-        ambient = context.get_current()
-        try:
-            answer = original(self, topic, *args, **kwargs)
-        except BaseException as exception:
-            observe(None, exception)
-            raise
-        return complete_after(answer, observe, ambient)
+        return observe_call(lambda: original(self, topic, *args, **kwargs), observe, context.get_current())
 
     return recall_message
 
@@ -208,7 +184,7 @@ _checkers: Final[WeakKeyDictionary[Any, ref[TracedChecker]]] = WeakKeyDictionary
 class TracedChecker:
     """The application's checker; its result is recorded as the end of the transaction that the broker checks.
 
-    As in RocketMQ's own clients it is recorded when it is known, before the broker is told.
+    As in RocketMQ's own clients it is recorded when it is known, before the broker gets it.
     """
 
     def __init__(self, checker: Any, producer: Any) -> None:
@@ -269,7 +245,7 @@ def _expect(producer: Any, msg: Any, transaction_id: str) -> None:
 
 PRODUCER_METHODS: Final[Wrappers] = {
     "send": _traced_send,
-    "send_async": _traced_send_async,
+    "send_async": _traced_send,
     "end_transaction": _traced_end,
     "recall_message": _traced_recall,
     "recall_message_async": _traced_recall,

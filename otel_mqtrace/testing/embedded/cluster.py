@@ -103,7 +103,7 @@ class EmbeddedKafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
-    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those that are found here.
+    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those of this environment.
     A topic is created with four partitions at its first use. ``api_keys`` and error codes of the fault
     injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
 
@@ -192,7 +192,7 @@ class EmbeddedKafka:
                 for number in sorted(partitions)
             }
         except KafkaException as error:
-            raise PeerError(f"the embedded broker did not tell the offsets of {topic}: {error}") from error
+            raise PeerError(f"the embedded broker did not return the offsets of {topic}: {error}") from error
         finally:
             consumer.close()
 

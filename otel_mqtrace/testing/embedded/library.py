@@ -50,7 +50,7 @@ def find_librdkafka() -> Iterator[str]:
     package = Path(confluent_kafka.__file__).parent
     for pattern in _BUNDLE_PATTERNS:
         # Not resolved first: a virtual environment may link its packages from elsewhere.
-        yield from (str(found) for found in sorted(package.parent.joinpath(package.name).glob(pattern)))
+        yield from (str(path) for path in sorted(package.parent.joinpath(package.name).glob(pattern)))
     mapped = Path("/proc/self/maps")
     if mapped.exists():
         lines = mapped.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import ClientException, IllegalArgumentException, TooManyRequestsException
 
-from otel_mqtrace.clients.rocketmq.client import complete_after
+from otel_mqtrace.clients.rocketmq.client import observe_call
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 
 ADDRESS = "127.0.0.1"
@@ -225,6 +225,6 @@ def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
 def test_an_answer_that_was_cancelled_is_heard_as_such():
     """It is no receipt: what is recorded of it must end, and not stumble over nothing."""
     answer, heard = Future(), []
-    told = complete_after(answer, lambda result, exception: heard.append((result, type(exception))), None)
+    told = observe_call(lambda: answer, lambda result, exception: heard.append((result, type(exception))), None)
     answer.cancel()
     assert (heard, told.cancelled()) == ([(None, CancelledError)], True)
