@@ -29,6 +29,7 @@ __all__ = [
     "expand_files",
     "match_paths",
     "parse_address",
+    "parse_directory",
     "reads_tree",
     "root_of",
 ]
@@ -108,6 +109,21 @@ def _parse(text: str) -> Address:
             f"{without_password(text)} is no topic: write {kind.value}, and passwords into a --client-config FILE"
         )
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
+
+
+def parse_directory(text: str, *, option: str) -> AnyPath:
+    """Return the directory that an option names: a path, ``file://``, or the URL of a store.
+
+    Raises:
+        UsageError: nothing, or a URL of another kind.
+    """
+    if not text.strip():
+        raise UsageError(f"{option} is empty: name a directory; . is the working directory")
+    scheme, colon, _ = text.partition("://")
+    if colon and scheme not in {"file", *SCHEMES}:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise UsageError(f"{option} {without_password(text)}: {scheme}:// is no kind of store; give a path or {known}")
+    return as_path(text)
 
 
 def expand_files(path: str) -> tuple[list[AnyPath], bool]:

@@ -5,17 +5,24 @@ In a pipe a table has no lines around it and no name is broken, so that ``grep``
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.table import Table
 
 __all__ = ["open_console", "print_table"]
 
 _WIDTH_OF_A_PIPE: Final = 10_000
-"""Wider than any table: rich folds what does not fit."""
+"""Wider than any text: rich folds what does not fit."""
+_WIDEST: Final = 40
+"""Columns of a pipe are no wider, ids of 32 digits and times fit."""
 
 
 def open_console() -> Console:
@@ -27,13 +34,26 @@ def open_console() -> Console:
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print ``table`` to ``console``, by default standard output."""
     console = console or open_console()
-    if not console.is_terminal:
-        table.box, table.show_lines, table.show_edge, table.pad_edge = None, False, False, False
-        table.padding = (0, 2, 0, 0)
-        for column in table.columns:
-            column.no_wrap, column.width = True, None
-        with console.capture() as printed:
-            console.print(table)
-        console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
-        return
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        console.file.write("".join(f"{line}\n" for line in _plain(table)))
+
+
+def _plain(table: Table) -> Iterator[str]:
+    """Yield the lines of ``table``; a cell of more than ``_WIDEST`` makes its own line longer and no other."""
+    if table.title is not None:
+        yield from _lines(table.title)
+    columns = [[_lines(cell) for cell in (column.header, *column.cells)] for column in table.columns]
+    widths = [min(max(cell_len(line) for cell in column for line in cell), _WIDEST) for column in columns]
+    for row in list(zip(*columns, strict=True))[not table.show_header :]:
+        for cells in zip_longest(*row, fillvalue=""):
+            padded = []
+            for text, width, column in zip(cells, widths, table.columns, strict=True):
+                blanks = " " * (width - cell_len(text))
+                padded.append(blanks + text if column.justify == "right" else text + blanks)
+            yield "  ".join(padded).rstrip()
+
+
+def _lines(cell: object) -> list[str]:
+    return (cell if isinstance(cell, Text) else Text.from_markup(str(cell))).plain.split("\n")

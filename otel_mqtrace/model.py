@@ -26,7 +26,13 @@ KEY_SEPARATOR: Final = " "
 """Between the keys of a message, in its ``keys`` and in the ``KEYS`` property (``MessageConst.KEY_SEPARATOR``)."""
 
 
-class TraceType(Enum):
+class _Hashed(Enum):
+    """An enumeration whose members hash by identity: ``Enum`` hashes the name, in Python code, at each lookup."""
+
+    __hash__ = object.__hash__
+
+
+class TraceType(_Hashed):
     """What a trace record reports; the value is the text on the wire (``TraceType.name()``)."""
 
     PUB = "Pub"
@@ -36,7 +42,7 @@ class TraceType(Enum):
     RECALL = "Recall"
 
 
-class MessageType(Enum):
+class MessageType(_Hashed):
     """RocketMQ's ``MessageType``; the wire carries an ordinal whose meaning depends on the writer's version."""
 
     NORMAL = "Normal_Msg"
@@ -56,7 +62,7 @@ class ContextCode(IntEnum):
     FAILED = 4
 
 
-class TransactionState(Enum):
+class TransactionState(_Hashed):
     """``LocalTransactionState``; ``UNKNOW`` is RocketMQ's own spelling."""
 
     COMMIT_MESSAGE = "COMMIT_MESSAGE"
@@ -64,7 +70,7 @@ class TransactionState(Enum):
     UNKNOW = "UNKNOW"
 
 
-class AccessChannel(Enum):
+class AccessChannel(_Hashed):
     """Where a RocketMQ client believes it runs; decides two trailing fields of ``SubAfter``."""
 
     LOCAL = "LOCAL"

@@ -12,17 +12,29 @@ import io
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BODY_COLUMN", "BODY_FIELD", "BadBody", "Framing", "detect", "read_bodies", "unreadable"]
+__all__ = [
+    "BODY_COLUMN",
+    "BODY_FIELD",
+    "BadBody",
+    "Body",
+    "Framing",
+    "detect",
+    "read_bodies",
+    "read_landed",
+    "unreadable",
+]
 
 BODY_FIELD: Final = "body_base64"
 BODY_COLUMN: Final = "body"
+_BESIDE: Final = ("arrival_ms", "keys")
 _PARQUET_MAGIC: Final = b"PAR1"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _ROWS_AT_A_TIME: Final = 256
@@ -46,7 +58,20 @@ class BadBody:
     text: str
 
 
+class Body(NamedTuple):
+    """A body, and what a landing keeps beside it: when it arrived, in epoch milliseconds, and its keys."""
+
+    body: bytes
+    arrival_ms: int | None = None
+    keys: str | None = None
+
+
 def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[bytes | BadBody]:
+    """Yield the bodies of one open file in order, as :func:`read_landed` does."""
+    return (each if isinstance(each, BadBody) else each.body for each in read_landed(stream, framing, name=name))
+
+
+def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[Body | BadBody]:
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
@@ -75,20 +100,20 @@ def detect(stream: io.BufferedReader) -> Framing:
     return Framing.JSONL_BASE64 if start.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"{" else Framing.RAW
 
 
-def _raw(stream: io.BufferedReader, _name: str) -> Iterator[bytes | BadBody]:
+def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
     body = stream.read()
     if body:
-        yield body
+        yield Body(body)
 
 
-def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[bytes | BadBody]:
+def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
     for number, line in enumerate(stream):
         text = (line if number else line.removeprefix(_BYTE_ORDER_MARK)).strip()
         if text:
             yield _body_of_line(text)
 
 
-def _body_of_line(line: bytes) -> bytes | BadBody:
+def _body_of_line(line: bytes) -> Body | BadBody:
     def bad(field: str | None, reason: str, text: bytes = line) -> BadBody:
         return BadBody(field, reason, text.decode(errors="replace"))
 
@@ -102,12 +127,12 @@ def _body_of_line(line: bytes) -> bytes | BadBody:
     if not isinstance(encoded, str):
         return bad(BODY_FIELD, "missing" if encoded is None else "not a text")
     try:
-        return base64.b64decode(encoded, validate=True)
+        return _body(base64.b64decode(encoded, validate=True), item)
     except (binascii.Error, ValueError):
         return bad(BODY_FIELD, "not base64", encoded.encode(errors="replace"))
 
 
-def _parquet(stream: io.BufferedReader, name: str) -> Iterator[bytes | BadBody]:
+def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
     try:
         import pyarrow as pa  # noqa: PLC0415  comes with the 'spark' extra
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -116,21 +141,29 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[bytes | BadBody]:
     source: Any = stream if stream.seekable() else io.BytesIO(stream.read())
     try:
         file = pq.ParquetFile(source)
-        if BODY_COLUMN not in file.schema_arrow.names:
+        columns = [column for column in (BODY_COLUMN, *_BESIDE) if column in file.schema_arrow.names]
+        if BODY_COLUMN not in columns:
             raise UnreadableInputError(f"{name}: has no column '{BODY_COLUMN}', so it is no native landing")
-        for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=[BODY_COLUMN]):
-            yield from (_body_of_value(value) for value in batch.column(0).to_pylist())
+        for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns):
+            yield from map(_body_of_row, batch.to_pylist())
     except pa.ArrowException as error:
         raise UnreadableInputError(f"{name}: not a readable Parquet file ({error})") from error
 
 
-def _body_of_value(value: object) -> bytes | BadBody:
+def _body_of_row(row: dict[str, Any]) -> Body | BadBody:
+    value = row[BODY_COLUMN]
     if isinstance(value, bytes):
-        return value
+        return _body(value, row)
     return BadBody(BODY_COLUMN, "missing" if value is None else "not binary", "" if value is None else str(value))
 
 
-_READERS: Final[dict[Framing, Callable[[io.BufferedReader, str], Iterator[bytes | BadBody]]]] = {
+def _body(body: bytes, beside: dict[str, Any]) -> Body:
+    arrival_ms, keys = map(beside.get, _BESIDE)
+    is_time = type(arrival_ms) is int and 0 < arrival_ms <= LAST_MS
+    return Body(body, arrival_ms if is_time else None, keys if isinstance(keys, str) else None)
+
+
+_READERS: Final[dict[Framing, Callable[[io.BufferedReader, str], Iterator[Body | BadBody]]]] = {
     Framing.RAW: _raw,
     Framing.JSONL_BASE64: _jsonl,
     Framing.PARQUET: _parquet,

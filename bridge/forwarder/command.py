@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bridge.storage import as_path
+from bridge.addresses import parse_directory
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -43,7 +43,7 @@ _Source = Annotated[
     ),
 ]
 _Landing = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Where the raw trace messages go: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
         metavar="URL",
@@ -75,7 +75,7 @@ _Dialect = Annotated[
     ),
 ]
 _State = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Directory that remembers what is ahead of the commits; default: in the landing.",
         metavar="DIR",
@@ -238,11 +238,11 @@ def forward(  # noqa: PLR0913 - one parameter per option
 
     options = ForwardOptions(
         source=source,
-        landing=None if landing is None else as_path(landing),
+        landing=None if landing is None else parse_directory(landing, option="--landing"),
         otlp_endpoint=otlp_endpoint,
         native=native,
         dialect=dialect,
-        state=None if state is None else as_path(state),
+        state=None if state is None else parse_directory(state, option="--state"),
         once=once,
         group=group,
         client_config=client_config,

@@ -43,8 +43,8 @@ _NS_PER_MS: Final = 1_000_000
 class NativeSink(Protocol):
     """Where trace messages go."""
 
-    def write(self, messages: Sequence[TraceMessage]) -> None:
-        """Have all ``messages`` taken, or raise ``PeerError`` or ``UsageError``."""
+    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
+        """Have all ``messages`` taken, or raise ``PeerError`` or ``UsageError``; their spans came at ``arrival_ms``."""
         ...
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class NativeForwarding:
         self._dialect = dialect_named(dialect).name
         self._max_message_bytes = max_message_bytes
         self._ready: list[TraceContext] = []
-        self._delivered = 0
+        self._arrival_ms = 0  # the last of what is ready
 
     @property
     def has_delivered(self) -> bool:
@@ -112,6 +112,7 @@ class NativeForwarding:
         """Read the spans in ``messages``; all of them are new."""
         taken = list(messages)
         for message in taken:
+            self._arrival_ms = max(self._arrival_ms, message.arrival_ms)
             resource_spans = parse_message(message.body)
             if resource_spans is None:
                 self.counts.unreadable += 1
@@ -150,9 +151,9 @@ class NativeForwarding:
         packing.finish_messages()
         packed = packing.packed
         if packed.messages:
-            self._sink.write(packed.messages)
+            self._sink.write(packed.messages, self._arrival_ms)
         delivered = len(self._ready) - len(packed.refused)
-        self._ready = []
+        self._ready, self._arrival_ms = [], 0
         self.counts.records += delivered
         self.counts.trace_messages += len(packed.messages)
         self.counts.replaced += packed.replaced
@@ -178,14 +179,9 @@ def open_native(  # noqa: PLR0913 - what the options say, each by its name
     address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     clock = clock or SystemClock()
     if address.kind is Kind.FILES:
-        return _Landing(open_landing(as_path(address.path), landing_format), clock)
-    if address.kind is Kind.KAFKA:
-        return _Topic(
-            _kafka_delivery(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock
-        )
-    return _Topic(
-        _rocketmq_delivery(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock
-    )
+        return _Landing(open_landing(as_path(address.path), landing_format))
+    opener = _kafka_delivery if address.kind is Kind.KAFKA else _rocketmq_delivery
+    return _Topic(opener(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock)
 
 
 def _kafka_delivery(
@@ -238,7 +234,7 @@ class _Topic:
         self._clock = clock
         self._failures = delivery.failures = _LastFailure()
 
-    def write(self, messages: Sequence[TraceMessage]) -> None:
+    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:  # noqa: ARG002 - a broker has a clock
         """See :class:`NativeSink`."""
         undelivered = self._delivery.deliver(messages, self._deadline()).messages
         if undelivered:
@@ -256,18 +252,22 @@ class _Topic:
 
 
 class _Landing:
-    """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery."""
+    """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery.
 
-    def __init__(self, writer: LandingWriter | StoreLanding, clock: Clock) -> None:
+    A message arrived when its spans did: a landing made today from old files is not late.
+    """
+
+    def __init__(self, writer: LandingWriter | StoreLanding) -> None:
         self._writer = writer
-        self._clock = clock
         self._topic = Settings.from_env({}).trace_topic
 
-    def write(self, messages: Sequence[TraceMessage]) -> None:
+    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
         """See :class:`NativeSink`."""
-        now_ms = self._clock.wall_ns() // _NS_PER_MS
         self._writer.write(
-            [LandedMessage(source=self._topic, arrival_ms=now_ms, keys=each.keys, body=each.value) for each in messages]
+            [
+                LandedMessage(source=self._topic, arrival_ms=arrival_ms, keys=each.keys, body=each.value)
+                for each in messages
+            ]
         )
         self._writer.finish()
 

@@ -169,11 +169,11 @@ def _run(which: slice) -> _Run:
 _at: Final = MODEL_FIELDS.index
 _HOST_FIELDS: Final = slice(_at("store_host"), _at("body_length"))
 _KIND_FIELDS: Final = slice(_at("msg_type"), _at("request_id"))
-_OUTCOME_FIELDS: Final = slice(_at("success"), _at("timestamp_ms"))
+_SUCCESS: Final = _at("success")
 _TRANSACTION_ID, _REQUEST_ID = _at("transaction_id"), _at("request_id")
 _AFTER_FIELDS: Final = slice(_TRANSACTION_ID + 1, _REQUEST_ID)
 _TOPICS, _TAGS, _LENGTHS, _COSTS = map(_field, ("topic", "tags", "body_length", "cost_ms"))
-_HOSTS, _KINDS, _OUTCOMES = map(_run, (_HOST_FIELDS, _KIND_FIELDS, _OUTCOME_FIELDS))
+_HOSTS, _KINDS, _OUTCOMES = map(_run, (_HOST_FIELDS, _KIND_FIELDS, slice(_SUCCESS, _SUCCESS + 2)))
 _BEFORE_TRANSACTION, _AFTER_TRANSACTION = map(_run, (slice(_at("msg_type"), _TRANSACTION_ID), _AFTER_FIELDS))
 _MSG_IDS, _OFFSET_MSG_IDS = _heads("msg_id"), _heads("offset_msg_id")
 _REQUEST_IDS, _TRANSACTION_IDS = _heads("request_id"), _heads("transaction_id")
@@ -186,14 +186,14 @@ _NAMESPACE: Final = attribute(_ATTRIBUTES, semconv.MESSAGING_ROCKETMQ_NAMESPACE,
 class _Kind(NamedTuple):
     """What the records of one type say the same of many messages.
 
-    ``names`` are name and kind of the span by topic. ``operations`` are attributes by group and tags. ``ends`` are the
-    attributes behind them, status and flags by message type, host, size of the batch, half, failure and whether it is
+    ``names`` are name and kind of the span by topic. ``outcomes`` are attributes by success, context code, group and
+    tags; ``ends`` those behind them, status and flags by message type, host, messages, half, failure and whether it is
     the root.
     """
 
     says_keys_again: bool
     names: BoundedCache[str | None, bytes]
-    operations: _Run
+    outcomes: _Run
     ends: _Run
 
 
@@ -210,11 +210,12 @@ def _kind(trace_type: TraceType, system: str) -> _Kind:
     def name(topic: str | None) -> bytes:
         return delimited(5, text_bytes(operation.span_name(topic))) + kind
 
-    def of_operation(group_name: str | None, tags: str | None) -> bytes:
+    def of_outcome(success: Any, context_code: Any, group_name: str | None, tags: str | None) -> bytes:
+        outcome = _OUTCOMES[success, context_code]
         said = context_attributes(TraceContext(trace_type=trace_type, group_name=group_name))
         said.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
         again = _said_again("tags", tags) if is_rocketmq and tags is not None else {}
-        return _attributes({**said, semconv.MESSAGING_SYSTEM: system, **again})
+        return outcome + _attributes({**said, semconv.MESSAGING_SYSTEM: system, **again})
 
     def end(  # noqa: PLR0913, PLR0917 - the key of the run
         msg_type: Any,
@@ -231,7 +232,7 @@ def _kind(trace_type: TraceType, system: str) -> _Kind:
         parts = (_attributes(again), _NAMESPACE if is_rocketmq else b"", _attributes(said), delimited(15, status))
         return b"".join((*parts, SPAN_FLAGS[not is_root]))
 
-    return _Kind(is_rocketmq, BoundedCache(name), _Run(of_operation), _Run(end))
+    return _Kind(is_rocketmq, BoundedCache(name), _Run(of_outcome), _Run(end))
 
 
 def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a branch for each field
@@ -270,7 +271,7 @@ def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a 
         parts += (_REQUEST_IDS[len(value)], value)
     if cost_ms is not None:
         parts.append(_COSTS[cost_ms])
-    parts += (_OUTCOMES[values[_OUTCOME_FIELDS]], kind.operations[group_name, tags])
+    parts.append(kind.outcomes[values[_SUCCESS], values[_SUCCESS + 1], group_name, tags])
     if keys is not None and kind.says_keys_again:
         parts += (_KEYS_AGAIN[len(array)], array)
     parts.append(kind.ends[msg_type, store_host, fields.messages, fields.half, fields.failure, parent_id is None])

@@ -19,15 +19,25 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.decode import MODEL_FIELDS
+from otel_mqtrace.wire.native.decode import MODEL_FIELDS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["DEFAULT_MAX_PENDING", "DEFAULT_TIMEOUT_MS", "Event", "Half", "Pairing", "PairingCounts", "Place", "Record"]
+__all__ = [
+    "DEFAULT_MAX_PENDING",
+    "DEFAULT_TIMEOUT_MS",
+    "Event",
+    "Half",
+    "Origin",
+    "Pairing",
+    "PairingCounts",
+    "Place",
+    "Record",
+]
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DEFAULT_MAX_PENDING: Final = 100_000
@@ -59,21 +69,21 @@ class Half(str, Enum):
     AFTER = "after"
 
 
-class Record(NamedTuple):
-    """One trace record about one message: its type, and a value for each of ``MODEL_FIELDS``.
+class Origin(NamedTuple):
+    """The trace message of a record, and when the trace topic got it, in epoch milliseconds.
 
-    ``arrival_ms`` is when the trace topic got it, in epoch milliseconds; ``stored_ms`` is the same in the words of the
-    topic, whose clock may be ahead. ``messages`` is how many messages were sent by the call that it reports;
-    ``record_index`` counts the records of its trace message from 0.
+    ``stored_ms`` is the time in the words of the topic, whose clock may be ahead of the forwarder's; ``arrival_ms``
+    never is. ``since_ms`` is from when on its records wait.
     """
 
-    trace_type: TraceType
-    values: tuple[Any, ...]
     place: Place
     arrival_ms: int
     stored_ms: int
-    messages: int = 1
-    record_index: int = 0
+    since_ms: int
+
+
+Record = Row[Origin]
+"""One trace record about one message: origin, index in its trace message, type, messages of its batch, values."""
 
 
 class Event(NamedTuple):
@@ -132,13 +142,13 @@ class Pairing:
 
     def uncommitted(self) -> set[Place]:
         """Return where the waiting records lie: what must be read again if it is not remembered here."""
-        return {record.place for record in self.waiting()}
+        return {record[0].place for record in self.waiting()}
 
     def add(self, records: Iterable[Record]) -> list[Event]:
         """Return the events that ``records`` complete: none of those that wait or say nothing new."""
         events: list[Event] = []
         for record in records:
-            trace_type = record.trace_type
+            trace_type = record[2]
             if trace_type is _PUB:
                 self._add_send(record, events)
             elif trace_type is _SUB_BEFORE or trace_type is _SUB_AFTER:
@@ -163,7 +173,7 @@ class Pairing:
         return events
 
     def _add_half(self, record: Record, events: list[Event]) -> None:
-        trace_type, values, place, arrival_ms, *_ = record
+        origin, _, trace_type, _, values = record
         request_id, msg_id = values[_REQUEST_ID], values[_MSG_ID]
         if request_id is None or msg_id is None:  # nothing that a partner could be told by
             events.append(self._alone(record))
@@ -177,40 +187,42 @@ class Pairing:
                 self._wait(key, _FIRST, record, events)
             return
         first = waiting[_FIRST]
-        if first.trace_type is trace_type:
+        if first[2] is trace_type:
             self.counts.repeated += 1
             return
         self._forget(key)
         self.counts.paired += 1
-        if first.place != place:  # a trace message that comes twice brings both halves again, or this is needed
-            self._completed.add(key, arrival_ms)
+        # A trace message that comes twice brings both halves again, or this is needed.
+        if first[0] is not origin and first[0].place != origin.place:
+            self._completed.add(key, origin.since_ms)
         events.append(Event(first, record) if trace_type is _SUB_BEFORE else Event(record, first))
 
     def _alone(self, record: Record) -> Event:
         self.counts.halves += 1
-        return Event(record, half=Half.BEFORE if record.trace_type is _SUB_BEFORE else Half.AFTER)
+        return Event(record, half=Half.BEFORE if record[2] is _SUB_BEFORE else Half.AFTER)
 
     def _add_send(self, record: Record, events: list[Event]) -> None:
-        msg_id = record.values[_MSG_ID]
+        origin, _, _, _, values = record
+        msg_id = values[_MSG_ID]
         if msg_id is None:
             events.append(Event(record))
-        elif record.values[_SUCCESS] is not False:
-            self._completed.add(msg_id, record.arrival_ms)
+        elif values[_SUCCESS] is not False:
+            self._completed.add(msg_id, origin.since_ms)
             events.append(Event(record))
             if msg_id in self._waiting:
                 events += [Event(other, is_root=False) for other in self._forget(msg_id)]
         elif msg_id in self._completed:
             events.append(Event(record, is_root=False))
-        elif record.values in self._waiting.get(msg_id, ()):
+        elif values in self._waiting.get(msg_id, ()):
             self.counts.repeated += 1
         else:
-            self._wait(msg_id, record.values, record, events)
+            self._wait(msg_id, values, record, events)
 
     def _wait(self, key: _Key, said: object, record: Record, events: list[Event]) -> None:
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = {said: record}
-            heapq.heappush(self._oldest, (record.arrival_ms, next(self._ordinals), key))
+            heapq.heappush(self._oldest, (record[0].since_ms, next(self._ordinals), key))
         else:
             waiting[said] = record
         self._pending += 1
@@ -230,14 +242,15 @@ class Pairing:
     def _release(self, key: _Key) -> list[Event]:
         records = list(self._forget(key))
         if records and isinstance(key, str):  # no attempt was accepted: the first is the root, or there would be none
-            self._completed.add(key, records[-1].arrival_ms)
+            self._completed.add(key, records[-1][0].since_ms)
             first, *others = sorted(records, key=_attempt_order)
             return [Event(first), *(Event(other, is_root=False) for other in others)]
         return [self._alone(record) for record in records]
 
 
 def _attempt_order(record: Record) -> tuple[int, str]:
-    return record.values[_TIMESTAMP_MS] or 0, repr(_IN_ORDER(record.values))
+    values = record[4]
+    return values[_TIMESTAMP_MS] or 0, repr(_IN_ORDER(values))
 
 
 class _Completed:
@@ -251,11 +264,11 @@ class _Completed:
     def __contains__(self, key: _Key) -> bool:
         return key in self._keys
 
-    def add(self, key: _Key, arrival_ms: int) -> None:
+    def add(self, key: _Key, since_ms: int) -> None:
         if key in self._keys:
             return
         self._keys.add(key)
-        self._order.append((arrival_ms, key))
+        self._order.append((since_ms, key))
         if len(self._order) > self._at_most:
             self._keys.discard(self._order.popleft()[1])
 

@@ -118,12 +118,11 @@ class ResumeFile:
         if self._file is None:
             return
         held: dict[_Partition, _Entry] = {}
-        for record in waiting:
-            if record.place.offset is not None:
-                partition = (record.place.source, record.place.partition)
-                entry = held.setdefault(partition, _Entry(0))
-                entry.pending.setdefault(record.place.offset, []).append(record.record_index)
-                entry.begins.add((record.place.offset, record.stored_ms))
+        for (place, _, stored_ms, _), index, *_ in waiting:
+            if place.offset is not None:
+                entry = held.setdefault((place.source, place.partition), _Entry(0))
+                entry.pending.setdefault(place.offset, []).append(index)
+                entry.begins.add((place.offset, stored_ms))
         entries = {
             partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
             for partition, entry in self._resumed.items()

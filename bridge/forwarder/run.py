@@ -23,15 +23,17 @@ from bridge.forwarder.native_delivery import NativeForwarding, check_native_opti
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import forward_once, forward_until
-from bridge.forwarder.sources.files import MEMORY_DIRECTORY
+from bridge.forwarder.sources.files import CANNOT_WRITE, MEMORY_DIRECTORY
 from bridge.forwarder.span_delivery import SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import counted
 from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing.layout import native_directory
+from otel_mqtrace.landing.writer import claim
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -98,6 +100,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
+        opened.enter_context(_alone(options))
         source = opened.enter_context(_open_source(options))
         native = None if options.native is None else _open_native(opened, options, options.native)
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint)
@@ -188,13 +191,47 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
     )
 
 
+@contextmanager
+def _alone(options: ForwardOptions) -> Iterator[None]:
+    """Refuse a second forwarder of the same source and group in the same state; a store locks nothing.
+
+    Raises:
+        UsageError: there is one, or the directory cannot be written.
+    """
+    directory = _state_directory(options)
+    if not isinstance(directory, Path):
+        yield
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / f"{_state_name(options, _resolved(options.source))}.lock").open("ab")
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written ({error.strerror or error}){CANNOT_WRITE}") from error
+    with lock:
+        if not claim(lock):
+            raise UsageError(
+                f"another mqtrace forward of {without_password(options.source)} with --group {options.group} is "
+                f"running in {directory}: wait for it, or give another --group"
+            )
+        yield
+
+
+def _resolved(source: str) -> str:
+    address = parse_address(source)
+    return str(as_path(address.path).resolve()) if address.kind is Kind.FILES else source
+
+
+def _state_name(options: ForwardOptions, source: str) -> str:
+    whose = f"{source}\n{options.group}"
+    return f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}"
+
+
 def _state_file(options: ForwardOptions) -> AnyPath | None:
     """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
     directory = _state_directory(options)
     if directory is None:
         return None
-    whose = f"{options.source}\n{options.group}"
-    name = f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
+    name = f"{_state_name(options, options.source)}.json"
     files = files_directory(options.source)
     if files is not None and (files / MEMORY_DIRECTORY / name).is_file():
         return files / MEMORY_DIRECTORY / name

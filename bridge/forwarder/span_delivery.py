@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -12,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.reading import Reading
 from bridge.forwarder.otlp_bytes import requests_of
-from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import counted
@@ -22,11 +23,11 @@ from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 from otel_mqtrace.wire.native.decode import decode_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from bridge.forwarder.pairing import Event
+    from bridge.forwarder.pairing import Event, Record
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing.layout import LandedMessage
 
@@ -58,9 +59,11 @@ class OtlpDelivery:
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
         self.endpoint = endpoint
         self.rejected = 0
-        self._reasons = _LastWords()
-        self._exporter: Any = open_exporter(endpoint, timeout_s=timeout_s, on_reply=self._read)
-        logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._reasons)
+        self._failures = _Failures()
+        self._exporter: Any = open_exporter(
+            endpoint, timeout_s=timeout_s, on_reply=self._read, on_error=self._failures.note
+        )
+        logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._failures)
 
     def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
         """Have the spans of all ``events`` accepted.
@@ -70,18 +73,17 @@ class OtlpDelivery:
         """
         left = len(events)
         for request in requests_of(events, rules):
-            self._reasons.text = ""
+            self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
-                said = f" ({self._reasons.text})" if self._reasons.text else ""
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} did not accept {counted(left, 'span')}{said}; "
+                    f"the OTLP receiver {self.endpoint} {self._failures.told(counted(left, 'span'))}; "
                     "they are not committed and will be forwarded again"
                 )
             left -= len(request.events)
 
     def close(self) -> None:
         """Let the connection go."""
-        logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._reasons)
+        logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._failures)
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> None:
@@ -96,8 +98,17 @@ class OtlpDelivery:
             return
 
 
-def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> SpanExporter:
-    """Return OpenTelemetry's exporter for ``endpoint``; ``on_reply`` is given the body of each good HTTP reply."""
+def open_exporter(
+    endpoint: str,
+    *,
+    timeout_s: float,
+    on_reply: Callable[[bytes], None] | None = None,
+    on_error: Callable[[str], None] | None = None,
+) -> SpanExporter:
+    """Return OpenTelemetry's exporter for ``endpoint``.
+
+    Over HTTP ``on_reply`` is given the body of each good reply, ``on_error`` why there was no connection.
+    """
     try:
         scheme, host, path, query, _ = urlsplit(endpoint)
     except ValueError:  # a bracket that nothing closes
@@ -109,30 +120,59 @@ def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> S
     if scheme in _GRPC:
         return open_stock_exporter(GRPC, _body_of, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s)
     whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
-    return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply))
+    return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply, on_error))
 
 
 _body_of: Final = attrgetter("body")
 
 
-def _session(on_reply: Any) -> Any:
+def _session(on_reply: Callable[[bytes], None] | None, on_error: Callable[[str], None] | None) -> Any:
     try:
         import requests  # noqa: PLC0415 - comes with the otlp extra
     except ImportError as error:
         raise MissingExtraError("forwarding to OTLP", "otlp") from error
-    session = requests.Session()
-    if on_reply is not None:
-        session.hooks["response"].append(lambda reply, **_: on_reply(reply.content) if reply.ok else None)
-    return session
+
+    class Session(requests.Session):
+        def send(self, request: Any, **how: Any) -> Any:
+            try:
+                reply = super().send(request, **how)
+            except requests.ConnectionError as error:
+                if on_error is not None:
+                    on_error(str(error))
+                raise
+            if on_reply is not None and reply.ok:
+                on_reply(reply.content)
+            return reply
+
+    return Session()
 
 
-class _LastWords(logging.Handler):
-    """Keeps what the exporter logged last: the only place where it says why."""
+class _Failures(logging.Handler):
+    """Keeps what the exporter logs of one request: the only place where it says why it failed."""
 
-    text = ""
+    def forget(self) -> None:
+        """Begin with another request."""
+        self._last, self._unreachable = "", ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        self._last = record.getMessage()
+        self.note(self._last)
+
+    def note(self, text: str) -> None:
+        """Remember why there was no connection, if ``text`` says so."""
+        found = _NO_CONNECTION.search(text)
+        self._unreachable = found[1] if found else self._unreachable
+
+    def told(self, spans: str) -> str:
+        """Return what became of so many spans."""
+        if self._unreachable:
+            return f"cannot be reached ({self._unreachable}) for {spans}"
+        return f"did not accept {spans} ({self._last})" if self._last else f"did not accept {spans}"
+
+
+_NO_CONNECTION: Final = re.compile(
+    r"\b(Connection refused|Name or service not known|Domain name not found|No route to host|timed out)"
+)
 
 
 _DELIVER_AT: Final = 2_048
@@ -243,7 +283,11 @@ class SpanForwarding:
             left = self._memory.remaining_records(message)
             if left is EVERYTHING:
                 new.append(message)
-            self._ready += self._pairing.add(self._records(message, arrival_ms, left))
+            # A file may hold what arrived long ago: its records wait from now on for those of the next file.
+            since_ms = arrival_ms if message.partition is not None else now_ms
+            place = Place(message.source, message.partition, message.offset)
+            origin = Origin(place, arrival_ms, message.arrival_ms, since_ms)
+            self._ready += self._pairing.add(self._records(message, origin, left))
         if len(self._ready) >= _DELIVER_AT:
             self._hand_over()
         return new
@@ -279,21 +323,17 @@ class SpanForwarding:
         self._memory.remember(self._pairing.waiting())
         return self._pairing.uncommitted()
 
-    def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> list[Record]:
-        place, stored_ms = Place(message.source, message.partition, message.offset), message.arrival_ms
+    def _records(self, message: LandedMessage, origin: Origin, left: Container[int]) -> list[Record]:
         how = self._reading
-        rows, errors = decode_rows(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+        records, errors = decode_rows(message.body, origin, msg_type_map=how.msg_type_map, charset=how.charset)
         if left is EVERYTHING:
             self._counts.bad_records += len(errors)
         else:
-            rows = [row for row in rows if row[0] in left]
-        taken = len({row[0] for row in rows})
+            records = [record for record in records if record[1] in left]
+        taken = len({record[1] for record in records})
         self._counts.records += taken
         self._since_settled += taken
-        return [
-            Record(trace_type, values, place, arrival_ms, stored_ms, messages, index)
-            for index, trace_type, messages, values in rows
-        ]
+        return records
 
     def _hand_over(self) -> None:
         if self._ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,9 +13,12 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks.tracing import host_and_port
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS
+from otel_mqtrace.wire.native.layout import FORMS
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridge.forwarder.pairing import Event, Half
 
 __all__ = [
@@ -44,6 +48,7 @@ _PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.S
 _TIMESTAMP_MS: Final = MODEL_FIELDS.index("timestamp_ms")
 _NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "timestamp_ms")
 _named = itemgetter(*map(MODEL_FIELDS.index, (*_NAMES, "cost_ms", "success", "context_code")))
+_OF_FIRST_HALF: Final = tuple(map(MODEL_FIELDS.index, {name for form in FORMS[_SUB_BEFORE] for name in form.fields}))
 _REGION: Final = MODEL_FIELDS.index("region_id")
 _WORDS: Final = (_TIMESTAMP_MS, *range(_REGION, _TIMESTAMP_MS), MODEL_FIELDS.index("access_channel"), *range(_REGION))
 _as_words: Final = itemgetter(*_WORDS)  # the ids of what was forwarded last year hang on this order
@@ -89,14 +94,14 @@ class OtlpSpanFields(NamedTuple):
 def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     """Return what ``event`` means: the same for the same records, wherever they were read."""
     record, before, half, is_root = event
-    trace_type, values, _, arrival_ms, _, messages, _ = record
+    origin, _, trace_type, messages, values = record
     began_ms = None
     if before is not None:  # the later half wins, the earlier one fills what it leaves out
-        began_ms = before.values[_TIMESTAMP_MS]
-        values = tuple([late if late is not None else early for late, early in zip(values, before.values, strict=True)])
+        began_ms = before[4][_TIMESTAMP_MS]
+        values = _filled(values, before[4])
     topic, msg_id, store_host, group_name, request_id, stamp_ms, cost_ms, success, code = _named(values)
     if before is not None:
-        stamp_ms = record.values[_TIMESTAMP_MS]
+        stamp_ms = record[4][_TIMESTAMP_MS]
     subject = msg_id or _joined(trace_type, *_as_words(values))
     trace_id, root_id = _IDS[subject]
     is_send = trace_type is _PUB
@@ -110,26 +115,25 @@ def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     cost_ms = cost_ms if cost_ms is not None and cost_ms > 0 else 0
     if is_send and rules.stamped_after and stamp_ms is not None and _is_stamped_after(group_name, rules):
         stamp_ms -= cost_ms
-    start_ms, end_ms = _times(trace_type, began_ms, stamp_ms, cost_ms, arrival_ms)
+    start_ms, end_ms = _times(trace_type, began_ms, stamp_ms, cost_ms, origin.arrival_ms)
     failure = OTHER_ERROR if success is False else None
     if code is not None and code is not ContextCode.SUCCESS:
         failure = code.name  # one that took too long failed, although RocketMQ says success with it
-    return OtlpSpanFields(
-        values,
-        trace_type,
-        topic,
-        group_name,
-        store_host if is_send else None,
-        trace_id,
-        span_id,
-        parent_id,
-        start_ms,
-        end_ms,
-        rules.service_name or group_name or UNKNOWN_SERVICE,
-        failure,
-        messages,
-        half,
-    )
+    service = rules.service_name or group_name or UNKNOWN_SERVICE
+    what, ids = (values, trace_type, topic, group_name, store_host if is_send else None), (trace_id, span_id, parent_id)
+    return _new_fields((*what, *ids, start_ms, end_ms, service, failure, messages, half))
+
+
+_new_fields: Final[Callable[[tuple[Any, ...]], OtlpSpanFields]] = partial(tuple.__new__, OtlpSpanFields)
+"""``OtlpSpanFields._make``, without Python code: it is called for every span."""
+
+
+def _filled(late: tuple[Any, ...], early: tuple[Any, ...]) -> tuple[Any, ...]:
+    values = list(late)
+    for at in _OF_FIRST_HALF:
+        if values[at] is None:
+            values[at] = early[at]
+    return tuple(values)
 
 
 def _times(
@@ -203,9 +207,11 @@ def _joined(*words: object) -> str:
     return _SEPARATOR.join(map(str, words))
 
 
-_IDS: Final = BoundedCache[str, tuple[bytes, bytes]](
-    lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)),
-)
+def _ids_of(subject: str) -> tuple[bytes, bytes]:
+    return _digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)
+
+
+_IDS: Final = BoundedCache(_ids_of)
 """Message id (of a record without one all that it says) → trace id, and span id of its send, the others' parent."""
 
 

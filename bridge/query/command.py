@@ -88,10 +88,10 @@ _Bootstrap = Annotated[
     ),
 ]
 _Landing = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="Search a landing directory.",
-        metavar="DIR",
+        help="Search a landing: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
+        metavar="URL",
         rich_help_panel="Input",
     ),
 ]

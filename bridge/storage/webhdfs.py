@@ -191,7 +191,8 @@ def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> 
     except HTTPError as error:
         raise _refusal(error) from None
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or cause
         raise ConnectionError(111, f"no WebHDFS at {url.partition('/webhdfs')[0]}: {reason}") from error
 
 

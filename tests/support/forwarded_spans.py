@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from bridge.forwarder.pairing import Place, Record
+from bridge.forwarder.pairing import Origin, Place
 from bridge.forwarder.span_fields import (
     NS_PER_MS,
     SCOPE,
@@ -22,15 +22,15 @@ from bridge.forwarder.span_fields import (
 )
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
-from otel_mqtrace.model import TraceBean, TraceContext
+from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-    from bridge.forwarder.pairing import Event
+    from bridge.forwarder.pairing import Event, Record
     from bridge.forwarder.span_fields import OtlpSpanFields
     from otel_mqtrace.spans.mapping import Attributes
 
@@ -63,7 +63,8 @@ def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool) -> SpanContext
 
 
 def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
-    said = span_attributes(context_of(meaning, text=encodable)).span
+    values = [encodable(value) if type(value) is str else value for value in meaning.values]
+    said = span_attributes(_context_of(meaning.trace_type, values)).span
     said[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
         add_rocketmq_fields(said, {})
@@ -76,20 +77,25 @@ def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
 _WHERE: Final = Place("trace", 0, 0)
 
 
-def record_of(trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, **fields: int) -> Record:
+def record_of(
+    trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, *, messages: int = 1, record_index: int = 0
+) -> Record:
     """Return what a record of one message is decoded to."""
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
     said = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]
     values = tuple(None if type(value) is str and value in ABSENT_TEXTS else value for value in said)
-    return Record(trace_ctx.trace_type, values, place, arrival_ms, **{"stored_ms": arrival_ms, **fields})
+    return Origin(place, arrival_ms, arrival_ms, arrival_ms), record_index, trace_ctx.trace_type, messages, values
 
 
-def context_of(said: Record | OtlpSpanFields, *, text: Callable[[str], str] = str) -> TraceContext:
-    """Return the record that says all of it alone; ``text`` is applied to its texts."""
-    values = [text(value) if type(value) is str else value for value in said.values]
+def context_of(record: Record) -> TraceContext:
+    """Return the record as an object of the model."""
+    return _context_of(record[2], record[4])
+
+
+def _context_of(trace_type: TraceType, values: Iterable[Any]) -> TraceContext:
     fields: dict[str, Any] = dict(zip(MODEL_FIELDS, values, strict=True))
     bean = TraceBean(**{name: fields.pop(name) for name in TraceBean.__dataclass_fields__})
-    return TraceContext(trace_type=said.trace_type, beans=(bean,), **fields)
+    return TraceContext(trace_type=trace_type, beans=(bean,), **fields)
 
 
 @lru_cache(maxsize=_SERVICES_REMEMBERED)

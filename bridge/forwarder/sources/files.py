@@ -8,17 +8,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
-from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
+from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
 from bridge.forwarder.resume_file import read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
 from bridge.storage import as_path
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -34,6 +34,7 @@ MEMORY_DIRECTORY: Final = "_mqtrace-forward"
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
+_SPAN_BATCH: Final = 100
 _NS_PER_MS: Final = 1_000_000
 _NO_NAME: Final = re.compile(r"[^\w.-]")
 
@@ -46,55 +47,31 @@ def present_files(path: str) -> list[AnyPath]:
         return []
 
 
-class FilesTraceSource:
-    """A file, directory or glob as a resumable stream of raw messages.
+class _FilesSource:
+    """A file, directory or glob as a resumable stream; how far it is done lies in ``state``, a file for each ``group``.
 
-    A message's ``source`` is its file, ``offset`` its number in it, ``arrival_ms`` when the file was last written.
-    ``bad_bodies`` counts lines and rows without a body.
-
-    Which files are done is remembered in ``state``, one file per source and ``group``; a memory that an earlier
-    release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
-    waits is not done, and is read again as a whole after a restart.
+    ``bad_bodies`` counts pieces of files that are no messages.
 
     Raises:
         UsageError: nothing is there, or the memory cannot be read or written.
-        UnreadableInputError: a file that is not what it seems to be.
     """
+
+    _kind: str
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         expand_files(str(path))  # something is there
         self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
         self.bad_bodies = 0
         self._path, self._directory = str(path), root_of(str(path)).resolve()
+        self._group = _NO_NAME.sub("_", group)
         whose = f"{as_path(path).resolve()}\n{group}"
-        self._memory = state / f"{_NO_NAME.sub('_', group)}-files-{zlib.crc32(whose.encode()):08x}.json"
-        left_here = self._directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
-        if left_here.is_file():
-            self._memory = left_here
-        self._done: set[str] = read_memory(self._memory, _names, hint=CANNOT_READ) or set()
-        self._read: set[str] = set()
+        self._memory = state / f"{self._group}-{self._kind}-{zlib.crc32(whose.encode()):08x}.json"
 
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield the messages of every file that is neither done nor waiting, in batches."""
-        for path in present_files(self._path):
-            name = path.relative_to(self._directory).as_posix()
-            if name in self._done or name in self._read:
-                continue
-            batch: list[LandedMessage] = []
-            for message in self._messages(path, name):
-                batch.append(message)
-                if len(batch) >= _BATCH:
-                    yield batch
-                    batch = []
-            self._read.add(name)
-            yield batch
+    def _remembered(self, parse: Callable[[Any], Any]) -> Any:
+        return read_memory(self._memory, parse, hint=CANNOT_READ)
 
-    def commit(self, held: Collection[Place] = ()) -> None:
-        """Remember every file that was yielded to its end as done, but for those with something ``held``."""
-        done = self._done | (self._read - {place.source for place in held})
-        if done != self._done:
-            write_memory(self._memory, {"done": sorted(done)}, hint=CANNOT_WRITE, indent=0)
-            self._done = done
+    def _remember(self, content: Any) -> None:
+        write_memory(self._memory, content, hint=CANNOT_WRITE, indent=0)
 
     def close(self) -> None:
         """Nothing is open between two files."""
@@ -107,50 +84,101 @@ class FilesTraceSource:
     ) -> None:
         self.close()
 
-    # -- files -------------------------------------------------------------------------------------------------------
+
+class FilesTraceSource(_FilesSource):
+    """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
+
+    Its ``arrival_ms`` is what the file says of it, else when the file was last written. A memory that an earlier
+    release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
+    waits is not done, and is read again as a whole after a restart.
+
+    Raises:
+        UnreadableInputError: a file that is not what it seems to be.
+    """
+
+    _kind = "files"
+
+    def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
+        super().__init__(path, group=group, state=state)
+        left_here = self._directory / MEMORY_DIRECTORY / f"{self._group}.json"
+        if left_here.is_file():
+            self._memory = left_here
+        self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()
+        self._read: set[str] = set()
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield the messages of every file that is neither done nor waiting, in batches.
+
+        Raises:
+            UsageError: all files there are hold spans.
+        """
+        of_spans: list[AnyPath] = []
+        for path in present_files(self._path):
+            name = path.relative_to(self._directory).as_posix()
+            if name in self._done or name in self._read:
+                continue
+            if _holds_spans(path):
+                of_spans.append(path)
+                continue
+            batch: list[LandedMessage] = []
+            for message in self._messages(path, name):
+                batch.append(message)
+                if len(batch) >= _BATCH:
+                    yield batch
+                    batch = []
+            self._read.add(name)
+            yield batch
+        if of_spans and not self._done and not self._read:
+            raise UsageError(f"{of_spans[0]} holds spans, no native trace bodies: give --native URL to forward spans")
+        self.bad_bodies += len(of_spans)
+        self._read |= {path.relative_to(self._directory).as_posix() for path in of_spans}
+
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember every file that was yielded to its end as done, but for those with something ``held``."""
+        done = self._done | (self._read - {place.source for place in held})
+        if done != self._done:
+            self._remember({"done": sorted(done)})
+            self._done = done
 
     def _messages(self, path: AnyPath, name: str) -> Iterator[LandedMessage]:
         try:
             changed_ms = path.stat().st_mtime_ns // _NS_PER_MS
             with path.open("rb") as stream:
-                for number, body in enumerate(read_bodies(stream, Framing.AUTO, name=str(path))):
+                for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
                     if isinstance(body, BadBody):
                         self.bad_bodies += 1
-                    else:
-                        yield LandedMessage(source=name, offset=number, arrival_ms=changed_ms, body=body)
+                        continue
+                    arrival_ms = changed_ms if body.arrival_ms is None else body.arrival_ms
+                    yield LandedMessage(
+                        source=name, offset=number, arrival_ms=arrival_ms, keys=body.keys, body=body.body
+                    )
         except OSError as error:
             raise unreadable(str(path), error) from error
 
 
-def _names(content: Any) -> set[str]:
-    return set(content["done"])
+def _holds_spans(path: AnyPath) -> bool:
+    try:
+        return detect(path).side is Side.OTLP
+    except UnreadableInputError:  # a raw body, or what its reader has a better sentence for
+        return False
 
 
-_SPAN_BATCH: Final = 100
-
-
-class SpanFilesSource:
-    """A file, directory or glob of OTLP in any layout that ``bridge.otlp.detect`` knows, as a resumable stream.
+class SpanFilesSource(_FilesSource):
+    """Files of OTLP in any layout that ``bridge.otlp.detect`` knows.
 
     A message's ``body`` is one OTLP request in JSON or protobuf, its ``source`` the file, its ``offset`` the number of
-    messages before it there, its ``arrival_ms`` when the file was last written. ``bad_bodies`` counts pieces of files
-    that are no OTLP messages.
-
-    How far each file is done is remembered in ``state``, one file per source and ``group``.
+    messages before it there, its ``arrival_ms`` when the file was last written.
 
     Raises:
-        UsageError: nothing is there, a file of native bodies, or the memory cannot be read or written.
+        UsageError: a file of native bodies.
         UnreadableInputError: a file that is neither.
     """
 
+    _kind = "spans"
+
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
-        expand_files(str(path))  # something is there
-        self.behind: Collection[int | None] = ()
-        self.bad_bodies = 0
-        self._path, self._directory = str(path), root_of(str(path)).resolve()
-        whose = f"{as_path(path).resolve()}\n{group}"
-        self._memory = state / f"{_NO_NAME.sub('_', group)}-spans-{zlib.crc32(whose.encode()):08x}.json"
-        self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
+        super().__init__(path, group=group, state=state)
+        self._done: dict[str, int] = self._remembered(_counts) or {}
         self._read = dict(self._done)
         self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
@@ -173,19 +201,8 @@ class SpanFilesSource:
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
+            self._remember({"files": self._read})
             self._done = dict(self._read)
-
-    def close(self) -> None:
-        """Nothing is open between two files."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _messages(self, path: AnyPath, changed_ms: int) -> Generator[LandedMessage, None, None]:
         detected = detect(path)

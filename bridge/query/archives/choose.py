@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import Kind, parse_address
+from bridge.addresses import Kind, parse_address, parse_directory
 from bridge.storage import as_path
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bridge.query.archives.scan import ArrivalRange
     from bridge.query.criteria import Query
     from bridge.query.search import Archive
-    from bridge.storage import AnyPath
 
 __all__ = ["open_archive"]
 
@@ -68,9 +67,13 @@ def _open_paths(
 ) -> AbstractContextManager[Archive]:
     from bridge.query.archives.landing import FilesArchive, LandingArchive, is_landing  # noqa: PLC0415 - keep `--help` fast
 
-    if len(paths) == 1 and is_landing(as_path(paths[0])):
-        return nullcontext(LandingArchive(as_path(paths[0]), arrivals=arrivals, on_progress=progress))
-    return nullcontext(FilesArchive([as_path(path) for path in paths], arrivals=arrivals, on_progress=progress))
+    places = [as_path(path) for path in paths]
+    try:
+        if len(places) == 1 and is_landing(places[0]):
+            return nullcontext(LandingArchive(places[0], arrivals=arrivals, on_progress=progress))
+        return nullcontext(FilesArchive(places, arrivals=arrivals, on_progress=progress))
+    except OSError as error:  # of a store
+        raise UsageError(f"cannot read {', '.join(paths)}: {error.strerror or error}") from error
 
 
 def _open_topic(
@@ -96,11 +99,12 @@ def _open_topic(
 
 
 def _open_landing(
-    landing: AnyPath, arrivals: ArrivalRange, progress: Callable[[int, int], None], _options: dict[str, Any]
+    landing: str, arrivals: ArrivalRange, progress: Callable[[int, int], None], _options: dict[str, Any]
 ) -> AbstractContextManager[Archive]:
     from bridge.query.archives.landing import LandingArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    return nullcontext(LandingArchive(landing, arrivals=arrivals, on_progress=progress))
+    directory = parse_directory(landing, option="--landing")
+    return nullcontext(LandingArchive(directory, arrivals=arrivals, on_progress=progress))
 
 
 def _open_broker(

@@ -73,7 +73,10 @@ class LandingArchive:
         arrivals: ArrivalRange = ALWAYS,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._native = _native_of(directory)
+        try:
+            self._native = _native_of(directory)
+        except OSError as error:
+            raise UsageError(f"--landing {directory} cannot be read: {error.strerror or error}") from error
         self._arrivals = arrivals
         self._progress = ScanProgress(str(directory), on_progress)
 

@@ -92,6 +92,7 @@ TOO_LONG: Final = "longer than any record"
 _TYPES: Final = {trace_type.value: trace_type for trace_type in TraceType}
 _SUB_AFTER: Final = TraceType.SUB_AFTER.value
 _GLUE_AT: Final = CLOUD_SUB_AFTER.count  # where the timestamp would be; a type name there starts the next record
+_GLUE: Final = {*_TYPES, ""}
 _LONGEST: Final = max(form.count for forms in FORMS.values() for form in forms)
 _JAVA_INTEGER: Final = re.compile(r"[+-]?\d+")
 _READABLE_DIGITS: Final = 40
@@ -191,23 +192,30 @@ MODEL_FIELDS: Final = (
 """What a record about one message says beside its type; in the order of a span's attributes, the others last."""
 
 
-Row = tuple[int, TraceType, int, tuple[Any, ...]]
 _MSG_ID, _OFFSET_MSG_ID = MODEL_FIELDS.index("msg_id"), MODEL_FIELDS.index("offset_msg_id")
+Row = tuple[_T, int, TraceType, int, tuple[Any, ...]]
 
 
-def decode_rows(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8") -> tuple[list[Row], list[BadRecord]]:
+def decode_rows(
+    body: bytes, origin: _T, *, msg_type_map: str = "a", charset: str = "utf-8"
+) -> tuple[list[Row[_T]], list[BadRecord]]:
     """Return the records of a body as plain rows, one for each message of a batch, and the bad records.
 
-    A row is the index of the record, its type, the number of messages it is for, and a value for each of
-    ``MODEL_FIELDS``; a text that stands for nothing (``ABSENT_TEXTS``) is ``None``. Bodies and errors are those of
-    :func:`decode_body`.
+    A row is ``origin``, the index of the record in the body, its type, the number of messages it is for, and a value
+    for each of ``MODEL_FIELDS``; a text that stands for nothing (``ABSENT_TEXTS``) is ``None``. Bodies and errors are
+    those of :func:`decode_body`.
     """
     check_message_type_map(msg_type_map)
-    rows: list[Row] = []
+    rows: list[Row[_T]] = []
     errors: list[BadRecord] = []
+    plans: dict[tuple[str, int, CloudSubAfter | None], _Plan] = {}  # of records whose last field is filled
     for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
         try:
-            plan = _plan_for(fields, quirk, msg_type_map)
+            plan = plans.get((fields[0], len(fields), quirk)) if fields[-1] else None
+            if plan is None:
+                plan = _plan_for(fields, quirk, msg_type_map)
+                if fields[-1]:
+                    plans[fields[0], len(fields), quirk] = plan
             said = _said(fields, plan)
         except _BadFieldError as error:
             errors.append(error.record(index))
@@ -217,9 +225,9 @@ def decode_rows(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
         trace_type, values = plan.shape.trace_type, plan.of_model(said)
         if trace_type is TraceType.PUB and BATCH_SEPARATOR in (values[_MSG_ID] or ""):
             batch = _ids_of_batch(values[_MSG_ID], values[_OFFSET_MSG_ID])
-            rows += [(index, trace_type, len(batch), _with_ids(values, *ids)) for ids in batch]
+            rows += [(origin, index, trace_type, len(batch), _with_ids(values, *ids)) for ids in batch]
         else:
-            rows.append((index, trace_type, 1, values))
+            rows.append((origin, index, trace_type, 1, values))
     return rows, errors
 
 
@@ -250,7 +258,7 @@ def _records(text: str) -> Iterator[_Record]:
             yield [piece], None
         elif piece:
             fields = piece.split(FIELD_SEPARATOR)
-            if fields[0] == _SUB_AFTER and len(fields) > _GLUE_AT:
+            if fields[0] == _SUB_AFTER and len(fields) > _GLUE_AT and fields[_GLUE_AT] in _GLUE:
                 yield from _unglued(fields, terminated=at < last)
             else:
                 yield fields, None

@@ -7,17 +7,22 @@ import re
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from confluent_kafka.cimpl import Consumer, Producer, TopicPartition
 
 from otel_mqtrace.cli import main
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing.writer import LandingWriter, claim
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.killing import FORWARD
+from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import after, before, body_of, pub
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
+DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 
 
 @pytest.fixture
@@ -95,7 +100,9 @@ def test_a_receiver_that_never_answers_is_exit_2_and_one_line(kafka, tmp_path, c
     options = ["--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--otlp-endpoint", "http://127.0.0.1:1"]
     assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("mqtrace: error: the OTLP receiver http://127.0.0.1:1 did not accept 1 span")
+    assert err.startswith(
+        "mqtrace: error: the OTLP receiver http://127.0.0.1:1 cannot be reached (Connection refused) for 1 span"
+    )
     assert err.count("\n") == 1
     assert _committed(kafka)[0] < 0
 
@@ -158,6 +165,9 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),
         (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
+        (["--source", "files:.", "--landing", ""], "--landing is empty"),
+        (["--source", "files:.", "--landing", "foo://a/b"], "--landing foo://a/b: foo:// is no kind of store"),
+        (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
     ],
 )
 def test_what_is_not_understood_is_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
@@ -198,3 +208,37 @@ def test_a_landing_beside_its_source_is_fine(tmp_path, capsys):
     options = ["--landing", str(tmp_path / "out"), "--once"]
     assert main(["forward", "--source", f"files:{tmp_path / 'in'}", *options]) == 0
     assert "1 trace messages" in capsys.readouterr().out
+
+
+def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(tmp_path, capsys):
+    (tmp_path / "a.bin").write_bytes(body_of(pub()))
+    options = ["forward", "--source", str(tmp_path / "a.bin"), "--landing", str(tmp_path / "landing"), "--once"]
+    assert main(options) == 0
+    (lock,) = (tmp_path / "landing" / "_mqtrace-forward").glob("*.lock")
+    with lock.open("rb") as file:
+        assert claim(file)
+        assert main(options) == 2
+    assert "another mqtrace forward of" in capsys.readouterr().err
+    assert main([*options, "--group", "other"]) == main(options) == 0
+
+
+@pytest.mark.parametrize("name", ["otlp.jsonl", "otlp.pb.framed"])
+def test_spans_are_not_forwarded_as_native_bodies(name, tmp_path, capsys):
+    source = str(DUAL / name)
+    assert main(["forward", "--source", source, "--landing", str(tmp_path / "landing"), "--once"]) == 2
+    assert "holds spans, no native trace bodies: give --native URL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_landing_of_a_landing_keeps_arrivals_and_keys(form, tmp_path):
+    """A landing made today of old records is not late."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    writer = LandingWriter(first, format=form)
+    message = LandedMessage(source="trace", arrival_ms=1_700_000_000_000, keys="k1 k2", body=body_of(pub()))
+    writer.write([message])
+    writer.finish()
+    assert (
+        main(["forward", "--source", str(first), "--landing", str(second), "--landing-format", "jsonl", "--once"]) == 0
+    )
+    (line,) = landed_lines(second)
+    assert (line["arrival_ms"], line["keys"]) == (1_700_000_000_000, "k1 k2")

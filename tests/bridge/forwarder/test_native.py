@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -48,11 +49,13 @@ def test_spans_of_the_java_agent_become_a_landing_once(tmp_path, capsys):
     source = tmp_path / "in"
     source.mkdir()
     shutil.copy(DUAL / "otlp.jsonl", source)
+    os.utime(source / "otlp.jsonl", (1_700_000_000, 1_700_000_000))
     counts = _forward(source, tmp_path / "out", capsys, landing_format="jsonl")
     assert (counts["spans"], counts["records"]) == (288, sum(RECORDS.values()))
     assert counts["without_record"] == {"TRACE_TRAFFIC": 15, "BATCH_PARENT": 2}
     assert counts["refused"] == {}
     assert _kinds(base64.b64decode(line["body_base64"]) for line in landed_lines(tmp_path / "out")) == RECORDS
+    assert {line["arrival_ms"] for line in landed_lines(tmp_path / "out")} == {1_700_000_000_000}
     again = _forward(source, tmp_path / "out", capsys, landing_format="jsonl")
     assert (again["spans"], again["records"]) == (0, 0)
 

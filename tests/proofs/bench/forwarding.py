@@ -129,7 +129,7 @@ def _life(number: int) -> tuple[TraceContext, TraceContext, TraceContext]:
 
 # -- the ways ----------------------------------------------------------------------------------------------------------
 def _decoded(messages: Sequence[LandedMessage]) -> None:
-    assert sum(len(decode_rows(message.body)[0]) for message in messages) == RECORDS
+    assert sum(len(decode_rows(message.body, None)[0]) for message in messages) == RECORDS
 
 
 def forwarded(messages: Sequence[LandedMessage], delivery: Delivery, spans_of_all: int = SPANS) -> None:
