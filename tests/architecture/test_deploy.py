@@ -44,7 +44,7 @@ def _parsed(words):
 @pytest.mark.parametrize("name", OURS)
 def test_a_container_of_ours_starts_a_command_that_exists(name):
     options = _parsed(SERVICES[name]["command"])
-    assert options["landing"].is_relative_to("/landing")
+    assert Path(options["landing"]).is_relative_to("/landing")
     assert SERVICES[name]["volumes"] == ["landing:/landing"]
     assert "VOLUME /landing" in CONTAINERFILE
 
