@@ -15,6 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace import _Span as SdkSpan  # the SDK gives ids to a span of its own in no public way
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.wire.otlp.protobuf import FIXED32, FIXED64, delimited, tag, text_bytes, varint
 
 if TYPE_CHECKING:
@@ -308,8 +310,17 @@ class WritableRecordSpan(RecordSpan, trace.Span):
         return span is None or (span is not _ENDED and bool(span.is_recording()))
 
     def end(self, end_time: int | None = None) -> None:
-        """End the SDK span, as any write does."""
-        self._writable().end(end_time)
+        """End the SDK span, as any write does; where a handler ends it, its status decides the outcome."""
+        span: Any = self._writable()
+        attributes = getattr(span, "attributes", None) or {}
+        if (
+            attributes.get(semconv.MQTRACE_TRACE_TYPE) == semconv.TRACE_TYPE_SUB
+            and semconv.MQTRACE_CONTEXT_CODE not in attributes
+        ):
+            is_success = span.status.status_code is not StatusCode.ERROR
+            code = ContextCode.SUCCESS if is_success else ContextCode.FAILED
+            span.set_attributes({semconv.MQTRACE_SUCCESS: is_success, semconv.MQTRACE_CONTEXT_CODE: code.name})
+        span.end(end_time)
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of the SDK span."""

@@ -319,6 +319,8 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     else:
         if values["success"] is None:
             values["success"] = span.status.status_code is not StatusCode.ERROR
+            if trace_type is TraceType.SUB_AFTER and not values["success"] and values["context_code"] is None:
+                values["context_code"] = ContextCode.FAILED  # the handler ended the span itself: no code is SUCCESS
         if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
             values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
     stamp_ns = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time

@@ -21,7 +21,7 @@ from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
-from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.wire.native import DIALECTS, decode_body, encode_context
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 SENDER = SpanContext(3, 4, is_remote=True)
@@ -298,3 +298,18 @@ def test_child_of_a_fork_does_not_end_what_its_parent_polled():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     world.hook.after(call)
     assert len(world.ended.take_all()) == 1
+
+
+@pytest.mark.parametrize(("status", "is_success"), [(StatusCode.UNSET, True), (StatusCode.ERROR, False)])
+@pytest.mark.parametrize("form", ["record", "open"])
+def test_span_that_the_handler_ended_says_the_same_in_both_formats(form, status, is_success):
+    world = _World()
+    call = getattr(world, form)(_Message())
+    call.span.set_status(status)
+    call.span.end(call.start_ns + 5_000_000)
+    span, exported = world.exported(call, code=ContextCode.EXCEPTION, exception=ValueError("after the end"))
+    [(_, _, body, _)], refused = _native(exported, "5.5.0")
+    record = decode_body(body).contexts[-1]
+    code = ContextCode.SUCCESS if is_success else ContextCode.FAILED
+    assert (record.success, record.context_code, refused) == (is_success, code, {})
+    assert (span.attributes["mqtrace.success"], span.attributes["mqtrace.context_code"]) == (is_success, code.name)
