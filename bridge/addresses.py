@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import SCHEMES, StorePath, as_path
+from bridge.storage import SCHEMES, StorePath, as_path, can_ask_hadoop
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
 
@@ -42,7 +42,7 @@ class NothingThereError(UsageError):
 class Kind(Enum):
     """What a ``SRC`` names; the value is the form that messages show."""
 
-    FILES = "a file, a directory or a glob (a path, or below s3a://, hdfs://, gs:// or abfss://)"
+    FILES = "a file, a directory or a glob (a path, or below s3a://, hdfs://, gs://, abfss:// or what Spark's Hadoop knows)"
     KAFKA = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
     ROCKETMQ = "rocketmq://NAMESRV[;NAMESRV]/TOPIC"
     JAEGER = "jaeger://HOST:PORT?service=NAME"
@@ -97,7 +97,7 @@ def _parse(text: str) -> Address:
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
         return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
-    kind = _KINDS.get(scheme)
+    kind = _KINDS.get(scheme) or (Kind.FILES if can_ask_hadoop() else None)  # Hadoop says later that it knows none
     if kind is None:
         forms = "; ".join(each.value for each in Kind)
         raise UsageError(f"{without_password(text)}: {scheme}:// is no kind of source; there are {forms}")

@@ -174,11 +174,13 @@ def _run(
     return int(result.exit_code)
 
 
-def _print_policy(path: Path | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
+def _print_policy(path: str | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
     from spark_jobs.policy.policy import read_open_policy, with_grace  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.policy.text import print_policy  # noqa: PLC0415
 
-    policy, open_writers = read_open_policy(path, profile=profile, native_writer=native_writer)
+    policy, open_writers = read_open_policy(
+        as_path(path) if path else None, profile=profile, native_writer=native_writer
+    )
     policy = with_grace(policy, grace_ms, is_complete=complete)
     sys.stdout.write(print_policy(policy, open_writers=open_writers))
     return 0

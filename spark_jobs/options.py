@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bridge.storage import as_path
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from bridge.storage import AnyPath
 
 __all__ = [
     "AsJson",
@@ -140,13 +143,13 @@ def duration_ms(name: str) -> Callable[[str], int]:
     return parse
 
 
-def directory(name: str) -> Callable[[str], Path]:
-    """Return the parser of the option ``name`` that is a directory."""
+def directory(name: str) -> Callable[[str], AnyPath]:
+    """Return the parser of the option ``name`` that is a directory, of this machine or of a store."""
 
-    def parse(text: str) -> Path:
+    def parse(text: str) -> AnyPath:
         if not text:
             raise UsageError(f"{name} is empty: name a directory")
-        return Path(text)
+        return as_path(text)  # of the text: a Path would join the slashes of hdfs:///
 
     return parse
 
@@ -193,7 +196,7 @@ Ledger = Annotated[
     ),
 ]
 PolicyFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--policy", help="TOML file with tolerances and gates.", metavar="FILE", rich_help_panel=JUDGEMENT),
 ]
 ProfileName = Annotated[
@@ -280,7 +283,7 @@ ClientConfig = Annotated[
     ),
 ]
 History = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Where runs leave to the next one what is open.",
         show_default="history under --out",

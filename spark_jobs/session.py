@@ -71,6 +71,7 @@ _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15_002
 _CONNECT_S: Final = 5.0
 _HADOOP: Final = "spark.hadoop."
+_JARS: Final = "spark.jars"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -137,12 +138,14 @@ def configure_stores(conf: Mapping[str, str]) -> None:
 
         SparkContext._ensure_initialized()  # noqa: SLF001  (the JVM's settings are in the JVM)
         jvm: Any = SparkContext._jvm  # noqa: SLF001
-        hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
+        given_to_spark = jvm.org.apache.spark.SparkConf()
+        found[_JARS] = given_to_spark.get(_JARS, "")
+        hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(given_to_spark)
         pairs = hadoop.iterator()
         while pairs.hasNext():
             pair = pairs.next()
             found[pair.getKey()] = hadoop.get(pair.getKey())  # with what it refers to put in
-    given = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith(_HADOOP)}
+    given = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith((_HADOOP, _JARS))}
     use_settings({**found, **given})
 
 

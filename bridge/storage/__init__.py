@@ -11,13 +11,14 @@ from bridge.storage.paths import (
     remove_tree,
     sorted_glob,
 )
-from bridge.storage.stores import SCHEMES, current_settings, use_settings
+from bridge.storage.stores import SCHEMES, can_ask_hadoop, current_settings, use_settings
 
 __all__ = [
     "SCHEMES",
     "AnyPath",
     "StorePath",
     "as_path",
+    "can_ask_hadoop",
     "committed",
     "copy_files",
     "current_settings",

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
+_NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath would join the slashes
 _BLOCK_BYTES: Final = 256 << 10
 _COPIES: Final = 8  # requests at a time
 
@@ -40,6 +41,14 @@ class _Status(NamedTuple):
     st_mtime_ns: int
 
 
+class _Info:
+    """What a store says about a path: each time, unless a listing has said it, which is kept under the same name."""
+
+    def __get__(self, path: StorePath, _: object) -> Any:
+        with _as_os_error(path):
+            return path.store.files.get_file_info(path.key)
+
+
 class StorePath(PurePosixPath):
     """A file or directory in a store; its text is its URL.
 
@@ -47,7 +56,8 @@ class StorePath(PurePosixPath):
     """
 
     def __str__(self) -> str:
-        return _URL.sub(r"\1://", super().__str__(), count=1)  # a PurePath joins slashes
+        url = _URL.sub(r"\1://", super().__str__(), count=1)  # a PurePath joins slashes
+        return re.sub(rf"://{_NO_HOST}(/|$)", ":///", url, count=1)
 
     def absolute(self) -> StorePath:
         """Return this."""
@@ -70,10 +80,7 @@ class StorePath(PurePosixPath):
         below = str(self).partition("://")[2].partition("/")[2]
         return f"{self.store.prefix}/{below}".rstrip("/") or "/"
 
-    @property
-    def _info(self) -> Any:
-        with _as_os_error(self):
-            return self.store.files.get_file_info(self.key)
+    _info = _Info()
 
     def _is(self, kind: str) -> bool:
         return bool(self._info.type.name == kind)
@@ -164,7 +171,7 @@ class StorePath(PurePosixPath):
         with _as_os_error(self):
             if self.store.renames:
                 self.store.files.create_dir(self.key, recursive=True)
-            elif self.store.files.get_file_info(self.store.prefix).type.name == "NotFound":
+            elif self.store.files.get_file_info(self.store.prefix or "/").type.name == "NotFound":
                 raise FileNotFoundError(2, f"there is no bucket {self.store.prefix}")
 
     def rmdir(self) -> None:
@@ -258,8 +265,11 @@ def as_path(place: str | AnyPath) -> AnyPath:
     found = _URL.match(text)
     if found is None:
         return Path(place)
-    rest = text[len(found[1]) + 1 :].lstrip("/")
-    return Path(f"/{rest}") if found[1] == "file" else StorePath(f"{found[1]}://{rest}")
+    after = text[len(found[1]) + 1 :]
+    rest = after.lstrip("/")
+    if found[1] == "file":
+        return Path(f"/{rest}")
+    return StorePath(f"{found[1]}://{_NO_HOST}/{rest}" if after.startswith("///") else f"{found[1]}://{rest}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from otel_mqtrace._errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCHEMES", "Store", "current_settings", "namenodes", "open_store", "use_settings"]
+__all__ = ["SCHEMES", "Store", "can_ask_hadoop", "current_settings", "namenodes", "open_store", "use_settings"]
 
 _S3: Final = ("s3a", "s3")
 _HDFS: Final = ("hdfs", "webhdfs")
@@ -28,7 +28,7 @@ SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
 """What can be opened beside ``file``."""
 
 _FILES: Final = ("core-site.xml", "hdfs-site.xml")
-_OURS: Final = ("fs.", "dfs.")
+_OURS: Final = ("fs.", "dfs.", "hadoop.", "spark.jars")
 _HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
 _ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what a NameNode's file may say, not an address to bind
 _PATIENCE_S: Final = 10
@@ -87,18 +87,45 @@ def open_store(scheme: str, authority: str) -> Store:
         import pyarrow.fs as pafs  # noqa: PLC0415  (optional extra: the sentence below is the point)
     except ImportError as error:
         raise MissingExtraError(f"reading and writing {scheme}://", "reconcile") from error
+    settings = current_settings()
+    if scheme not in SCHEMES or (scheme in _HDFS and settings.get("hadoop.security.authentication") == "kerberos"):
+        return _hadoop(scheme, authority, settings)
     if scheme in _HDFS:
-        return _hdfs(scheme, authority, current_settings())
+        return _hdfs(scheme, authority, settings)
     if not authority:
         raise UsageError(f"{scheme}:// names no bucket or container: write {scheme}://NAME/PATH")
     if scheme in _S3:
-        return Store(_s3(pafs, authority, current_settings()), authority, renames=False)
+        return Store(_s3(pafs, authority, settings), authority, renames=False)
     if scheme == "gs":
         return Store(pafs.GcsFileSystem(), authority, renames=False)
-    if scheme in _AZURE:
-        return _azure(pafs, authority, current_settings())
+    return _azure(pafs, authority, settings)
+
+
+def can_ask_hadoop() -> bool:
+    """Return whether Hadoop can be asked for file systems beside ``SCHEMES``: it comes with pyspark, and needs Java."""
+    try:
+        from bridge.storage.hadoop import find_obstacle  # noqa: PLC0415  (needs pyarrow)
+    except ImportError:
+        return False
+    return find_obstacle() is None
+
+
+def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
+    """Return a file system of Hadoop's. Whether it renames in one step is unknown, so nothing relies on that."""
+    from pyarrow.fs import PyFileSystem  # noqa: PLC0415  (optional extra)
+
+    from bridge.storage.hadoop import HadoopFiles, find_obstacle  # noqa: PLC0415  (needs pyarrow)
+
     known = ", ".join(f"{name}://" for name in SCHEMES)
-    raise UsageError(f"{scheme}:// cannot be read or written here; there are paths, file://, {known}")
+    obstacle = find_obstacle()
+    if obstacle:
+        raise UsageError(f"{scheme}:// needs Spark's Hadoop, and {obstacle}; without it there are file://, {known}")
+    try:
+        return Store(PyFileSystem(HadoopFiles(f"{scheme}://{authority}", settings)), "", renames=False)
+    except OSError as error:
+        raise UsageError(
+            f"Hadoop cannot open {scheme}://{authority} ({error.strerror}); there are file://, {known}"
+        ) from error
 
 
 def _s3(pafs: Any, bucket: str, settings: Mapping[str, str]) -> Any:

@@ -5,17 +5,18 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 
 from __future__ import annotations
 
-import io
 import json
 import posixpath
+import secrets
 import urllib.request
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
-import pyarrow as pa
-from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
+from pyarrow.fs import FileInfo, FileType
+
+from bridge.storage.handler import RangedFiles, file_info
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +26,10 @@ __all__ = ["WebHdfs"]
 _TIMEOUT_S: Final = 60
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _STANDBY: Final = "StandbyException"
-_UNREADY: Final = ".{name}.inprogress"
+_UNREADY: Final = ".{name}.{token}.inprogress"  # two tasks may write the same file at once
 
 
-class WebHdfs(FileSystemHandler):
+class WebHdfs(RangedFiles):
     """A file system behind NameNodes.
 
     Args:
@@ -52,38 +53,22 @@ class WebHdfs(FileSystemHandler):
         """Return the name of this kind of file system."""
         return "webhdfs"
 
-    def normalize_path(self, path: str) -> str:
-        """Return ``path``."""
-        return path
-
     # -- what there is ------------------------------------------------------------------------------------------
-    def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
-        """Return what stands at each path; ``FileType.NotFound`` where nothing does."""
-        return list(map(self._info, paths))
-
-    def _info(self, path: str) -> FileInfo:
+    def info(self, path: str) -> FileInfo:
+        """Return what stands at a path; ``FileType.NotFound`` where nothing does."""
         try:
             return _info_of(path, self._ask("GET", path, "GETFILESTATUS")["FileStatus"])
         except FileNotFoundError:
             return FileInfo(path, FileType.NotFound)
 
-    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """Return what stands below a directory.
+    def list_directory(self, directory: str) -> list[FileInfo]:
+        """Return what stands right below a directory.
 
         Raises:
             FileNotFoundError: there is none.
         """
-        try:
-            listed = self._ask("GET", selector.base_dir, "LISTSTATUS")["FileStatuses"]["FileStatus"]
-        except FileNotFoundError:
-            if selector.allow_not_found:
-                return []
-            raise
-        found = [_info_of(posixpath.join(selector.base_dir, one["pathSuffix"]), one) for one in listed]
-        if selector.recursive:
-            for info in [info for info in found if info.type == FileType.Directory]:
-                found += self.get_file_info_selector(FileSelector(info.path, recursive=True, allow_not_found=True))
-        return found
+        found = self._ask("GET", directory, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        return [_info_of(directory, one) for one in found]
 
     # -- what is changed ----------------------------------------------------------------------------------------
     def create_dir(self, path: str, recursive: bool) -> None:  # noqa: ARG002, FBT001 - pyarrow's signature
@@ -93,15 +78,6 @@ class WebHdfs(FileSystemHandler):
     def delete_dir(self, path: str) -> None:
         """Remove a directory and everything below it."""
         self._ask("DELETE", path, "DELETE", recursive="true")
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Remove everything below a directory."""
-        for info in self.get_file_info_selector(FileSelector(path, allow_not_found=missing_dir_ok)):
-            self.delete_dir(info.path)
-
-    def delete_root_dir_contents(self) -> None:
-        """Remove everything."""
-        self.delete_dir_contents("/")
 
     def delete_file(self, path: str) -> None:
         """Remove a file.
@@ -122,32 +98,14 @@ class WebHdfs(FileSystemHandler):
             written.write(read.read())
 
     # -- content ------------------------------------------------------------------------------------------------
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file for reading."""
-        return self.open_input_file(path)
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        """Open a file for reading anywhere in it."""
-        info = self._info(path)
-        if info.type != FileType.File:
-            raise FileNotFoundError(2, "no such file", path)
-        return pa.PythonFile(_Ranges(self, path, info.size), mode="r")
-
-    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
-        """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
-        return pa.PythonFile(_Upload(self, path), mode="w")
-
-    def open_append_stream(self, path: str, metadata: object) -> pa.NativeFile:
-        """Not supported: no file of ours is appended to in a store."""
-        raise NotImplementedError
-
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return ``length`` bytes of a file from ``offset``."""
         return self._send("GET", path, "OPEN", offset=str(offset), length=str(length))
 
     def write(self, path: str, content: bytes | memoryview) -> None:
         """Write a file beside its place and rename it."""
-        beside = posixpath.join(posixpath.dirname(path), _UNREADY.format(name=posixpath.basename(path)))
+        name = _UNREADY.format(name=posixpath.basename(path), token=secrets.token_hex(4))
+        beside = posixpath.join(posixpath.dirname(path), name)
         self._send("PUT", beside, "CREATE", content=content, overwrite="true")
         self.move(beside, path)
 
@@ -213,58 +171,5 @@ def _refusal(error: HTTPError) -> OSError:
 
 
 def _info_of(path: str, status: dict[str, Any]) -> FileInfo:
-    kind = FileType.Directory if status["type"] == "DIRECTORY" else FileType.File
-    size = None if kind == FileType.Directory else status["length"]
-    return FileInfo(path.rstrip("/") or "/", kind, size=size, mtime_ns=status["modificationTime"] * 1_000_000)
-
-
-class _Ranges(io.RawIOBase):
-    """A file read by ranges."""
-
-    def __init__(self, hdfs: WebHdfs, path: str, size: int) -> None:
-        self._hdfs, self._path, self._size, self._at = hdfs, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), max(self._size - self._at, 0))
-        if length:
-            content = self._hdfs.read(self._path, self._at, length)
-            buffer[: len(content)] = content
-            self._at += len(content)
-            return len(content)
-        return 0
-
-    def readall(self) -> bytes:
-        content = bytearray(max(self._size - self._at, 0))
-        self.readinto(content)
-        return bytes(content)
-
-
-class _Upload(io.RawIOBase):
-    """A file that is written when it is closed."""
-
-    def __init__(self, hdfs: WebHdfs, path: str) -> None:
-        self._hdfs, self._path, self._held = hdfs, path, io.BytesIO()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        return self._held.write(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._hdfs.write(self._path, self._held.getbuffer())
-            super().close()
+    size = None if status["type"] == "DIRECTORY" else status["length"]
+    return file_info(path, status["pathSuffix"], size, status["modificationTime"])

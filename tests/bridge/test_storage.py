@@ -20,6 +20,7 @@ from otel_mqtrace._errors import UsageError
         ("s3a://bucket/a/b", "s3a://bucket/a/b"),
         (Path("s3a://bucket/a/b"), "s3a://bucket/a/b"),
         ("hdfs://name:8020/x/", "hdfs://name:8020/x"),
+        ("hdfs:///x", "hdfs:///x"),
     ],
 )
 def test_url_of_a_store_is_a_store_path(text, shown):
@@ -95,7 +96,7 @@ def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
     assert namenodes(name, "dfs.namenode.http-address", settings) == addresses
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "s3a:///x", "abfss://container/x"])
+@pytest.mark.parametrize("url", ["nowhere://host/x", "s3a:///x", "abfss://container/x"])
 def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
     scheme, _, rest = url.partition("://")
     with pytest.raises(UsageError):

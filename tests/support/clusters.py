@@ -122,6 +122,14 @@ def hdfs(logs: Path) -> Iterator[TestStore]:
 
 
 @contextmanager
+def viewfs(logs: Path) -> Iterator[TestStore]:
+    """Give a directory of HDFS under a name that only Hadoop knows: a link of a mount table."""
+    with hdfs(logs) as store:
+        link = {"fs.viewfs.mounttable.nowhere.link./traces": store.root}
+        yield TestStore("viewfs://nowhere/traces", {**store.settings, **link})
+
+
+@contextmanager
 def s3(logs: Path) -> Iterator[TestStore]:
     """Give an S3 server over HTTP, moto's, in a process of its own, and a bucket in it."""
     (port,) = free_ports(1)

@@ -1,0 +1,79 @@
+"""A recorded pair reconciled by commands, as a user runs them on a cluster, and the verdicts that come of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.storage import as_path, open_parquet
+from spark_jobs.storage import list_files
+from tests.support.clusters import SPARK_HOME, spark_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bridge.storage import AnyPath
+
+ROOT = Path(__file__).resolve().parents[2]
+DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
+INPUTS = ("native.jsonl", "otlp.pb.framed")
+SCRIPT = str(ROOT / "spark_jobs" / "__main__.py")
+LONGEST_S = 1200
+
+
+def arguments(out: str | Path, inputs: str | Path = DUAL) -> list[str]:
+    """Return the words that reconcile the recorded pair."""
+    sides = ["--native", f"{inputs}/{INPUTS[0]}", "--otlp", f"{inputs}/{INPUTS[1]}"]
+    written_by = ["--profile", "java-agent", "--native-writer", "rocketmq-5.3.3"]
+    return ["reconcile", *sides, *written_by, "--grace", "0", "--out", str(out)]
+
+
+def run(command: list[str], environment: Mapping[str, str], cwd: Path | None = None) -> None:
+    """Run a reconciliation to its end; a gate may fail, because the recording has losses."""
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=cwd
+    )
+    assert done.returncode in {0, 1}, done.stderr[-3000:] + done.stdout[-3000:]  # spark-submit joins both of Python's
+
+
+def mqtrace(*words: str, **environment: str) -> None:
+    """Run ``python -m spark_jobs`` away from the repository."""
+    run(
+        [sys.executable, "-m", "spark_jobs", *words],
+        spark_environment(PYTHONPATH=str(ROOT), **environment),
+        Path.home(),
+    )
+
+
+def submit(master: str, zipped: Path, *conf: str) -> list[str]:
+    """Return the words of ``spark-submit`` up to those of ``reconcile``; ``conf`` are words, too."""
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(zipped)]
+    return [*command, *conf, SCRIPT]
+
+
+def conf_words(values: Mapping[str, str]) -> list[str]:
+    """Return Spark's settings as words of ``spark-submit``."""
+    return [word for name, value in values.items() for word in ("--conf", f"{name}={value}")]
+
+
+def put(source: Path, target: AnyPath) -> None:
+    """Copy a file, or the files below a directory, to a store."""
+    for file in source.rglob("*") if source.is_dir() else (source,):
+        if file.is_file():
+            place = target / file.relative_to(source).as_posix() if source.is_dir() else target
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.read_bytes())
+
+
+def verdict_rows(out: str | Path) -> Counter[str]:
+    """Return the verdict rows below ``out`` as a multiset, without where each side was read."""
+    rows: Counter[str] = Counter()
+    for file in list_files(as_path(out) / "verdicts"):
+        for row in open_parquet(file).read().to_pylist():
+            for side in ("native", "otlp"):
+                (row[side] or {}).pop("path", None)
+            rows[repr(row)] += 1
+    return rows
