@@ -1,6 +1,7 @@
 """The history of runs on disk: one line a run, and the state that the next run takes over.
 
-``runs.jsonl`` is only appended to. Its last whole line counts, so a run that failed or was killed leaves nothing.
+Lines are appended to ``runs.jsonl``, of which the last 1,000 are kept once there are 2,000. Its last whole line counts,
+so a run that failed or was killed leaves nothing.
 ``open/run=<number>`` holds the state of that line: ``events`` (``EVENT`` of open keys), ``closed`` (``CLOSED``, the
 positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
@@ -50,6 +51,7 @@ RUNS: Final = "runs.jsonl"
 _STATE: Final = "open"
 _EVENTS, _CLOSED, _USED_DROPS = "events", "closed", "paid.json"
 _LOCK: Final = ".lock"
+_MOST_RUNS, _KEPT_RUNS = 2_000, 1_000  # lines; a stream adds one every round
 _GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 
 
@@ -132,16 +134,20 @@ class History:
         _drop_states(self.directory, keep=self.run)
 
     def _append(self, path: AnyPath, line: str) -> None:
-        if isinstance(path, Path):
+        if isinstance(path, Path) and len(self.runs) < _MOST_RUNS:
             with path.open("a", encoding="utf-8") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
             return
-        before = path.read_text() if path.exists() else ""
-        if before.count("\n") != len(self.runs):  # nothing can be locked in a store
+        before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        if len(before) != len(self.runs):  # nothing can be locked in a store
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
-        path.write_text(before + line)
+        kept = before if len(before) < _MOST_RUNS else before[-_KEPT_RUNS:]
+        with committed(path) as unready, Path(unready).open("w", encoding="utf-8") as file:
+            file.writelines([*kept, line])
+            file.flush()
+            os.fsync(file.fileno())
 
     def _state(self, run: int | None, name: str) -> AnyPath | None:
         return self.directory.absolute() / _STATE / f"run={run}" / name if self.directory and run else None

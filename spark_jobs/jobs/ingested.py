@@ -1,7 +1,7 @@
 """The batches that a stream has ingested: canonical events and their balance, one directory a batch.
 
 A batch is written beside its place and renamed, so that it exists whole or not at all; the same batch again replaces
-itself. All batches together are what one batch run would have read.
+itself. All batches together are what one batch run would have read, but for those that are old and were dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from spark_jobs.schemas import NORMALISED
 from spark_jobs.storage import committed, list_files, move_tree, open_parquet, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -42,6 +43,7 @@ _INCOMING: Final = ".incoming-"
 _JOINED: Final = "joined-"
 _FILES_NAME: Final = "files-"
 _MOST_BATCHES: Final = 64
+_DROPPED: Final = "dropped.json"
 _SURVEYED: Final = ["side", "kind", "scope", "topic", "group_name", "start_ms", "end_ms", "arrival_ms", "bad"]
 _FILES: Final = 8  # of a side when batches are joined
 
@@ -83,19 +85,64 @@ class Ingested:
         move_tree(incoming, final, last=_BOOKS)
 
     def compact(self, *, most_batches: int = _MOST_BATCHES) -> None:
-        """Join all batches if there are more than ``most_batches``: reading takes longer with every file."""
-        batches = self.batches()
-        if len(batches) <= most_batches:
-            return
+        """Join batches if there are more than ``most_batches``: reading takes longer with every file.
+
+        What was joined before is left alone, until there is as much of it: then its older half is joined again.
+        """
+        names = self.names()
+        joined = [name for name in names if name.startswith(_JOINED)]
+        loose = [name for name in names if not name.startswith(_JOINED)]
+        if len(loose) > most_batches:
+            self._join_batches(loose)
+        if len(joined) > most_batches:
+            self._join_batches(joined[: 1 + len(joined) // 2])
+
+    def _join_batches(self, names: Sequence[str]) -> None:
+        batches = {name: self._read(name) for name in names}
         name = f"{_JOINED}{self._times_joined() + 1:09d}"
         incoming = self.incoming(name)
         joined = {side: _join(found) for side in _SIDES if (found := _of_side(batches, side))}
         for side, read in joined.items():
             _join_files(read.files, incoming / side)
-        old = self._on_disk()  # with those that a killed run had joined
-        self.commit(name, joined, sizes=self.sizes(), instead_of=sorted(old))
-        for batch in old:
+        self.commit(name, joined, sizes=self._sizes_of(names), instead_of=names)
+        for batch in names:
             _remove(self._path(batch))
+
+    def drop_older(self, keep_ms: int) -> None:
+        """Drop batches whose last event is more than ``keep_ms`` older than that of the middle batch.
+
+        The middle one, because the clock of one event may be wrong. What was dropped still counts as read.
+        """
+        batches = self.batches()
+        times = {name: [side.last_event_ms for side in sides.values()] for name, sides in batches.items()}
+        ends = {name: max(known) for name, given in times.items() if (known := [ms for ms in given if ms is not None])}
+        middle = sorted(ends.values())[len(ends) // 2] if ends else 0
+        old = {name: batches[name] for name, end in ends.items() if end < middle - keep_ms}
+        if old:
+            dropped = self._dropped()
+            self._write_dropped({side: _join([dropped[side], *_of_side(old, side)]) for side in _SIDES})
+        for name in old:
+            _remove(self._path(name))
+
+    def forget_files(self, present: Container[str]) -> None:
+        """Let files of dropped batches that are not ``present`` any more count as read no longer."""
+        dropped = self._dropped()
+        left = {
+            side: replace(read, sources=tuple(path for path in read.sources if path in present))
+            for side, read in dropped.items()
+        }
+        if left != dropped:
+            self._write_dropped(left)
+
+    def _dropped(self) -> dict[str, EventSide]:
+        """Return the sources and offsets of what was dropped, by side."""
+        plain = _read_json(self.directory / _DROPPED) if (self.directory / _DROPPED).exists() else {}
+        return {side: EventSide.from_plain(plain[side]) if side in plain else EventSide() for side in _SIDES}
+
+    def _write_dropped(self, sides: Mapping[str, EventSide]) -> None:
+        plain = {name: EventSide(sources=one.sources, offsets=one.offsets).to_plain() for name, one in sides.items()}
+        with committed(self.directory / _DROPPED) as unready:
+            Path(unready).write_text(json.dumps(plain, ensure_ascii=False), encoding="utf-8")
 
     def names(self) -> tuple[str, ...]:
         """Return the committed batches, without those that a killed run had joined."""
@@ -114,12 +161,15 @@ class Ingested:
 
     def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
         """Return the range read of each partition of topics, by side."""
-        batches = self.batches()
-        return {side: _join_offsets(_of_side(batches, side)) for side in _SIDES}
+        batches, dropped = self.batches(), self._dropped()
+        return {side: _join_offsets([dropped[side], *_of_side(batches, side)]) for side in _SIDES}
 
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each source file when it was read."""
-        return {path: size for name in self.names() for path, size in self._plain(name)[_SIZES].items()}
+        return self._sizes_of(self.names())
+
+    def _sizes_of(self, names: Iterable[str]) -> dict[str, int]:
+        return {path: size for name in names for path, size in self._plain(name)[_SIZES].items()}
 
     def sides(self) -> tuple[EventSide, EventSide]:
         """Return both sides as one batch run would have read them.
@@ -132,7 +182,8 @@ class Ingested:
 
     def sources(self) -> set[str]:
         """Return the files and topics that were read."""
-        return {source for sides in self.batches().values() for side in sides.values() for source in side.sources}
+        read = [*self.batches().values(), self._dropped()]
+        return {source for sides in read for side in sides.values() for source in side.sources}
 
     def next_name(self) -> str:
         """Return the name of the next batch of files, which no batch has, nor one that another replaces."""
@@ -142,10 +193,12 @@ class Ingested:
         return f"{_FILES_NAME}{1 + max(map(int, numbers), default=0):09d}"
 
     def remove_unfinished(self) -> None:
-        """Remove what killed runs left half-written or half-removed."""
+        """Remove what killed runs left half-written, half-removed or joined."""
         for path in (*self.directory.glob(f"{_INCOMING}*"), *self.directory.glob("batch=*")):
             if not (path / _BOOKS).exists() or path.name.startswith(_INCOMING):
                 remove_tree(path)
+        for name in self._on_disk().difference(self.names()):
+            _remove(self._path(name))
 
     def _times_joined(self) -> int:
         """Return the number of the last join."""
@@ -167,13 +220,16 @@ class Ingested:
         }
 
     def _plain(self, name: str) -> dict[str, Any]:
-        path = self._path(name) / _BOOKS
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise UnreadableInputError(
-                f"{path} cannot be read: {error}; remove {self.directory.parent} to read everything again"
-            ) from error
+        return _read_json(self._path(name) / _BOOKS)
+
+
+def _read_json(path: AnyPath) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UnreadableInputError(
+            f"{path} cannot be read: {error}; remove the directory stream to read everything again"
+        ) from error
 
 
 def _remove(batch: AnyPath) -> None:

@@ -33,7 +33,7 @@ from spark_jobs.storage import as_path
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
-__all__ = ["FILES_PER_BATCH", "Ingest", "find_new_files", "find_new_ranges", "run"]
+__all__ = ["FILES_PER_BATCH", "Ingest", "find_files", "find_new_ranges", "run"]
 
 FILES_PER_BATCH: Final = 1_000
 """Files in one batch: what a killed run reads again."""
@@ -111,7 +111,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
                     has_new = ingest.ingest(engine)
                 if has_new or last is None:
                     with open_workspace(options.out, options.history, opener, clock) as workspace:
-                        last = _judge(workspace, ingest.ingested, chosen, progress=progress, report=report)
+                        last = _judge(workspace, ingest, chosen, progress=progress, report=report)
                 if every_ms is None:
                     return last
                 progress("waiting for what is new")
@@ -124,14 +124,14 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
 
 def _judge(
     workspace: Workspace,
-    ingested: Ingested,
+    ingest: Ingest,
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
     report: Callable[[Result], object],
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
-    native, spans = ingested.sides()
+    native, spans = ingest.ingested.sides()
     options = chosen.options
     result = reconcile(
         workspace,
@@ -142,12 +142,14 @@ def _judge(
         ledger=read_losses(options),
         trace_topics=native.trace_topics,
     )
-    return conclude(workspace, _doubt_grown_files(result, ingested), report, out=options.out)
+    result = conclude(workspace, _doubt_grown_files(result, ingest), report, out=options.out)
+    ingest.ingested.drop_older(chosen.policy.forget_after_ms)  # the history has what is open of it
+    return result
 
 
-def _doubt_grown_files(result: Result, ingested: Ingested) -> Result:
+def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
     """Make a result inconclusive if a file has grown since it was read: the stream does not read it again."""
-    grown = [path for path, size in ingested.sizes().items() if _size_of(path) > size]
+    grown = [path for path, size in ingest.ingested.sizes().items() if ingest.size_of(path) > size]
     if not grown or not result.conservation.holds:
         return result
     more = f" and {len(grown) - 1} more files have" if len(grown) > 1 else " has"
@@ -198,6 +200,7 @@ class Ingest:
         self._directory = options.out / _STREAM
         self._how = self._directory / _HOW
         self._passed_over: set[str] = set()
+        self._listed: dict[str, AnyPath] = {}
         self.ingested = Ingested(self._directory / "events")
 
     def known_writers(self) -> dict[str, tuple[str, str]]:
@@ -238,12 +241,23 @@ class Ingest:
         before = set(self.ingested.names())
         self._read_topics(engine)
         srcs = dict.fromkeys(src for side in (self._options.native, self._options.otlp) for src in apart(side)[0])
-        new = find_new_files(srcs, self.ingested.sources() | self._passed_over)
+        found, is_complete = find_files(srcs)
+        self._listed = {str(path): path for path in found}
+        if is_complete:
+            self.ingested.forget_files(self._listed)
+            self._passed_over.intersection_update(self._listed)
+        known = self.ingested.sources() | self._passed_over
+        new = [path for name, path in self._listed.items() if name not in known]
         for begin in range(0, len(new), self._files_per_batch):
             self._read_files(engine, new[begin : begin + self._files_per_batch])
         count = len(set(self.ingested.names()) - before)
         self.ingested.compact()
         return count
+
+    def size_of(self, path: str) -> int:
+        """Return the size of a file in bytes, 0 if it is gone; that of an object is what its listing said."""
+        listed = self._listed.get(path)
+        return _size_of(path if listed is None else listed)
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
@@ -315,17 +329,20 @@ def _first(held: PartitionRange, end: int | None) -> int:
     return end
 
 
-def _size_of(path: str) -> int:
+def _size_of(path: str | AnyPath) -> int:
     """Return the size of a file in bytes, 0 if it is gone."""
     with suppress(OSError):
         return as_path(path).stat().st_size
     return 0
 
 
-def find_new_files(srcs: Iterable[str], known: Container[str]) -> list[AnyPath]:
-    """Return the files behind ``srcs`` that are not ``known``, sorted; a file counts once, by its path."""
+def find_files(srcs: Iterable[str]) -> tuple[list[AnyPath], bool]:
+    """Return the files behind ``srcs``, sorted, each once, and whether there was something behind each of them."""
     found: set[AnyPath] = set()
+    is_complete = True
     for src in srcs:
-        with suppress(NothingThereError):  # moved away since the start
-            found.update(path for path in expand_files(parse_address(src).path)[0] if str(path) not in known)
-    return sorted(found)
+        try:
+            found.update(expand_files(parse_address(src).path)[0])
+        except NothingThereError:  # moved away since the start
+            is_complete = False
+    return sorted(found), is_complete

@@ -90,6 +90,8 @@ def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     for copy in copies:  # as when it was killed before they were removed
         copy.rename(tmp_path / copy.name.removeprefix("copy-"))
     assert ingested.names() == (joined,)
+    ingested.remove_unfinished()
+    assert [path.name for path in tmp_path.iterdir()] == [f"batch={joined}"]
 
 
 def test_few_batches_are_left_as_they_are(tmp_path):
@@ -99,18 +101,37 @@ def test_few_batches_are_left_as_they_are(tmp_path):
     assert ingested.names() == ("b-1",)
 
 
-def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
+def test_batches_are_joined_as_often_as_a_stream_goes_on_and_no_name_comes_back(tmp_path):
     ingested = Ingested(tmp_path)
     names = []
-    for number in range(60):
-        ingested.incoming(f"0c8d41aa-{number:09d}")
-        ingested.commit(f"0c8d41aa-{number:09d}", {})
-        ingested.compact(most_batches=1)
-        names += ingested.names()
-    assert names[0] == "0c8d41aa-000000000"
+    for _ in range(60):
+        name = ingested.next_name()
+        ingested.incoming(name)
+        ingested.commit(name, {})
+        names.append(name)
+        ingested.compact(most_batches=2)
+        assert len(ingested.names()) <= 2 + 3
     assert len({*names}) == len(names)
-    assert {len(name) for name in names[1:]} == {len(names[1])}
-    assert [path.name for path in tmp_path.iterdir()] == [f"batch={names[-1]}"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"batch={name}" for name in ingested.names()}
+
+
+def test_old_batches_are_dropped_and_what_they_read_counts_as_read_while_it_is_there(tmp_path):
+    ingested = Ingested(tmp_path)
+    for day in range(8):
+        take(
+            ingested, f"b-{day}", "A", side(sources=(f"{day}",), last_event_ms=day, offsets=(span_range(day, day + 1),))
+        )
+    take(ingested, "junk", "A", side(sources=("junk",), last_event_ms=10**15))
+    ingested.drop_older(2)
+    assert ingested.names() == ("b-2", "b-3", "b-4", "b-5", "b-6", "b-7", "junk")
+    assert ingested.sources() == {*"01234567", "junk"}
+    assert ingested.offsets()["native"] == (span_range(0, 8),)
+    assert ingested.sides()[0].records_read == 14
+    ingested.forget_files({"1", "2"})
+    assert ingested.sources() == {*"1234567", "junk"}
+    ingested.drop_older(0)
+    assert ingested.names() == ("b-5", "b-6", "b-7", "junk")
+    assert ingested.sources() == {*"1234567", "junk"}
 
 
 def test_small_row_groups_are_read_at_once_after_joining(tmp_path):

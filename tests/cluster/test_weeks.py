@@ -1,0 +1,71 @@
+"""A stream that goes on for weeks, killed now and then: exact after each restart, its state no larger than before."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from bridge.storage import as_path, open_parquet, use_settings
+from spark_jobs.storage import list_files
+from tests.support.cluster_runs import LONGEST_S, ROOT
+from tests.support.clusters import TestStore, s3, spark_environment
+from tests.support.stream_rounds import A_ROUND, KEPT_ROUNDS, KILLS
+
+pytestmark = pytest.mark.cluster
+
+_STATUS = {1: "OTLP_ONLY", 2: "NATIVE_ONLY", 5: "DUPLICATED_OTLP", 6: "MISMATCHED"}  # by the rest of a send's number
+
+
+@pytest.mark.parametrize(("place", "rounds"), [("disk", 60), ("s3", 36)])
+def test_stream_of_many_rounds_with_kills_is_exact_and_its_state_stays_flat(place, rounds, tmp_path):
+    here = nullcontext(TestStore(str(tmp_path / "root"), {}))
+    with here if place == "disk" else s3(tmp_path) as store:
+        use_settings(store.settings)
+        command = [sys.executable, "-m", "tests.support.stream_rounds", store.root, str(tmp_path), str(rounds)]
+        environment = spark_environment(PYTHONPATH=str(ROOT), STORE_SETTINGS=json.dumps(store.settings))
+        ends = []
+        while not ends or ends[-1] == -signal.SIGKILL:
+            log = tmp_path / f"{len(ends)}.log"
+            with log.open("wb") as told:
+                done = subprocess.run(
+                    command, env=environment, stdout=told, stderr=told, check=False, timeout=2 * LONGEST_S, cwd=tmp_path
+                )
+            ends.append(done.returncode)
+        assert ends == [-signal.SIGKILL] * len(KILLS) + [0], log.read_text()[-3000:]
+        found = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+        assert {row["round"] for row in found} == set(range(1, rounds + 1))
+        assert all(row["holds"] for row in found)
+        _assert_flat(found)
+        _assert_exact(store.root, rounds)
+    use_settings({})
+
+
+def _assert_flat(found: list[dict[str, Any]]) -> None:
+    """The last third of the rounds leaves no more than the third before it."""
+    third = len(found) // 3
+    for name in ("files", "bytes", "keys"):
+        before, after = (max(row[name] for row in rows) for rows in (found[third : 2 * third], found[2 * third :]))
+        assert after <= 1.1 * before, (name, found)
+
+
+def _assert_exact(root: str, rounds: int) -> None:
+    """Both keys of each message of the last days are judged once, none of those before."""
+    rows = [
+        row for file in list_files(as_path(root) / "out" / "verdicts") for row in open_parquet(file).read().to_pylist()
+    ]
+    keys = Counter((int(row["msg_id"], 16), row["kind"]) for row in rows)
+    first = min(number for number, _ in keys)
+    assert KEPT_ROUNDS * A_ROUND <= rounds * A_ROUND - first <= (2 * KEPT_ROUNDS + 2) * A_ROUND
+    assert keys == Counter(
+        (number, kind) for number in range(first, rounds * A_ROUND) for kind in ("publish", "consume")
+    )
+    for row in rows:
+        rest = int(row["msg_id"], 16) % 1000 if row["kind"] == "publish" else 0
+        assert row["status"] == _STATUS.get(rest, "MATCHED_EXACT"), row
