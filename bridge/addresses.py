@@ -42,7 +42,7 @@ class NothingThereError(UsageError):
 class Kind(Enum):
     """What a ``SRC`` names; the value is the form that messages show."""
 
-    FILES = "a file, a directory or a glob (a path, or below s3a://, hdfs://, gs://, abfss:// or what Spark's Hadoop knows)"
+    FILES = "a file, a directory or a glob (a path, or below s3a://, hdfs://, gs://, abfss:// …)"
     KAFKA = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
     ROCKETMQ = "rocketmq://NAMESRV[;NAMESRV]/TOPIC"
     JAEGER = "jaeger://HOST:PORT?service=NAME"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.storage import as_path, sorted_glob, use_settings
 from spark_jobs.jobs import stream
 from spark_jobs.jobs.options import ReconcileOptions
-from tests.proofs.bench.trace_day import _Day
+from tests.proofs.bench.trace_day import BEGIN_MS, DAY_MS, EVERY, _Day
 from tests.support.cluster_runs import put
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ KILLS: Final = {5: "looking for", 9: "reading", 14: "judging every key", 15: "ad
 """In which round, at which stage the process kills itself."""
 
 _POLICY: Final = 'forget_after = "2d"\n'
+
+
+class _Weeks(_Day):
+    """Traffic without an end: so many messages a day."""
+
+    def _start_ms(self, number: int) -> int:
+        return BEGIN_MS + number * DAY_MS // (A_ROUND * ROUNDS_A_DAY)
 
 
 class Rounds:
@@ -53,7 +60,7 @@ class Rounds:
         for side in ("native", "otlp"):
             (parts / side).mkdir(parents=True, exist_ok=True)
         messages = range(number * A_ROUND, (number + 1) * A_ROUND)
-        _Day(A_ROUND * ROUNDS_A_DAY, 0, weak=False).write(parts, number, messages)
+        _Weeks(EVERY * EVERY, 0, weak=False).write(parts, number, messages)
         put(parts, self._root)
         for file in parts.rglob("part-*"):
             file.unlink()

@@ -80,7 +80,7 @@ class _Day:
             "source": ["mqtrace"] * len(starts),
             "partition": [0] * len(starts),
             "offset": [start // PER_BODY for start in starts],
-            "arrival_ms": [int(BEGIN_MS + start * DAY_MS / self.messages + 5_000) for start in starts],
+            "arrival_ms": [self._start_ms(start) + 5_000 for start in starts],
             "keys": pa.nulls(len(starts), pa.string()),
             "body": bodies,
         }
