@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bridge.addresses import Kind, parse_address, reads_tree, root_of
+from bridge.addresses import Kind, parse_address, root_of
 from bridge.forwarder.service import TraceSource
 from otel_mqtrace._errors import UsageError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
 
-__all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source", "reads_below"]
+__all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source"]
 
 SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a landing's DIR"
 
@@ -73,12 +73,6 @@ def files_directory(source: str) -> AnyPath | None:
     """Return the directory of the files that ``source`` names, ``None`` when it names a topic."""
     address = parse_address(source)
     return root_of(address.path) if address.kind is Kind.FILES else None
-
-
-def reads_below(source: str) -> bool:
-    """Return whether files that are written below the directory of ``source`` would be read, too."""
-    address = parse_address(source)
-    return address.kind is Kind.FILES and reads_tree(address.path)
 
 
 def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from bridge.addresses import Kind, parse_address
+from bridge.addresses import Kind, parse_address, reads_tree, root_of
 from bridge.codec.reading import Reading
-from bridge.forwarder.choose_source import files_directory, open_source, reads_below
+from bridge.forwarder.choose_source import files_directory, open_source
 from bridge.forwarder.metrics import Measures
 from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
@@ -130,15 +130,14 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
 
 def _check_circle(options: ForwardOptions) -> None:
     """Refuse a landing that is its own source: every pass would find what the one before has written."""
-    files = files_directory(options.source)
-    is_tree = reads_below(options.source)
+    source = parse_address(options.source)
+    if source.kind is not Kind.FILES:
+        return
+    read, is_tree = root_of(source.path).resolve(), reads_tree(source.path)
     native = None if options.native is None else _directory_of(options.native)
-    into = {"--landing": options.landing, "--native": native}
-    for option, landing in into.items():
-        if files is None or landing is None:
-            continue
-        read, written = files.resolve(), native_directory(landing).resolve()
-        if read.is_relative_to(written) or (is_tree and written.is_relative_to(read)):
+    for option, landing in {"--landing": options.landing, "--native": native}.items():
+        written = None if landing is None else native_directory(landing).resolve()
+        if written is not None and (read.is_relative_to(written) or (is_tree and written.is_relative_to(read))):
             raise UsageError(
                 f"{option} {landing} and --source {options.source} overlap: what is written would be read again "
                 "without end; land somewhere else"

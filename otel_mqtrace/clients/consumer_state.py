@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.settlement import Positions
@@ -23,7 +24,7 @@ __all__ = ["ConsumerState", "KafkaConsumerState", "TaskConsumerState"]
 _NONE: Final[frozenset[int]] = frozenset()
 
 
-class ConsumerState:
+class ConsumerState(ABC):
     """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected."""
 
     def __init__(self, info: ClientInfo) -> None:
@@ -42,9 +43,9 @@ class ConsumerState:
             self.settles = tracing.settings.settle_spans
         return self.hook
 
+    @abstractmethod
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of messages of this consumer."""
-        raise NotImplementedError
 
     def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None:
         """Open a span of its own for a message that is handled explicitly; ``None`` when it is not traced."""
@@ -68,21 +69,21 @@ class KafkaConsumerState(ConsumerState):
         self._registry = registry
         self.number = registry.register(self)
 
+    @abstractmethod
     def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Keep the spans of what the application was ``handed``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
         """Give the span of a message that is held to a block; ``None`` when it is held no more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def done(self, code: ContextCode, exception: BaseException | None) -> None:
         """The caller is done with what it was handed; spans that a block took over are the block's business."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abandon(self) -> None:
         """The consumer or tracing is gone before the last messages were handled: the next hook ends their spans."""
-        raise NotImplementedError
 
     @guarded("ConsumerState.closing")
     def closing(self, exception: BaseException | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from abc import ABCMeta
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -51,7 +51,7 @@ class Change:
             setattr(self.owner, self.name, self.before)
 
 
-class Patches:
+class Patches(ABC):
     """The changes made by one ``instrument()``; ``restore()`` undoes them in reverse order.
 
     A subclass has the client's ``name``, its ``active`` tracing and its ``source`` of messages for ``process``, and
@@ -83,18 +83,18 @@ class Patches:
             raise
         return patches
 
+    @abstractmethod
     def patch(self, tracing: Tracing) -> None:
         """Change the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> tuple[Callable[[], object], ...]:
         """Return the steps that end what is open; one that fails does not keep the others."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def find_conflict() -> str | None:
         """Return the other instrumentation that wraps the client, and how to switch it off."""
-        raise NotImplementedError
 
     @guarded("Patches.on_new_client")
     def on_new_client(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -298,9 +299,9 @@ class NativeExporter(SpanExporter):
             self._failures.report(packed.first_error)
         return SpanExportResult.FAILURE if undelivered else SpanExportResult.SUCCESS
 
+    @abstractmethod
     def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:
         """Send ``messages`` and return those that were not taken."""
-        raise NotImplementedError
 
     def take_outcome(self) -> ExportOutcome | None:
         """Return the fate of the last export, span by span, once."""

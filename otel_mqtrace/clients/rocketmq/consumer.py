@@ -74,50 +74,32 @@ def _traced_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # -- settling -------------------------------------------------------------------------------------------------------
-def _traced_ack(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``ack`` and ``ack_async``: the handling ends here, the settlement when the broker has answered."""
+def _traced_settling(
+    operation: str,
+    *,
+    before: Callable[[RocketMqConsumerState, ReceivedMessage], object] | None = None,
+    after: Callable[[RocketMqConsumerState, ReceivedMessage, float | None], object] | None = None,
+) -> Wrapper:
+    """A method that settles a message, or its async form; ``after`` gets the new invisible duration.
 
-    @functools.wraps(original)
-    def ack(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        state = consumer_state(self)
-        if state is None:
-            return original(self, message, *args, **kwargs)
-        received = received_of(message)
-        call = _begun(state, "ack", received)
-        state.settled(received)
-        return _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
-
-    return ack
-
-
-def _traced_change(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``change_invisible_duration`` and its async form: the message stays in hand for longer, or comes again then."""
-
-    @functools.wraps(original)
-    def change_invisible_duration(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        state = consumer_state(self)
-        if state is None:
-            return original(self, message, *args, **kwargs)
-        received = received_of(message)
-        call = _begun(state, "change_invisible_duration", received)
-        result = _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
-        state.postponed(received, _argument(args, kwargs, 0, "invisible_duration"))
-        return result
-
-    return change_invisible_duration
-
-
-def _traced_push_settling(operation: str) -> Wrapper:
-    """What a push consumer does by itself after its listener has answered."""
+    An acknowledged message is handled ``before`` the broker answers, and its settlement ends with that answer. One
+    whose invisible duration changed stays in hand for longer, or comes again then.
+    """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def settle(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
             state = consumer_state(self)
-            call = None if state is None else _begun(state, operation, received_of(message))
-            if state is None or call is None:
+            if state is None:
                 return original(self, message, *args, **kwargs)
-            return _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
+            received = received_of(message)
+            call = _begun(state, operation, received)
+            if before is not None:
+                before(state, received)
+            result = _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
+            if after is not None:
+                after(state, received, _argument(args, kwargs, 0, "invisible_duration"))
+            return result
 
         return settle
 
@@ -232,18 +214,20 @@ def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
     return wrap
 
 
+_ack: Final = _traced_settling("ack", before=RocketMqConsumerState.settled)
+_change: Final = _traced_settling("change_invisible_duration", after=RocketMqConsumerState.postponed)
 SIMPLE_CONSUMER_METHODS: Final[Wrappers] = {
     "receive": _traced_receive(enter=True),
     "receive_async": _traced_receive(enter=False),
-    "ack": _traced_ack,
-    "ack_async": _traced_ack,
-    "change_invisible_duration": _traced_change,
-    "change_invisible_duration_async": _traced_change,
+    "ack": _ack,
+    "ack_async": _ack,
+    "change_invisible_duration": _change,
+    "change_invisible_duration_async": _change,
     "shutdown": _traced_shutdown,
 }
 """Method of ``SimpleConsumer`` → how to wrap it."""
 PUSH_CONSUMER_METHODS: Final[Wrappers] = {
-    "_ack": _traced_push_settling("ack"),
-    "_change_invisible_duration": _traced_push_settling("nack"),
+    "_ack": _traced_settling("ack"),
+    "_change_invisible_duration": _traced_settling("nack"),
 }
-"""Method of ``PushConsumer`` → how to wrap it."""
+"""Method of ``PushConsumer``, which settles by itself after its listener has answered → how to wrap it."""
