@@ -107,7 +107,7 @@ def _find_reasons(engine: Engine, how: Explanation, buckets: Sequence[tuple[str,
 def _collect(wanted: WantedKeys, part: Any) -> Evidence:
     """Return the evidence in the files of a bucket, or in a row group of spans."""
     if isinstance(part, tuple):
-        return merge_evidence(collect_evidence(_read(file, wanted.columns), wanted) for file in part)
+        return collect_evidence(pa.concat_tables([_read(file, wanted.columns) for file in part]), wanted)
     file = open_parquet(part.path)
     table = file.read_row_group(part.group, columns=["scope", "topic", *TRAFFIC_COLUMNS], use_threads=False)
     traffic: Any = pc.equal(table["scope"], pa.scalar(Reason.TRACE_TRAFFIC.value))

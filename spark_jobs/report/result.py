@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.taxonomy import Lifecycle
@@ -399,9 +399,9 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return ``result.json`` as a dictionary: all but samples, timelines, findings and buckets."""
-        plain = asdict(self)
-        for evidence in ("samples", "timeline", "timelines", "findings"):
-            plain.pop(evidence)
+        left_out: dict[str, Any] = {"samples": (), "timeline": (), "timelines": {}, "findings": {}}
+        plain = asdict(replace(self, graph=None, **left_out))  # it copies each value
+        plain = {name: value for name, value in plain.items() if name not in left_out}
         plain["horizon"] = plain.pop("horizon_ms")
         # older than ``writers``; the contract only adds keys
         plain |= {"profile": self.writers.profile, "native_writer": self.writers.native_writer}
