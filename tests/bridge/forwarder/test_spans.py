@@ -10,11 +10,12 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.forwarder.pairing import Event, Half
+from bridge.forwarder.span_fields import SpanRules, root_span_id, trace_id_of
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body, explode
-from tests.support.forwarded_spans import SpanRules, record_of, root_span_id, span_of, trace_id_of
+from tests.support.forwarded_spans import record_of, span_of
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, cloud, end_transaction, pub
 
