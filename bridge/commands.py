@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from bridge.codec.framing import Framing
+from bridge.codec.framing import Framing, MessageTypeMap
 
-__all__ = ["Format", "MessageTypeMap", "OutputFraming", "decode", "dialects", "encode"]
+__all__ = ["Format", "OutputFraming", "decode", "dialects", "encode"]
 
 
 class Format(str, Enum):
@@ -22,13 +22,6 @@ class Format(str, Enum):
 
     JSONL = "jsonl"
     TABLE = "table"
-
-
-class MessageTypeMap(str, Enum):
-    """What the ordinals of message types mean: ``b`` for bodies of RocketMQ 5.0.0 and 5.1.0."""
-
-    A = "a"
-    B = "b"
 
 
 class OutputFraming(str, Enum):

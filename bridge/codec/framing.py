@@ -26,6 +26,7 @@ __all__ = [
     "BadBody",
     "Body",
     "Framing",
+    "MessageTypeMap",
     "detect",
     "read_bodies",
     "read_landed",
@@ -47,6 +48,13 @@ class Framing(str, Enum):
     RAW = "raw"
     JSONL_BASE64 = "jsonl-base64"
     PARQUET = "parquet"
+
+
+class MessageTypeMap(str, Enum):
+    """What the ordinals of message types mean: ``b`` for bodies of RocketMQ 5.0.0 and 5.1.0."""
+
+    A = "a"
+    B = "b"
 
 
 @dataclass(frozen=True, slots=True)

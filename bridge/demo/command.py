@@ -46,15 +46,13 @@ def demo(
     from rich.console import Console  # noqa: PLC0415  optional extras, and slow to load for --help
 
     from bridge.demo.findings import discrepancies, seeded_against_found  # noqa: PLC0415  as above
-    from bridge.demo.run import demonstrate, stages_on_stderr  # noqa: PLC0415  as above
+    from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
 
     plan = (
         f"mqtrace demo: {messages:,} orders with faults on purpose, both traces, one reconciliation on Spark; "
         "2,000 orders take about half a minute"
     )
-    workspace, findings = demonstrate(
-        out, messages=messages, seed=seed, stages=stages_on_stderr(), on_start=lambda: typer.echo(plan, err=True)
-    )
+    workspace, findings = demonstrate(out, messages=messages, seed=seed, on_start=lambda: typer.echo(plan, err=True))
     console = Console()
     console.print(seeded_against_found(findings))
     for line in discrepancies(findings):

@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
@@ -34,7 +34,6 @@ from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from bridge.demo.faults import FaultPlan
@@ -44,60 +43,33 @@ if TYPE_CHECKING:
 __all__ = [
     "GRACE_MS",
     "TRACE_TOPIC",
-    "LineStages",
     "Reconciled",
-    "Stages",
-    "TerminalStages",
     "Workspace",
     "claim",
     "create_topics",
     "demonstrate",
     "reconcile",
     "run_orders",
-    "stages_on_stderr",
 ]
 
 
-class Stages(Protocol):
-    """Receives the stages of a run as they happen."""
+@contextmanager
+def _stage(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a stage of ``total`` steps (``None``: unknown) on standard error; yield what advances it.
 
-    def stage(self, title: str, total: int | None = None) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a stage of ``total`` steps (``None``: unknown) and yield a function that advances it."""
-        ...
-
-
-class LineStages:
-    """One line on standard error when a stage begins."""
-
-    @contextmanager
-    def stage(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Write the line; steps are not shown."""
-        count = "" if total is None else f" ({total})"
-        sys.stderr.write(f"mqtrace demo: {title}{count}\n")
+    On a terminal that is a bar or a spinner and the time it took, else one line when the stage begins.
+    """
+    if not sys.stderr.isatty():
+        sys.stderr.write(f"mqtrace demo: {title}{'' if total is None else f' ({total})'}\n")
         sys.stderr.flush()
         yield lambda _steps: None
-
-
-class TerminalStages:
-    """A bar, or a spinner where the end is unknown, and the time it took."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-
-    @contextmanager
-    def stage(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show the bar until the block ends."""
-        measured = () if total is None else (BarColumn(), MofNCompleteColumn())
-        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *measured, TimeElapsedColumn())
-        with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(title, total=total)
-            yield lambda steps: progress.advance(task, steps)
-            progress.update(task, total=total or 1, completed=total or 1)
-
-
-def stages_on_stderr() -> Stages:
-    """Return bars when standard error is a terminal, lines otherwise."""
-    return TerminalStages() if sys.stderr.isatty() else LineStages()
+        return
+    measured = () if total is None else (BarColumn(), MofNCompleteColumn())
+    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *measured, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda steps: progress.advance(task, steps)
+        progress.update(task, total=total or 1, completed=total or 1)
 
 
 _MARKER: Final = ".mqtrace-demo"
@@ -303,7 +275,7 @@ _FORWARDER_GROUP: Final = "mqtrace-forward"
 
 
 def demonstrate(
-    out: Path, *, messages: int, seed: int, stages: Stages, on_start: Callable[[], object] = lambda: None
+    out: Path, *, messages: int, seed: int, on_start: Callable[[], object] = lambda: None
 ) -> tuple[Workspace, Findings]:
     """Run the whole system once and return where it wrote and what was found of what was seeded.
 
@@ -317,12 +289,12 @@ def demonstrate(
     on_start()
     with EmbeddedKafka() as kafka:
         create_topics(kafka, messages)
-        with stages.stage("orders sent, billed, shipped and traced", messages) as advance:
+        with _stage("orders sent, billed, shipped and traced", messages) as advance:
             run_orders(kafka.bootstrap_servers, book, plan, otlp=workspace.otlp, advance=advance)
         kafka.assert_untrimmed(TRACE_TOPIC)
-        with stages.stage("trace topic forwarded to the landing"):
+        with _stage("trace topic forwarded to the landing"):
             _land(kafka.bootstrap_servers, workspace)
-    with stages.stage("both sides reconciled on Spark"):
+    with _stage("both sides reconciled on Spark"):
         reconciled = reconcile(workspace, grace_ms=GRACE_MS)
     findings = compare(book, plan, reconciled.rows, reconciled.result)
     workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from bridge.addresses import parse_directory
+from bridge.codec.framing import MessageTypeMap
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -24,13 +25,6 @@ class _ServiceNameFrom(str, Enum):
 
     GROUP = "group"
     FIXED = "fixed"
-
-
-class _MessageTypeMap(str, Enum):
-    """How message type ordinals are read."""
-
-    A = "a"
-    B = "b"
 
 
 _Source = Annotated[
@@ -183,7 +177,7 @@ _StampedAfter = Annotated[
     ),
 ]
 _TypeMap = Annotated[
-    _MessageTypeMap,
+    MessageTypeMap,
     typer.Option(
         help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.",
         rich_help_panel="Input",
@@ -220,7 +214,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     service_name: _ServiceName = "rocketmq",
     messaging_system: _MessagingSystem = "rocketmq",
     stamped_after: _StampedAfter = None,
-    msg_type_map: _TypeMap = _MessageTypeMap.A,
+    msg_type_map: _TypeMap = MessageTypeMap.A,
     charset: _Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event, Half
     from bridge.forwarder.span_fields import OtlpSpanFields, SpanRules
 
-__all__ = ["Request", "requests_of", "span_bytes"]
+__all__ = ["MOST_SPANS", "Request", "requests_of", "span_bytes"]
 
 
-_MOST_SPANS: Final = 2_048
+MOST_SPANS: Final = 2_048
 _MOST_BYTES: Final = 3 << 20
 """Of one request: a gRPC receiver takes 4 MiB unless told otherwise. A larger span goes alone."""
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
@@ -72,7 +72,7 @@ def requests_of(events: Sequence[Event], rules: SpanRules) -> Iterator[Request]:
         fields = span_fields(event, rules)
         span = span_bytes(fields, kinds[fields.trace_type])
         length = len(span)
-        if number > first and (number - first >= _MOST_SPANS or size + length > _MOST_BYTES):
+        if number > first and (number - first >= MOST_SPANS or size + length > _MOST_BYTES):
             yield Request(events[first:number], _request(by_service))
             first, size, by_service = number, 0, {}
         resource = _RESOURCES[fields.service]

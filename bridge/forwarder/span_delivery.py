@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.reading import Reading
-from bridge.forwarder.otlp_bytes import requests_of
+from bridge.forwarder.otlp_bytes import MOST_SPANS, requests_of
 from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from bridge.forwarder.span_fields import SpanRules
@@ -175,7 +175,6 @@ _NO_CONNECTION: Final = re.compile(
 )
 
 
-_DELIVER_AT: Final = 2_048
 _SETTLE_AT: Final = 20_000
 _NS_PER_MS: Final = 1_000_000
 
@@ -288,8 +287,9 @@ class SpanForwarding:
             place = Place(message.source, message.partition, message.offset)
             origin = Origin(place, arrival_ms, message.arrival_ms, since_ms)
             self._ready += self._pairing.add(self._records(message, origin, left))
-        if len(self._ready) >= _DELIVER_AT:
-            self._hand_over()
+        whole = len(self._ready) - len(self._ready) % MOST_SPANS
+        if whole:
+            self._hand_over(whole)
         return new
 
     def expire(self, behind: Collection[int | None] = ()) -> None:
@@ -310,7 +310,7 @@ class SpanForwarding:
         Raises:
             PeerError: the receiver did not accept it; it is kept for the next attempt.
         """
-        self._hand_over()
+        self._hand_over(len(self._ready))
         delivered, self._delivered, self._since_settled = self._delivered, 0, 0
         return delivered
 
@@ -335,12 +335,14 @@ class SpanForwarding:
         self._since_settled += taken
         return records
 
-    def _hand_over(self) -> None:
-        if self._ready:
-            self._delivery.deliver(self._ready, self._rules)
-            self._counts.spans += len(self._ready)
-            self._delivered += len(self._ready)
-            self._ready = []
+    def _hand_over(self, spans: int) -> None:
+        """Have the first ``spans`` events that are ready delivered: whole requests, as long as there are more."""
+        ready = self._ready[:spans]
+        if ready:
+            self._delivery.deliver(ready, self._rules)
+            del self._ready[:spans]
+            self._counts.spans += len(ready)
+            self._delivered += len(ready)
 
     def _now_ms(self) -> int:
         return self._clock.wall_ns() // _NS_PER_MS

@@ -6,12 +6,12 @@ import json
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bridge.codec.framing import MessageTypeMap
 from bridge.query.criteria import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -21,17 +21,10 @@ if TYPE_CHECKING:
 
     from bridge.query.search import Answer
 
-__all__ = ["MessageTypeMap", "query"]
+__all__ = ["query"]
 
 _FOUND, _NOTHING_FOUND = 0, 1
 _NS_PER_MS: Final = 1_000_000
-
-
-class MessageTypeMap(str, Enum):
-    """What the ordinals of message types mean: ``b`` for bodies of RocketMQ 5.0.0 and 5.1.0."""
-
-    A = "a"
-    B = "b"
 
 
 _Sources = Annotated[

@@ -218,7 +218,9 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
                 continue
             stamp_ms = math.inf if trace_ctx.timestamp_ms is None else trace_ctx.timestamp_ms
             first_ms[msg_id] = min(first_ms.get(msg_id, math.inf), stamp_ms)
-    ordered = sorted(first_ms, key=lambda msg_id: (_last_is_oldest(first_ms[msg_id]), msg_id))
+    ordered = sorted(
+        first_ms, key=lambda msg_id: (first_ms[msg_id] if first_ms[msg_id] < math.inf else -math.inf, msg_id)
+    )
     searched = archive.searched
     if nameless:
         remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
@@ -262,8 +264,3 @@ def _oldest_first(evidence: Evidence) -> list[str]:
         return (min((stamp for stamp in stamps if stamp is not None), default=-math.inf), msg_id)
 
     return sorted(evidence.by_msg_id, key=first_ms)
-
-
-def _last_is_oldest(first_ms: float) -> float:
-    """Return the time to order by: a message without any time counts as the oldest."""
-    return -math.inf if first_ms == math.inf else first_ms

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import MessageType
 
 __all__ = [
+    "OUTCOME_TONES",
     "Consume",
     "Event",
     "Finding",
@@ -226,8 +227,11 @@ def _fit(before: Sighting, after: Sighting) -> bool:
 
 
 def _group(before: Sighting | None, after: Sighting | None) -> str | None:
-    named = (said(half.trace_ctx.group_name) for half in (before, after) if half is not None)
-    return next((name for name in named if name is not None), None)
+    return _first(half.trace_ctx.group_name for half in (before, after) if half is not None)
+
+
+def _first(texts: Iterable[str | None]) -> str | None:
+    return next((text for text in map(said, texts) if text is not None), None)
 
 
 def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
@@ -236,20 +240,20 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
     begin_ms = None if before is None else before.trace_ctx.timestamp_ms
     end_ms = None if after is None else after.trace_ctx.timestamp_ms
     cost_ms = None if after is None else after.trace_ctx.cost_ms
-    estimated = after is not None and end_ms is None and begin_ms is not None and cost_ms is not None
+    estimated_ms = None if end_ms is not None or begin_ms is None or cost_ms is None else begin_ms + cost_ms
     return Consume(
         begin_ms=begin_ms,
-        end_ms=begin_ms + cost_ms if estimated and begin_ms is not None and cost_ms is not None else end_ms,
-        end_estimated=estimated,
+        end_ms=end_ms if estimated_ms is None else estimated_ms,
+        end_estimated=estimated_ms is not None,
         cost_ms=cost_ms,
         outcome=_outcome(after),
         context_code=None if after is None else after.trace_ctx.context_code,
         retry_times=None if before is None else before.bean.retry_times,
         request_id=said(first.trace_ctx.request_id),
         region_id=said(first.trace_ctx.region_id),
-        topic=next((said(half.bean.topic) for half in halves if said(half.bean.topic)), None),
-        keys=next((said(half.bean.keys) for half in halves if said(half.bean.keys)), None),
-        client_host=next((said(half.bean.client_host) for half in halves if said(half.bean.client_host)), None),
+        topic=_first(half.bean.topic for half in halves),
+        keys=_first(half.bean.keys for half in halves),
+        client_host=_first(half.bean.client_host for half in halves),
         missing=Half.BEGIN if before is None else Half.END if after is None else None,
         evidence=halves,
     )
@@ -258,7 +262,7 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
 def _outcome(after: Sighting | None) -> Outcome:
     if after is None:
         return Outcome.UNFINISHED
-    return {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}[after.trace_ctx.success]
+    return _ENDED[after.trace_ctx.success]
 
 
 def _time_order(half: Sighting) -> tuple[float, str]:
@@ -304,12 +308,9 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
 def _send(sighting: Sighting) -> Send:
     trace_ctx, bean = sighting.trace_ctx, sighting.bean
     begin_ms = started_ms(trace_ctx, sighting.dialect)
-    known = begin_ms is not None and trace_ctx.cost_ms is not None
     return Send(
         begin_ms=begin_ms,
-        end_ms=begin_ms + trace_ctx.cost_ms
-        if known and begin_ms is not None and trace_ctx.cost_ms is not None
-        else None,
+        end_ms=None if begin_ms is None or trace_ctx.cost_ms is None else begin_ms + trace_ctx.cost_ms,
         cost_ms=trace_ctx.cost_ms,
         outcome=_ENDED[trace_ctx.success],
         body_bytes=bean.body_length,
@@ -403,7 +404,7 @@ class Event:
     begin_known: bool = True
 
 
-_TONES = {
+OUTCOME_TONES = {
     Outcome.SUCCESS: Tone.GOOD,
     Outcome.FAILED: Tone.BAD,
     Outcome.UNFINISHED: Tone.OPEN,
@@ -450,7 +451,7 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
             took_ms=send.cost_ms,
             group=send.group,
             outcome=send.outcome.value,
-            tone=_TONES[send.outcome],
+            tone=OUTCOME_TONES[send.outcome],
             topic=send.topic,
             store_host=send.store_host,
             client_host=send.client_host,
@@ -478,7 +479,7 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
             took_ms=None,
             group=recall.group,
             outcome=recall.outcome.value,
-            tone=_TONES[recall.outcome],
+            tone=OUTCOME_TONES[recall.outcome],
             topic=recall.topic,
         )
     for group in story.groups:
@@ -496,7 +497,7 @@ def _of_consume(group: str | None, number: int, consume: Consume) -> Event:
         took_ms=consume.elapsed_ms,
         group=group,
         outcome=_consume_words(consume),
-        tone=Tone.CARE if late and consume.outcome is Outcome.SUCCESS else _TONES[consume.outcome],
+        tone=Tone.CARE if late and consume.outcome is Outcome.SUCCESS else OUTCOME_TONES[consume.outcome],
         attempt=number,
         topic=consume.topic,
         client_host=consume.client_host,

@@ -9,5 +9,4 @@ from tests.support.terminal import Terminal
 
 @pytest.fixture
 def mqtrace(monkeypatch, capfdbinary):
-    """Call ``mqtrace`` as a user does."""
     return Terminal(monkeypatch, capfdbinary)

@@ -24,7 +24,6 @@ from tests.support.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 
 
 def test_a_raw_body_becomes_one_object_per_record(mqtrace):
-    """Every public key is there, absent ones null, texts as on the wire, non-ASCII readable."""
     code, out, err = mqtrace("decode", stdin=PUB + SUB_BEFORE)
     first, second = objects(out)
     assert (code, err) == (0, "")
@@ -61,7 +60,6 @@ def test_a_raw_body_becomes_one_object_per_record(mqtrace):
 
 
 def test_bad_records_are_reported_in_place_and_counted(mqtrace):
-    """The neighbours are printed, the bad one says where and why, standard error has one line, the exit code is 1."""
     code, out, err = mqtrace("decode", stdin=body_line(PUB) + body_line(SUB_BEFORE + BAD + PUB))
     items = objects(out)
     assert code == 1
@@ -108,7 +106,6 @@ def test_real_bodies_are_read_from_several_files(mqtrace):
 
 
 def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
-    """A raw file is one body however many parts it is read in; the next file is the next body, its records from 0."""
     large, small, empty = (tmp_path / name for name in ("large", "small", "empty"))
     records = 3 * PART_BYTES // len(PUB)
     large.write_bytes(PUB * records)
@@ -122,7 +119,6 @@ def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
 
 
 def test_a_large_body_of_a_line_keeps_its_index(mqtrace):
-    """Read in parts, too: one body of many records, then the next line's."""
     records = 2 * PART_BYTES // len(PUB)
     _, out, _ = mqtrace("decode", stdin=body_line(PUB * records) + body_line(SUB_BEFORE))
     items = objects(out)
@@ -143,7 +139,6 @@ def test_batches_are_taken_apart_on_request(mqtrace):
 
 
 def test_parquet_landings_are_read(mqtrace, tmp_path):
-    """The column body of a Parquet file, from a path or a pipe; a null is a bad body."""
     path = tmp_path / "part-0.parquet"
     pq.write_table(pa.table({"offset": [1, 2, 3], "body": pa.array([PUB, None, SUB_BEFORE], pa.binary())}), path)
     code, out, err = mqtrace("decode", path)
@@ -163,7 +158,6 @@ def test_options_reach_the_codec(mqtrace):
 
 
 def test_nothing_is_not_an_error(mqtrace):
-    """An empty input has no records, good or bad."""
     assert mqtrace("decode") == (0, b"", "")
     assert mqtrace("encode") == (0, b"", "")
 
@@ -180,7 +174,6 @@ def test_nothing_is_not_an_error(mqtrace):
     ],
 )
 def test_the_framing_is_seen_in_the_first_bytes(start, framing):
-    """Detection looks and does not consume."""
     stream = io.BufferedReader(io.BytesIO(start))
     assert detect(stream) is framing
     assert stream.read() == start
@@ -203,7 +196,6 @@ def test_the_framing_is_seen_in_the_first_bytes(start, framing):
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
-    """Nothing is printed, the line says what and how to fix it."""
     code, out, err = mqtrace(*arguments)
     assert (code, out) == (2, b"")
     assert err.startswith("mqtrace: error: ")
@@ -212,7 +204,6 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
 
 
 def test_a_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
-    """A usage error in the last of many files does not come after half the output."""
     good = tmp_path / "body"
     good.write_bytes(PUB)
     code, out, _ = mqtrace("decode", good, tmp_path / "missing")
@@ -222,7 +213,6 @@ def test_a_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
 @pytest.mark.parametrize("command", ["decode", "encode"])
 def test_a_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
-    """The path, what the system said and what to do instead, also when it happens in the middle."""
     code, out, err = mqtrace(command, "/proc/self/mem")
     said = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
     assert (code, out, err) == (2, b"", f"mqtrace: error: {said}\n")
@@ -238,7 +228,6 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_the_command(tmp_path):
-    """`mqtrace decode … | head -1` stops without a traceback."""
     path = tmp_path / "many.jsonl"
     path.write_bytes(body_line(PUB) * 20_000)
     script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
@@ -265,7 +254,6 @@ def _watched(path, items, **options):
 
 
 def test_a_large_file_is_read_under_a_bar(tmp_path):
-    """The items pass unchanged; the bar says the file's name, and only for a file worth waiting for."""
     path = tmp_path / "part-0.jsonl"
     path.write_bytes(body_line(PUB) * 50)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -277,7 +265,6 @@ def test_a_large_file_is_read_under_a_bar(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
 def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(tmp_path):
-    """The bar is on standard error, and only there: the records are the same as without it."""
     path = tmp_path / "large"
     path.write_bytes(PUB.replace(b"OFF", b"7" * PART_BYTES) * (2 + LARGE_BYTES // PART_BYTES))
     command = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "decode", path]

@@ -31,7 +31,6 @@ def test_a_gbk_body_is_written_again_in_gbk(mqtrace):
 
 
 def test_what_was_decoded_under_map_b_is_written_in_map_b(mqtrace):
-    """The record's own dialect is then 5.0.0, so encode is the inverse of decode there, too."""
     bodies = [body.body for body in recorded("rocketmq-5.0.0") if not decode_body(body.body, msg_type_map="b").errors]
     _, records, _ = mqtrace("decode", "--msg-type-map", "b", stdin=b"".join(map(body_line, bodies)))
     _, out, _ = mqtrace("encode", "--framing", "jsonl-base64", stdin=records)
@@ -40,7 +39,6 @@ def test_what_was_decoded_under_map_b_is_written_in_map_b(mqtrace):
 
 
 def test_raw_output_is_the_bodies_themselves(mqtrace):
-    """Bodies are concatenations of records, so one after the other they are a body again."""
     _, records, _ = mqtrace("decode", stdin=PUB + SUB_BEFORE)
     assert mqtrace("encode", stdin=records) == (0, PUB + SUB_BEFORE, "")
 
@@ -56,7 +54,6 @@ def test_a_named_dialect_wins_over_the_records_own(mqtrace):
 
 
 def test_a_glued_record_is_written_mended(mqtrace):
-    """What a CLOUD writer glued together comes out as the form that was fixed."""
     glued = {item["id"]: item["body"] for item in json_lines(VECTORS / "read_only.jsonl")}["G27"].encode()
     _, records, _ = mqtrace("decode", stdin=glued)
     code, out, _ = mqtrace("encode", stdin=records)
@@ -65,7 +62,6 @@ def test_a_glued_record_is_written_mended(mqtrace):
 
 
 def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
-    """Every kind of line that is no record is refused by name; the first is shown."""
     _, good, _ = mqtrace("decode", stdin=PUB)
     refused = [
         *(b'{"trace_type": "Pub", "msg_id": 7}', b"[]", b"{", b'{"msg_id": "ID"}', b'{"trace_type": "Sub"}'),

@@ -11,7 +11,6 @@ from tests.support.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 
 
 def test_a_table_is_for_people(mqtrace):
-    """Ids are whole, markup in values stays text, bad records stand below with their text."""
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB + BAD + SUB_BEFORE)
     shown = out.decode()
     assert code == 1
@@ -21,7 +20,6 @@ def test_a_table_is_for_people(mqtrace):
 
 
 def test_a_table_is_whole_at_120_columns(mqtrace):
-    """Ids of 32 digits stand on one line, each id of a batch on its own; a record takes two lines."""
     mqtrace.width(120)
     name = "rocketmq-4.9.8-cloud"
     code, out, _ = mqtrace("decode", "--format", "table", RECORDED / f"{name}.jsonl")
@@ -38,7 +36,6 @@ def test_a_table_is_whole_at_120_columns(mqtrace):
 
 
 def test_a_long_table_has_pages(mqtrace):
-    """Each with its head, so that any number of records is printed in the memory of a page; bad ones below theirs."""
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
     shown = lines_of(out)
     assert code == 1
@@ -48,14 +45,12 @@ def test_a_long_table_has_pages(mqtrace):
 
 
 def test_a_table_of_nothing_is_nothing(mqtrace):
-    """And one of bad records only has no head."""
     assert mqtrace("decode", "--format", "table") == (0, b"", "")
     _, out, _ = mqtrace("decode", "--format", "table", stdin=BAD)
     assert lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
 
 
 def test_a_table_survives_any_number_in_the_time(mqtrace):
-    """A time beyond the calendar is shown as the number it is."""
     far = SUB_BEFORE.replace(b"1700000000000", b"9223372036854775807")
     code, out, _ = mqtrace("decode", "--format", "table", stdin=far)
     assert code == 0
@@ -63,7 +58,6 @@ def test_a_table_survives_any_number_in_the_time(mqtrace):
 
 
 def test_every_known_writer_is_listed(mqtrace):
-    """The table for people and the JSON for machines both name them all."""
     code, shown, _ = mqtrace("dialects")
     _, listed, _ = mqtrace("dialects", "--json")
     rows = {row["dialect"]: row for row in objects(listed)}
@@ -74,7 +68,6 @@ def test_every_known_writer_is_listed(mqtrace):
 
 
 def test_the_writers_of_a_file_are_told_with_the_evidence(mqtrace):
-    """One object for each group: who fits, which map, and what that rests on."""
     code, out, err = mqtrace("dialects", "--json", RECORDED / "rocketmq-5.0.0.jsonl")
     by_group = {item["group_name"]: item for item in objects(out)}
     assert (code, err) == (0, "")
@@ -101,7 +94,6 @@ def test_the_writers_of_standard_input_are_a_table(mqtrace):
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_list_of_writers_is_readable(mqtrace, columns):
-    """No row of it is wider than the terminal."""
     mqtrace.width(columns)
     _, out, _ = mqtrace("dialects")
     shown = lines_of(out)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bridge.codec.reading import Reading
+from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.criteria import Query, mentioned
 from bridge.query.search import Searched, search
 from otel_mqtrace.landing.layout import LandedMessage
@@ -158,3 +160,9 @@ def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageTi
 def again(message: LandedMessage, *, offset: int) -> LandedMessage:
     """Return the same trace message at another offset, as a producer's retry leaves it."""
     return replace(message, offset=offset, arrival_ms=message.arrival_ms + 1)
+
+
+def find_by_key(namesrv: str, topic: str, key: str) -> list[LandedMessage]:
+    """Return what the brokers' index knows of a key."""
+    with closing(BrokerArchive(namesrv, [topic])) as archive:
+        return list(archive.mentioning([key]))

@@ -1,37 +1,28 @@
-"""Drain a Kafka trace topic: every partition, from the committed offset to the end of this moment.
-
-No group membership: one forwarder owns the topic, so it assigns all partitions itself and uses the group's committed
-offsets as its memory only. What retention has already removed is an error, never a silent gap.
-"""
+"""Drain a Kafka trace topic: every partition, from the committed offset to the end of this moment."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
+from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
-    from types import TracebackType
+    from collections.abc import Generator, Mapping
 
-    from typing_extensions import Self
-
-    from bridge.forwarder.pairing import Place
     from otel_mqtrace._clock import Clock
 
-__all__ = ["DEFAULT_GROUP", "KafkaTraceSource", "Trimmed"]
+__all__ = ["KafkaTraceSource", "landed_message", "reason_of"]
 
 
 _logger = logging.getLogger(__name__)
-DEFAULT_GROUP: Final = "mqtrace-forward"
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
 _NS_PER_MS: Final = 1_000_000
@@ -39,21 +30,7 @@ _MOVING: Final = frozenset({KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_N
 _NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negative
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """Offsets ``[first, last)`` of one partition that retention removed before they were forwarded."""
-
-    partition: int
-    first: int
-    last: int
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets are gone; transaction markers take some, so at most that many messages."""
-        return self.last - self.first
-
-
-class KafkaTraceSource:
+class KafkaTraceSource(TopicSource[int]):
     """A trace topic as a resumable stream of raw messages.
 
     Args:
@@ -79,17 +56,9 @@ class KafkaTraceSource:
         timeout_ms: float = 10_000,
         clock: Clock | None = None,
     ) -> None:
-        self.topic = topic
-        self.trimmed: list[Trimmed] = []
-        self.behind: Collection[int | None] = ()
-        self._group = group
+        super().__init__(topic, group, clock or SystemClock(), accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
         self._bootstrap_servers = bootstrap_servers
-        self._accept_trimmed = accept_trimmed
         self._timeout_s = timeout_ms / 1e3
-        self._clock = clock or SystemClock()
-        self._start: dict[int, int] = {}  # where the next drain begins
-        self._next: dict[int, int] = {}  # behind what was yielded
-        self._committed: dict[int, int] = {}  # what the group remembers
         properties = {
             **(kafka_config or {}),
             "bootstrap.servers": bootstrap_servers,
@@ -131,39 +100,24 @@ class KafkaTraceSource:
         finally:
             self._consumer.unassign()
 
-    def commit(self, held: Collection[Place] = ()) -> None:
-        """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
+    def _number(self, partition: int) -> int:
+        return partition
 
-        On each partition the group's position is that of the first one held; this source goes on behind it.
-        """
-        done = dict(self._next)
-        for place in held:
-            if place.partition is not None and place.offset is not None:
-                done[place.partition] = min(place.offset, done[place.partition])
-        new = {p: offset for p, offset in done.items() if self._committed.get(p) != offset}
-        if new:
-            offsets = [TopicPartition(self.topic, partition, offset) for partition, offset in new.items()]
-            try:
-                results = self._consumer.commit(offsets=offsets, asynchronous=False)
-            except KafkaException as error:
-                raise PeerError(f"the offsets of {self.topic} were not committed: {error.args[0]}") from error
-            bad = next((result.error for result in results or () if result.error), None)
-            if bad is not None:
-                raise PeerError(f"the offsets of {self.topic} were not committed: {bad}")
-            self._committed.update(new)
-        self._start = dict(self._next)
+    def _remember(self, offsets: dict[int, int]) -> None:
+        try:
+            results = self._consumer.commit(
+                offsets=[TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()],
+                asynchronous=False,
+            )
+        except KafkaException as error:
+            raise PeerError(f"the offsets of {self.topic} were not committed: {error.args[0]}") from error
+        bad = next((result.error for result in results or () if result.error), None)
+        if bad is not None:
+            raise PeerError(f"the offsets of {self.topic} were not committed: {bad}")
 
     def close(self) -> None:
         """Let the connection go; nothing is committed."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
@@ -229,13 +183,7 @@ class KafkaTraceSource:
         position = self._next[partition]
         if position >= low:
             return
-        gone = Trimmed(partition, position, low)
-        if not self._accept_trimmed:
-            raise PeerError(
-                f"{self.topic} [{partition}] was trimmed: offsets {position} to {low - 1} are gone before they were "
-                "forwarded; raise the topic's retention, and pass --accept-trimmed to go on without them"
-            )
-        self.trimmed.append(gone)
+        self._pass_over(Trimmed(partition, position, low), f"{self.topic} [{partition}]", "the topic's retention")
         self._start[partition] = self._next[partition] = low
 
     def _position(self, partition: int) -> int:
@@ -255,25 +203,32 @@ class KafkaTraceSource:
         return message
 
     def _landed(self, message: Any) -> LandedMessage:
-        _, timestamp_ms = message.timestamp()
-        headers = {name: value for name, value in message.headers() or () if isinstance(value, bytes)}
-        keys = headers.get(semconv.HEADER_KEYS)
         self._next[message.partition()] = message.offset() + 1
-        return LandedMessage(
-            source=self.topic,
-            partition=message.partition(),
-            offset=message.offset(),
-            arrival_ms=timestamp_ms if timestamp_ms > 0 else self._clock.wall_ns() // _NS_PER_MS,
-            keys=None if keys is None else keys.decode("utf-8", "replace"),
-            body=message.value() or b"",
-        )
+        return landed_message(message, otherwise_ms=self._clock.wall_ns() // _NS_PER_MS)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
-    def _answer_by(self) -> int:
-        return self._clock.monotonic_ns() + int(self._timeout_s * 1e9)
-
     def _silent(self, cause: object = None) -> PeerError:
-        reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
-        told = f": {reason.str() if isinstance(reason, KafkaError) else reason}" if reason is not None else ""
-        return PeerError(f"the broker {self._bootstrap_servers} does not answer for {self.topic}{told}")
+        told = f"does not answer for {self.topic}{reason_of(cause)}"
+        return PeerError(f"the broker {self._bootstrap_servers} {told}")
+
+
+def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:
+    """Return a message of Kafka's as a landing keeps it; one without a time arrived at ``otherwise_ms``."""
+    _, timestamp_ms = message.timestamp()
+    headers = {name: value for name, value in message.headers() or () if isinstance(value, bytes)}
+    keys = headers.get(semconv.HEADER_KEYS)
+    return LandedMessage(
+        source=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        arrival_ms=timestamp_ms if timestamp_ms > 0 else otherwise_ms,
+        keys=None if keys is None else keys.decode("utf-8", "replace"),
+        body=message.value() or b"",
+    )
+
+
+def reason_of(cause: object) -> str:
+    """Return what the client says of an error, behind a colon; nothing where it says nothing."""
+    reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
+    return "" if reason is None else f": {reason.str() if isinstance(reason, KafkaError) else reason}"

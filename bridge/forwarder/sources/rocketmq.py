@@ -1,16 +1,12 @@
-"""Drain a RocketMQ trace topic: every queue, from the committed offset to the end of this moment.
-
-No group membership, as for Kafka: one forwarder owns the topic, reads all its queues and uses the group's offsets
-on the brokers as its memory only. What retention has already removed is an error, never a silent gap.
-"""
+"""Drain a RocketMQ trace topic: every queue, from the committed offset to the end of this moment."""
 
 from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
@@ -21,43 +17,26 @@ from otel_mqtrace.rocketmq.connection import SilentError
 from otel_mqtrace.rocketmq.messages import BodyError, plain_body
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
+    from collections.abc import Generator, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.rocketmq.client import Pulled
     from otel_mqtrace.rocketmq.commands import Queue
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
-__all__ = ["DEFAULT_GROUP", "RemotingTraceSource", "Trimmed", "find_by_key", "partition_of"]
+__all__ = ["RemotingTraceSource", "partition_of"]
 
 
 _logger = logging.getLogger(__name__)
-DEFAULT_GROUP: Final = "mqtrace-forward"
 _QUEUES_AT_ONCE: Final = 16
 """Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
+_SETTING: Final = "fileReservedTime on the brokers"
 _SUSPEND_MS: Final = 500  # of a broker that had nothing
 _QUEUE_BITS: Final = 10
 _BROKER_MASK: Final = 0xF_FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """Offsets ``[first, last)`` of one queue that retention removed before they were forwarded."""
-
-    queue: Queue
-    first: int
-    last: int
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets, and so messages, are gone."""
-        return self.last - self.first
-
-
-class RemotingTraceSource:
+class RemotingTraceSource(TopicSource["Queue"]):
     """A trace topic of a RocketMQ cluster, 4.x or 5.x, as a resumable stream of raw messages.
 
     A message's ``partition`` is :func:`partition_of` its queue, its ``arrival_ms`` the broker's store time, and its
@@ -78,6 +57,8 @@ class RemotingTraceSource:
         UsageError: an address or the keys are wrong.
     """
 
+    _unset = 0
+
     def __init__(  # noqa: PLR0913 - every tunable by name
         self,
         namesrv: str,
@@ -90,16 +71,7 @@ class RemotingTraceSource:
         timeout_ms: float = 10_000,
         clock: Clock | None = None,
     ) -> None:
-        self.topic = topic
-        self.trimmed: list[Trimmed] = []
-        self.behind: Collection[int | None] = ()
-        self._group = group
-        self._accept_trimmed = accept_trimmed
-        self._timeout_ns = int(timeout_ms * 1e6)
-        self._clock = clock or SystemClock()
-        self._start: dict[Queue, int] = {}  # where the next drain begins
-        self._next: dict[Queue, int] = {}  # behind what was yielded
-        self._committed: dict[Queue, int] = {}  # what the group remembers
+        super().__init__(topic, group, clock or SystemClock(), accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
         self._client = RemotingClient(
             namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms, clock=self._clock
         )
@@ -130,25 +102,8 @@ class RemotingTraceSource:
             elif behind and self._clock.monotonic_ns() > deadline_ns:
                 raise PeerError(f"the broker {behind[0].broker} gives nothing of {self.topic}, though there is more")
 
-    def commit(self, held: Collection[tuple[str, int | None, int | None]] = ()) -> None:
-        """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
-
-        ``held`` are messages, each by its source, partition and offset. On each queue the group's position is that of
-        the first one held; this source goes on behind what it has yielded.
-
-        Raises:
-            PeerError: a master did not take it; what it did not take will be yielded again.
-        """
-        firsts: dict[int | None, int] = {}
-        for _, partition, offset in held:
-            if offset is not None:
-                firsts[partition] = min(offset, firsts.get(partition, offset))
-        done = {queue: min(end, firsts.get(partition_of(queue), end)) for queue, end in self._next.items()}
-        new = {queue: offset for queue, offset in done.items() if self._committed.get(queue, 0) != offset}
-        if new:
-            self._remember(new)
-            self._committed.update(new)
-        self._start = dict(self._next)
+    def _number(self, partition: Queue) -> int:
+        return partition_of(partition)
 
     def _remember(self, offsets: Mapping[Queue, int]) -> None:
         try:
@@ -162,14 +117,6 @@ class RemotingTraceSource:
     def close(self) -> None:
         """Let the connections go; nothing is committed."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
@@ -196,7 +143,7 @@ class RemotingTraceSource:
         if position > end:
             self._check_overrun(queue)
         if position < low:
-            self._pass_over(Trimmed(queue, position, low))
+            self._pass_over(Trimmed(queue, position, low), str(queue), _SETTING)
             self._start[queue] = self._next[queue] = low
 
     def _check_overrun(self, queue: Queue) -> None:
@@ -211,14 +158,6 @@ class RemotingTraceSource:
                 "anew, or the broker lost messages; go on with another --group"
             )
 
-    def _pass_over(self, gone: Trimmed) -> None:
-        if not self._accept_trimmed:
-            raise PeerError(
-                f"{gone.queue} was trimmed: offsets {gone.first} to {gone.last - 1} are gone before they were "
-                "forwarded; raise fileReservedTime on the brokers, and pass --accept-trimmed to go on without them"
-            )
-        self.trimmed.append(gone)
-
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _landed(self, queue: Queue, pulled: Pulled) -> list[LandedMessage]:
@@ -230,45 +169,13 @@ class RemotingTraceSource:
         if gone > 0:
             there = {message.queue_offset for message in messages}
             first = next(offset for offset in range(position, behind) if offset not in there)
-            self._pass_over(Trimmed(queue, first, first + gone))
+            self._pass_over(Trimmed(queue, first, first + gone), str(queue), _SETTING)
         self._next[queue] = behind
         return [_landed(message, partition_of(queue)) for message in messages]
 
     def _pulled(self, queues: Sequence[Queue], suspend_ms: int) -> dict[Queue, Pulled]:
         offsets = {queue: self._next[queue] for queue in queues}
         return self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms)
-
-    def _answer_by(self) -> int:
-        return self._clock.monotonic_ns() + self._timeout_ns
-
-
-def find_by_key(  # noqa: PLR0913 - every tunable by name
-    namesrv: str,
-    topic: str,
-    key: str,
-    *,
-    begin_ms: int = 0,
-    end_ms: int | None = None,
-    max_messages: int = 64,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    timeout_ms: float = 10_000,
-) -> Iterator[LandedMessage]:
-    """Yield the messages of ``topic`` that have ``key`` among their keys, at most ``max_messages`` of each broker.
-
-    The brokers' index is asked, as ``mqadmin queryMsgTraceById`` does: for a trace topic the keys are message ids and
-    the messages' own keys. ``begin_ms`` and ``end_ms`` bound the store time, epoch milliseconds.
-
-    Raises:
-        PeerError: a server does not answer, or refused; what was yielded is not complete.
-        UsageError: an address or the keys are wrong.
-    """
-    with RemotingClient(namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms) as client:
-        until = {} if end_ms is None else {"end_ms": end_ms}
-        queues = {(queue.broker, queue.queue_id): queue for queue in client.route(topic).readable}
-        for broker, message in client.find_by_key(topic, key, begin_ms=begin_ms, max_messages=max_messages, **until):
-            queue = queues.get((broker, message.queue_id))
-            yield _landed(message, None if queue is None else partition_of(queue))
 
 
 def partition_of(queue: Queue) -> int:

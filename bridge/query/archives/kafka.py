@@ -10,21 +10,21 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
+from bridge.forwarder.sources.kafka import landed_message, reason_of
 from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
 from bridge.query.criteria import mentioned, needles_of
-from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
     from bridge.query.search import Searched
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["MARGIN_MS", "TopicArchive"]
 
@@ -155,7 +155,7 @@ class TopicArchive:
                 for message in batch:
                     _, end = ranges[message.topic(), message.partition()]
                     if message.offset() < end:
-                        yield self._landed(message)
+                        yield landed_message(message, otherwise_ms=0)
                 self._take_stock(behind)
                 if batch:
                     deadline_ns = self._answer_by()
@@ -180,23 +180,8 @@ class TopicArchive:
             raise KafkaException(error)
         return message
 
-    def _landed(self, message: Any) -> LandedMessage:
-        _, timestamp_ms = message.timestamp()
-        headers = {name: value for name, value in message.headers() or () if isinstance(value, bytes)}
-        keys = headers.get(semconv.HEADER_KEYS)
-        return LandedMessage(
-            source=message.topic(),
-            partition=message.partition(),
-            offset=message.offset(),
-            arrival_ms=max(0, timestamp_ms),
-            keys=None if keys is None else keys.decode("utf-8", "replace"),
-            body=message.value() or b"",
-        )
-
     def _answer_by(self) -> int:
         return self._clock.monotonic_ns() + int(self._timeout_ms * 1e6)
 
     def _silent(self, cause: KafkaException | None = None) -> PeerError:
-        reason = cause.args[0] if cause is not None and cause.args else None
-        told = f": {reason.str() if isinstance(reason, KafkaError) else reason}" if reason is not None else ""
-        return PeerError(f"the broker {self._bootstrap_servers} does not answer{told}; check --bootstrap")
+        return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check --bootstrap")

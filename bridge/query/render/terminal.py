@@ -16,7 +16,7 @@ from bridge.page.wording import ABSENT, counted, duration, offset, utc, utc_time
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.render.details import about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
-from bridge.query.timeline import Outcome, Tone, events, first_ms
+from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,12 +34,6 @@ _FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
 """From how many columns on the timeline has a column for it; a group without one stands below what it did."""
 _MOST_BAD: Final = 10
 _STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
-_OUTCOME_TONES: Final = {
-    Outcome.SUCCESS: Tone.GOOD,
-    Outcome.FAILED: Tone.BAD,
-    Outcome.UNFINISHED: Tone.OPEN,
-    Outcome.UNKNOWN: Tone.OPEN,
-}
 _LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
 _LONGEST_NAME: Final = 1_000
 _VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
@@ -89,7 +83,7 @@ def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
     """Return the cells of each row, newest message first."""
     return [
         (
-            _OUTCOME_TONES[row.outcome],
+            OUTCOME_TONES[row.outcome],
             (
                 utc(row.time_ms).removesuffix(" UTC"),
                 visible(row.msg_id, limit=_LONGEST_NAME),

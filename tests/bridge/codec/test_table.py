@@ -52,7 +52,6 @@ sys.exit(cli.main(["dialects"]))
 
 
 def test_a_new_row_is_enough(tmp_path):
-    """The codec's folder is copied, its table gets a form and a row, and everything else follows."""
     for package in ("otel_mqtrace", "bridge"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
@@ -79,13 +78,11 @@ def test_a_new_row_is_enough(tmp_path):
 
 
 def test_the_json_of_a_record_has_every_field_that_is_kept():
-    """Which are all of the table's but the one without a place in the model."""
     assert set(RECORD_KEYS) - {"body_index", "record_index", "dialect", "written_by", "trace_type"} == set(KEPT_FIELDS)
     assert set(FIELDS) - set(KEPT_FIELDS) == {"exactly_once_status"}
 
 
 def test_every_field_of_the_table_is_in_a_form():
-    """And every form stands only once, the shortest first."""
     assert {name for forms in FORMS.values() for form in forms for name in form.fields} == set(FIELDS)
     for trace_type in TraceType:
         counts = [form.count for form in FORMS[trace_type]]

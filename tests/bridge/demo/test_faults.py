@@ -18,7 +18,6 @@ HALVES_AND_CRASH = {FaultKind.AFTER_LOST, FaultKind.BEFORE_LOST, FaultKind.CRASH
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**63), messages=st.integers(MIN_MESSAGES, 400))
 def test_any_seed_and_length_holds_every_fault(seed: int, messages: int) -> None:
-    """Every kind of fault meets every kind of event it fits, each message at most once, the clean order never."""
     book = order_book(messages, seed=seed)
     plan = plan_faults(book, seed=seed)
     rows = Counter((fault.kind, event.kind) for event, fault in plan.items())
@@ -32,27 +31,23 @@ def test_any_seed_and_length_holds_every_fault(seed: int, messages: int) -> None
 
 
 def test_the_plan_is_the_seed_s() -> None:
-    """Same seed, same plan; another seed, another plan."""
     book = order_book(500, seed=7)
     assert plan_faults(book, seed=7) == plan_faults(book, seed=7)
     assert plan_faults(book, seed=7) != plan_faults(book, seed=8)
 
 
 def test_more_messages_carry_more_faults_up_to_a_bound() -> None:
-    """A row of the plan grows by one per five hundred messages."""
     sizes = {messages: len(plan_faults(order_book(messages, seed=7), seed=7)) for messages in (400, 1000, 2000)}
     assert sizes == {400: 27, 1000: 54, 2000: 108}
 
 
 def test_only_altered_events_name_a_field() -> None:
-    """A field stands with the altered ones and with no other."""
     plan = plan_faults(order_book(2000, seed=7), seed=7)
     for fault in plan.values():
         assert (fault.field is not None) == (fault.kind in {FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP})
 
 
 def test_a_crash_meets_only_orders_that_need_no_retry() -> None:
-    """A dead handler sends no retry, so the events after it would never happen."""
     book = order_book(2000, seed=7)
     declines = {order.msg_id: order.declines for order in book}
     crashed = [event for event, fault in plan_faults(book, seed=7).items() if fault.kind is FaultKind.CRASHED]
@@ -61,12 +56,10 @@ def test_a_crash_meets_only_orders_that_need_no_retry() -> None:
 
 
 def test_too_few_messages_are_refused_with_the_mend() -> None:
-    """A book without room for every fault says how many messages it takes."""
     with pytest.raises(UsageError, match="--messages 100"):
         plan_faults(order_book(30, seed=7), seed=7)
 
 
 def test_every_fault_has_one_expectation() -> None:
-    """The table of expectations is complete, and each names exactly one status."""
     assert EXPECTED.keys() == set(FaultKind)
     assert all(len(one.statuses) == 1 for one in EXPECTED.values())

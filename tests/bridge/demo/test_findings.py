@@ -62,7 +62,6 @@ def index_of(kind: FaultKind | None, rows: list[Row]) -> int:
 
 
 def test_a_perfect_reconciliation_agrees(rows: list[Row], result: dict[str, Any]) -> None:
-    """Every fault found as expected, every clean event matched, nothing else."""
     findings = judged(rows, result)
     assert findings.agree
     assert sum(len(findings.seeded(kind)) for kind in FaultKind) == len(PLAN)
@@ -71,7 +70,6 @@ def test_a_perfect_reconciliation_agrees(rows: list[Row], result: dict[str, Any]
 
 @pytest.mark.parametrize("kind", [*FaultKind, None])
 def test_a_missing_verdict_disagrees(kind: FaultKind | None, rows: list[Row], result: dict[str, Any]) -> None:
-    """A fault, or a clean event, that the reconciliation does not mention is not found."""
     del rows[index_of(kind, rows)]
     findings = judged(rows, result)
     assert not findings.agree
@@ -81,21 +79,18 @@ def test_a_missing_verdict_disagrees(kind: FaultKind | None, rows: list[Row], re
 
 @pytest.mark.parametrize("kind", [*FaultKind, None])
 def test_a_wrong_verdict_disagrees(kind: FaultKind | None, rows: list[Row], result: dict[str, Any]) -> None:
-    """Another status, or another reason, is not what was seeded; two errors that cancel in counts do not cancel here."""
     place = index_of(kind, rows)
     for change in ({"status": "PENDING"}, {"reason": "BY_DESIGN"}):
         assert not judged([*rows[:place], {**rows[place], **change}, *rows[place + 1 :]], result).agree
 
 
 def test_the_wrong_field_disagrees(rows: list[Row], result: dict[str, Any]) -> None:
-    """A mismatch counts only when exactly the altered field differs."""
     place = index_of(FaultKind.ALTERED_NATIVE, rows)
     for fields in ([("topic", "DIFFERENT")], [*rows[place]["field_verdicts"], ("topic", "DIFFERENT")], [], None):
         assert not judged([*rows[:place], {**rows[place], "field_verdicts": fields}, *rows[place + 1 :]], result).agree
 
 
 def test_a_second_verdict_and_a_stranger_disagree(rows: list[Row], result: dict[str, Any]) -> None:
-    """An event that is told twice, and a row that no order accounts for, are each one too many."""
     assert not judged([*rows, rows[0]], result).agree
     stranger = judged([*rows, {**rows[0], "msg_id": "F" * 32}], result)
     assert len(stranger.surprises) == 1
@@ -112,10 +107,8 @@ def test_a_second_verdict_and_a_stranger_disagree(rows: list[Row], result: dict[
     ],
 )
 def test_the_books_must_be_right_too(change: dict[str, Any], rows: list[Row], result: dict[str, Any]) -> None:
-    """A broken balance, a verdict that overlooks the losses, or miscounted bad records disagree with the plan."""
     assert not judged(rows, result | change).agree
 
 
 def test_the_table_has_a_row_per_fault_and_one_for_the_rest(rows: list[Row], result: dict[str, Any]) -> None:
-    """Faults, clean events, anything else."""
     assert seeded_against_found(judged(rows, result)).row_count == len(FaultKind) + 2

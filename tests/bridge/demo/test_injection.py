@@ -73,7 +73,6 @@ def encoder(kind: FaultKind, event: Event, field: str | None = None) -> FaultyEn
 
 @pytest.mark.parametrize(("trace_ctx", "event"), SIDES)
 def test_an_event_without_a_fault_is_encoded_untouched(trace_ctx: TraceContext, event: Event) -> None:
-    """A fault at another message, group or attempt changes no byte; nor does a fault of the other side."""
     other = Event(event.kind, event.msg_id, event.where + "x", event.attempt)
     for faulty in (encoder(FaultKind.DROPPED_NATIVE, other), encoder(FaultKind.DROPPED_OTLP, event)):
         assert faulty(trace_ctx) == encode_context(trace_ctx)
@@ -81,7 +80,6 @@ def test_an_event_without_a_fault_is_encoded_untouched(trace_ctx: TraceContext, 
 
 @pytest.mark.parametrize(("trace_ctx", "event"), SIDES)
 def test_dropped_and_doubled_records(trace_ctx: TraceContext, event: Event) -> None:
-    """A dropped record leaves no byte, a doubled one comes twice."""
     assert encoder(FaultKind.DROPPED_NATIVE, event)(trace_ctx).body == b""
     doubled = decode_body(encoder(FaultKind.DUPLICATED_NATIVE, event)(trace_ctx).body)
     assert doubled.contexts == decode_body(encode_context(trace_ctx).body).contexts * 2
@@ -89,7 +87,6 @@ def test_dropped_and_doubled_records(trace_ctx: TraceContext, event: Event) -> N
 
 @pytest.mark.parametrize(("trace_ctx", "event"), SIDES)
 def test_damaged_records_are_bad_and_still_name_their_message(trace_ctx: TraceContext, event: Event) -> None:
-    """The decoder refuses exactly this record, not its neighbour, and the message id can still be read in it."""
     body = encoder(FaultKind.MALFORMED_NATIVE, event)(trace_ctx).body
     decoded = decode_body(body + encode_context(PUB).body)
     assert (len(decoded.contexts), len(decoded.errors)) == (1, 1)
@@ -105,7 +102,6 @@ def test_damaged_records_are_bad_and_still_name_their_message(trace_ctx: TraceCo
     ],
 )
 def test_an_altered_record_differs_in_one_field(trace_ctx: TraceContext, event: Event, field: str) -> None:
-    """Decoding the altered record gives the same record but for the field that was altered."""
     (altered,) = decode_body(encoder(FaultKind.ALTERED_NATIVE, event, field)(trace_ctx).body).contexts
     (original,) = decode_body(encode_context(trace_ctx).body).contexts
     names = [name for name in TraceContext.__slots__ if name != "beans"]
@@ -116,7 +112,6 @@ def test_an_altered_record_differs_in_one_field(trace_ctx: TraceContext, event: 
 
 
 def test_a_lost_half_leaves_the_other() -> None:
-    """Each half can go alone."""
     assert encoder(FaultKind.AFTER_LOST, CONSUMED)(AFTER).body == b""
     assert encoder(FaultKind.AFTER_LOST, CONSUMED)(BEFORE) == encode_context(BEFORE)
     assert encoder(FaultKind.BEFORE_LOST, CONSUMED)(BEFORE).body == b""
@@ -153,7 +148,6 @@ def spans_of(lines: list[str]) -> list[dict[str, object]]:
 def test_dropped_and_doubled_spans(
     tmp_path: Path, kind: FaultKind, copies: int, trace_ctx: TraceContext, event: Event
 ) -> None:
-    """A dropped span is absent and a doubled one comes twice, the same; its neighbours stay."""
     spans = spans_of(exported(tmp_path / "spans.jsonl", kind, event, trace_ctx))
     names = [span["name"] for span in spans]
     assert (names[0], names[-1], len(names)) == ("before", "after", copies + 2)
@@ -161,7 +155,6 @@ def test_dropped_and_doubled_spans(
 
 
 def test_an_altered_span_differs_in_one_attribute(tmp_path: Path) -> None:
-    """Every attribute but the altered one is as it was; so are ids and times."""
     clean = spans_of(exported(tmp_path / "clean.jsonl", FaultKind.DROPPED_NATIVE, PUBLISHED, PUB))[1]
     altered = spans_of(exported(tmp_path / "altered.jsonl", FaultKind.ALTERED_OTLP, PUBLISHED, PUB, "store_host"))[1]
     differing = [
@@ -172,7 +165,6 @@ def test_an_altered_span_differs_in_one_attribute(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_no_json_and_still_names_its_message(tmp_path: Path) -> None:
-    """Exactly one line cannot be parsed; the message id can still be read in it; the neighbours' lines are whole."""
     lines = exported(tmp_path / "spans.jsonl", FaultKind.MALFORMED_OTLP, PUBLISHED, PUB)
     assert len(lines) == 3
     assert [span["name"] for span in spans_of([lines[0], lines[2]])] == ["before", "after"]

@@ -26,19 +26,16 @@ from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 
 
 def test_one_seed_gives_one_book() -> None:
-    """The same seed writes the same orders; another seed writes others."""
     assert order_book(300, seed=7) == order_book(300, seed=7)
     assert order_book(300, seed=7) != order_book(300, seed=8)
 
 
 def test_a_longer_book_begins_like_a_shorter_one() -> None:
-    """Only the clean last order moves: more messages do not re-draw the ones before."""
     assert order_book(400, seed=7)[:299] == order_book(300, seed=7)[:299]
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40])
 def test_every_block_of_a_hundred_holds_the_same_mix(seed: int) -> None:
-    """Payments, delayed, refused, declined and slow orders are there for any seed."""
     book = order_book(301, seed=seed)
     for start in (0, 100, 200):
         block = book[start : start + 100]
@@ -56,14 +53,12 @@ def test_message_ids_are_unique_and_readable() -> None:
 
 
 def test_the_last_order_is_clean() -> None:
-    """What proves that everything else has settled has no fate of its own."""
     for messages in range(100, 200):
         last = order_book(messages, seed=7)[-1]
         assert (last.kind, last.declines, last.slow) == (OrderKind.PLAIN, 0, False)
 
 
 def test_a_transaction_never_leaves_its_chunk_and_ends_one_way() -> None:
-    """Payments of one transaction lie in one block of a hundred, at most five, all committed or all aborted."""
     book = order_book(1000, seed=7)
     transactions: dict[int, list[tuple[int, bool]]] = {}
     for order in book:
@@ -80,7 +75,6 @@ def test_an_oversize_order_is_beyond_the_limit() -> None:
 
 
 def test_keys_hold_chinese_and_emoji() -> None:
-    """Two keys per order, beyond ASCII and beyond the basic plane."""
     keys = [order.keys.split(" ") for order in order_book(100, seed=7)]
     assert all(first.startswith("订单-") and ord(second[0]) > 0xFFFF for first, second in keys)
 
@@ -102,7 +96,6 @@ def test_events_follow_the_fate_of_an_order() -> None:
 
 
 def test_both_halves_of_a_consume_are_one_event() -> None:
-    """SubBefore and SubAfter of one delivery have one identity; other deliveries and batches do not."""
     bean = TraceBean(msg_id="A1", topic="orders", retry_times=1)
 
     def seen(trace_type: TraceType, *beans: TraceBean) -> object:

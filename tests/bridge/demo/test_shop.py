@@ -54,7 +54,6 @@ def everything_on(kafka: EmbeddedKafka, topic: str, count: int) -> list[dict[str
 
 
 def test_every_order_of_the_book_happens(kafka: EmbeddedKafka) -> None:
-    """Each publish and each consume of the book takes place; refused orders are counted; nothing else is sent."""
     servers = kafka.bootstrap_servers
     tally = Tally()
     billing = Billing(servers, crashes=lambda _: False)
@@ -97,7 +96,6 @@ def test_a_message_carries_tags_keys_and_delay(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_card_is_declined_as_often_as_the_order_says() -> None:
-    """Odd orders raise, even ones return; after that the card is charged."""
     assert charge(b'{"order": 4, "declines": 0}', 0)
     assert not charge(b'{"order": 4, "declines": 2}', 1)
     assert charge(b'{"order": 4, "declines": 2}', 2)
@@ -106,7 +104,6 @@ def test_a_card_is_declined_as_often_as_the_order_says() -> None:
 
 
 def test_waiting_ends_loudly() -> None:
-    """Consumers that stand still, and consumers that died, are told apart and never waited for in vain."""
     tally = Tally()
     tally.add()
     tally.wait_for(1)

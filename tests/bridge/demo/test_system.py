@@ -67,7 +67,6 @@ def events(book: list[Order]) -> Iterator[Event]:
 
 
 def test_the_trace_topic_holds_every_record_of_the_plan(run: tuple[list[bytes], Path, list[int]]) -> None:
-    """Per event and half: once, twice or not at all, as planned; the damaged ones are counted as bad."""
     expected = Counter[tuple[str, str, str]]()
     for event in events(BOOK):
         for half in halves(event):
@@ -88,7 +87,6 @@ def test_the_trace_topic_holds_every_record_of_the_plan(run: tuple[list[bytes], 
 
 
 def test_the_span_file_holds_every_span_of_the_plan(run: tuple[list[bytes], Path, list[int]]) -> None:
-    """Per event: once, twice or not at all, as planned; the damaged lines cannot be read; nothing else is there."""
     expected = Counter({event: OTLP_COPIES.get(kind_of(PLAN, event), 1) for event in events(BOOK)})
     spans, damaged = spans_in(run[1])
     assert Counter(map(event_of_span, spans)) == +expected
@@ -96,7 +94,6 @@ def test_the_span_file_holds_every_span_of_the_plan(run: tuple[list[bytes], Path
 
 
 def test_outcomes_are_the_books(run: tuple[list[bytes], Path, list[int]]) -> None:
-    """A declined card is a failed consume, by exception or by result; shipping never fails; a refused send says why."""
     outcomes = {event_of_span(span): attributes_of(span) for span in spans_in(run[1])[0]}
     altered = {event for event, fault in PLAN.items() if fault.field == "context_code"}
     for order in BOOK:
@@ -112,7 +109,6 @@ def test_outcomes_are_the_books(run: tuple[list[bytes], Path, list[int]]) -> Non
 
 
 def test_progress_adds_up_and_the_last_order_is_alone(run: tuple[list[bytes], Path, list[int]]) -> None:
-    """Every order is told about once; the one that proves the horizon travels by itself."""
     assert sum(run[2]) == len(BOOK)
     assert run[2][-1] == 1
 

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 
 
 def test_a_new_directory_is_made(tmp_path: Path) -> None:
-    """Parents included; an empty one that exists is fine too."""
     workspace = claim(tmp_path / "a" / "b")
     assert workspace.landing.is_dir()
     assert claim(tmp_path / "empty").otlp.parent.is_dir()
 
 
 def test_a_second_run_replaces_the_first(tmp_path: Path) -> None:
-    """What an earlier run wrote is gone, whatever stage it reached."""
     first = claim(tmp_path / "demo")
     first.otlp.write_text("old")
     first.findings.write_text("old")
@@ -33,7 +31,6 @@ def test_a_second_run_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
-    """A directory without our mark, or with anything beside our own, is refused and left as it is."""
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "report").write_text("mine")
@@ -48,7 +45,6 @@ def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
 
 
 def test_a_link_is_removed_not_followed(tmp_path: Path) -> None:
-    """Somebody linked our report elsewhere: the link goes, what it points at stays."""
     ours = claim(tmp_path / "demo")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -59,14 +55,12 @@ def test_a_link_is_removed_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
-    """--out must be a directory."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file"):
         claim(tmp_path / "file")
 
 
 def test_what_the_system_refuses_names_the_option_and_the_mend(tmp_path: Path) -> None:
-    """A path through a file cannot become a directory."""
     (tmp_path / "file").write_text("")
     with pytest.raises(
         UsageError, match=r"^--out .*file/demo cannot be used \(.*\); name a directory that can be written$"

@@ -35,7 +35,6 @@ def kafka():
 
 @pytest.fixture
 def receiver():
-    """An OTLP receiver of the test's own."""
     with OtlpReceiver() as running:
         yield running
 
@@ -84,7 +83,6 @@ def test_a_topic_is_forwarded_once_and_counted(kafka, receiver, capsys):
 
 
 def test_a_person_is_told_what_is_noteworthy(kafka, receiver, tmp_path, capsys):
-    """And nothing that is zero."""
     _send(kafka, body_of(pub(), before()))
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     assert main(["forward", *_options(kafka, receiver, "--once", *options)]) == 0
@@ -95,7 +93,6 @@ def test_a_person_is_told_what_is_noteworthy(kafka, receiver, tmp_path, capsys):
 
 
 def test_a_receiver_that_never_answers_is_exit_2_and_one_line(kafka, tmp_path, capsys):
-    """Nothing is committed."""
     _send(kafka, body_of(pub()))
     options = ["--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--otlp-endpoint", "http://127.0.0.1:1"]
     assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 2
@@ -108,7 +105,6 @@ def test_a_receiver_that_never_answers_is_exit_2_and_one_line(kafka, tmp_path, c
 
 
 def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(kafka, receiver, tmp_path):
-    """A deployment in the middle of a listener call does not tear it apart."""
     _send(kafka, body_of(before()), body_of(pub()))
     _send(kafka, body_of(pub("M2")), partition=1)
     options = _options(kafka, receiver, "--state", str(tmp_path))
@@ -134,7 +130,6 @@ def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(ka
 
 
 def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
-    """A listener call whose first half waits in one file, and one whose halves lie in both, are each told once."""
     (tmp_path / "a.bin").write_bytes(body_of(before("M1", "R1"), before("M2", "R2")))
     (tmp_path / "b.bin").write_bytes(body_of(after("M2", "R2")))
     options = ["--source", f"files:{tmp_path}", "--otlp-endpoint", receiver.endpoint]
@@ -171,7 +166,6 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
     ],
 )
 def test_what_is_not_understood_is_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
-    """With what would be."""
     monkeypatch.chdir(tmp_path)
     assert main(["forward", *options, "--once"]) == 2
     err = capsys.readouterr().err
@@ -191,7 +185,6 @@ def test_rocketmq_keys_of_another_name_are_refused(tmp_path, capsys):
     ("source", "landing"), [("all", "all"), ("all", "all/deep"), ("all/native/date=2026-11-21", "all"), ("all", "link")]
 )
 def test_a_landing_is_not_its_own_source(source, landing, tmp_path, monkeypatch, capsys):
-    """Every pass would find what the one before has written, and land it again, without end."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "all/native/date=2026-11-21").mkdir(parents=True)
     (tmp_path / "link").symlink_to("all")
@@ -202,7 +195,6 @@ def test_a_landing_is_not_its_own_source(source, landing, tmp_path, monkeypatch,
 
 
 def test_a_landing_beside_its_source_is_fine(tmp_path, capsys):
-    """What was written to one directory may be landed in another."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.bin").write_bytes(body_of(pub()))
     options = ["--landing", str(tmp_path / "out"), "--once"]

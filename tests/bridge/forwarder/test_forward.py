@@ -56,7 +56,6 @@ def _bodies(root):
 
 
 def test_a_pass_lands_everything_that_is_there(kafka, tmp_path):
-    """Every partition, every field, byte for byte."""
     _send(kafka, b"a\x01\xff\x02", partition=2)
     _send(kafka, b"", keys="键", partition=0)
     with _source(kafka) as source:
@@ -75,7 +74,6 @@ def test_a_pass_lands_everything_that_is_there(kafka, tmp_path):
 
 
 def test_the_next_pass_goes_on_where_the_last_one_stopped(kafka, tmp_path):
-    """In the same source and, by the group's offsets, in the next one."""
     _send(kafka, b"1", b"2")
     with _source(kafka) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages == 2
@@ -89,7 +87,6 @@ def test_the_next_pass_goes_on_where_the_last_one_stopped(kafka, tmp_path):
 
 
 def test_another_group_begins_at_the_beginning(kafka, tmp_path):
-    """Its memory is its own."""
     _send(kafka, b"1")
     for group in ("one", "two"):
         with _source(kafka, group=group) as source:
@@ -107,7 +104,6 @@ def test_nothing_is_committed_before_it_is_landed(kafka, tmp_path):
 
 
 def test_many_messages_come_in_batches_and_all_of_them(kafka, tmp_path):
-    """More than one batch, over all partitions, none lost, none doubled."""
     values = [f"{number:05}".encode() for number in range(2345)]
     _send(kafka, *values)
     with _source(kafka) as source:
@@ -163,7 +159,6 @@ class _StopAfterFirstLook(threading.Event):
 
 
 def test_a_large_backlog_is_committed_part_by_part(kafka, tmp_path):
-    """With every part that is full: whoever is stopped or killed in the middle goes on from there."""
     _send(kafka, *[b"x"] * 1200, partition=0)
     landing = LandingWriter(tmp_path, max_part_bytes=500)
     stopped = _StopAfterFirstLook()
@@ -193,14 +188,12 @@ def test_a_partition_whose_offset_is_not_told_is_one_sentence(kafka, monkeypatch
 
 
 def test_an_empty_topic_is_no_error(kafka, tmp_path):
-    """Nothing there, nothing written."""
     with _source(kafka) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def _trimmed_topic(kafka):
-    """Fill one partition beyond what the embedded broker keeps."""
     _send(kafka, *[os.urandom(500_000) for _ in range(16)], partition=0)
     low, high = kafka.watermarks(TOPIC)[0]
     assert 0 < low < high
@@ -208,7 +201,6 @@ def _trimmed_topic(kafka):
 
 
 def test_what_retention_removed_is_a_loud_failure(kafka, tmp_path):
-    """Never a silent gap; the sentence says which offsets and what to do."""
     low, _ = _trimmed_topic(kafka)
     with (
         _source(kafka) as source,
@@ -218,7 +210,6 @@ def test_what_retention_removed_is_a_loud_failure(kafka, tmp_path):
 
 
 def test_what_retention_removed_can_be_accepted_and_is_counted(kafka, tmp_path):
-    """Then the rest is forwarded."""
     low, high = _trimmed_topic(kafka)
     with _source(kafka, accept_trimmed=True) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages == high - low
@@ -226,7 +217,6 @@ def test_what_retention_removed_can_be_accepted_and_is_counted(kafka, tmp_path):
 
 
 def test_a_topic_that_is_shorter_than_what_was_committed_is_a_loud_failure(kafka, tmp_path):
-    """It was made anew: up to the old position, whatever comes would be passed over without a word."""
     _send(kafka, b"1", b"2", partition=1)
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": source_module.DEFAULT_GROUP})
     consumer.commit(offsets=[TopicPartition(TOPIC, 1, 7)], asynchronous=False)
@@ -247,7 +237,6 @@ def test_a_coordinator_that_moves_is_asked_again(kafka, tmp_path, code):
 
 
 def test_a_group_that_nobody_coordinates_is_one_sentence(kafka):
-    """Asked for as long as an answer may take."""
     kafka.push_request_errors(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
     with (
         _source(kafka, group="nobody's", timeout_ms=1_000) as source,
@@ -266,7 +255,6 @@ def test_an_unreachable_broker_is_one_sentence():
 
 
 def test_it_goes_on_until_it_is_stopped(kafka, tmp_path):
-    """Pass after pass, and has landed and committed what it read by then."""
     stopped, passes = threading.Event(), []
 
     def on_pass(passed):
@@ -290,7 +278,6 @@ def _run(*arguments):
 
 
 def test_the_command_forwards_once_into_parquet(kafka, tmp_path):
-    """Exit 0, and the counts as JSON for a machine."""
     _send(kafka, b"1", b"22")
     done = _run(
         "--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--landing", str(tmp_path), "--once", "--json"
@@ -302,7 +289,6 @@ def test_the_command_forwards_once_into_parquet(kafka, tmp_path):
 
 
 def test_the_command_says_in_one_line_that_a_broker_does_not_answer(tmp_path):
-    """Exit 1: nothing uncommitted is lost."""
     source = f"kafka://{UNREACHABLE}/{TOPIC}"
     done = _run("--source", source, "--landing", str(tmp_path), "--once", "--timeout-ms", "300")
     assert done.returncode == 2
@@ -327,7 +313,6 @@ def test_the_command_refuses_a_source_it_cannot_read(source, said, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_stops_cleanly_on_a_signal(kafka, tmp_path, number):
-    """What was read is landed and committed, and the exit is 0."""
     _send(kafka, b"1")
     source = f"kafka://{kafka.bootstrap_servers}/{TOPIC}"
     command = [*FORWARD, "--source", source, "--landing", str(tmp_path), "--landing-format", "jsonl"]

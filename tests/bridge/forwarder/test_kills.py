@@ -7,7 +7,6 @@ from tests.support.killing import forwarded_under_fire, kafka_sender
 
 
 def test_kill_9_loses_nothing_and_repeats_only_the_same_spans(tmp_path):
-    """Killed before a request is kept, before it is answered, and at any time after."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("traces", 3)
         send = kafka_sender(kafka.bootstrap_servers, "traces", 3, seed=7)

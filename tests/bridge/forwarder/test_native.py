@@ -45,7 +45,6 @@ def _kinds(bodies):
 
 
 def test_spans_of_the_java_agent_become_a_landing_once(tmp_path, capsys):
-    """Every send and delivery of the recorded application; what is no event is counted; a second run adds nothing."""
     source = tmp_path / "in"
     source.mkdir()
     shutil.copy(DUAL / "otlp.jsonl", source)
@@ -84,7 +83,6 @@ def test_a_file_that_grows_and_is_rotated_is_read_once(tmp_path):
 
 
 def test_what_was_not_committed_is_read_again(tmp_path):
-    """The position moves with the commit alone."""
     (tmp_path / "in").mkdir()
     shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
     reader = SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state")
@@ -94,7 +92,6 @@ def test_what_was_not_committed_is_read_again(tmp_path):
 
 
 def test_a_commit_between_two_batches_of_a_file_repeats_nothing(tmp_path):
-    """A large file is committed part by part; a reader that starts there goes on with the next message."""
     (tmp_path / "in").mkdir()
     line = (DUAL / "otlp.jsonl").read_bytes().splitlines()[0]
     lines = [line + b" " * number for number in range(250)]
@@ -154,13 +151,11 @@ def test_a_broker_that_does_not_take_the_records_leaves_the_spans_uncommitted(tm
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, hint):
-    """With the way out."""
     with pytest.raises(UsageError, match=hint):
         run(ForwardOptions(**{"source": "spans", "native": "out", **options}))
 
 
 def test_a_landing_given_for_spans_is_refused_by_name(tmp_path):
-    """Native bodies hold no spans."""
     (tmp_path / "in").mkdir()
     shutil.copy(DUAL / "native.jsonl", tmp_path / "in")
     with pytest.raises(UsageError, match="native trace bodies"):
@@ -170,14 +165,12 @@ def test_a_landing_given_for_spans_is_refused_by_name(tmp_path):
 
 
 def test_a_target_inside_its_source_is_refused(tmp_path):
-    """It would be read again."""
     with pytest.raises(UsageError, match="overlap"):
         run(ForwardOptions(source=str(tmp_path), native=str(tmp_path / "out"), once=True))
 
 
 @pytest.mark.parametrize("form", ["in/otlp.jsonl", "in/*.jsonl", "files:in", "file://{}/in"])
 def test_a_source_may_be_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):
-    """One grammar for every command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")

@@ -28,7 +28,6 @@ RULES = SpanRules()
 
 @pytest.fixture
 def events():
-    """A send that was refused, another, and a listener call."""
     return events_of(Messages(((pub(success=False), pub("M2"), before("M2"), after("M2")),)))
 
 
@@ -94,7 +93,6 @@ def test_refused_request_raises_peer_error(events):
 
 
 def test_a_receiver_that_is_busy_is_asked_again_by_the_exporter(events):
-    """The bytes are the same at every attempt."""
     answers = iter([503])
 
     def busy_once(number, moment):

@@ -22,7 +22,6 @@ def _record(trace_ctx, *, arrival_ms=START_MS, offset=0, partition=0):
 
 @pytest.mark.parametrize("halves", [(before(), after()), (after(), before())])
 def test_two_halves_are_one_event_in_either_order(halves):
-    """A listener call is one event, told by its later half."""
     pairing = Pairing()
     first, second = (_record(each, offset=number) for number, each in enumerate(halves))
     assert pairing.add([first]) == []
@@ -33,7 +32,6 @@ def test_two_halves_are_one_event_in_either_order(halves):
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
 def test_only_the_other_half_of_the_same_call_is_waited_for(other):
-    """Another call, another message of the call, and the same half again complete nothing."""
     pairing = Pairing()
     pairing.add([_record(before())])
     assert all(event.before is None for event in pairing.add([_record(other)]))
@@ -53,7 +51,6 @@ def test_a_half_that_waited_too_long_goes_out_alone_and_marked():
 
 
 def test_too_many_that_wait_let_the_oldest_go_and_are_counted():
-    """By arrival, not by the order they were read in; memory stays bounded whatever the backlog."""
     pairing = Pairing(max_pending=2)
     gone = []
     for number, arrival_ms in enumerate((30, 10, 20, 40)):
@@ -63,7 +60,6 @@ def test_too_many_that_wait_let_the_oldest_go_and_are_counted():
 
 
 def test_memory_is_bounded_while_calls_come_and_go():
-    """A million pairs leave nothing behind, and what is remembered of them is no more than may wait."""
     pairing = Pairing(max_pending=10)
     for number in range(1_000):
         pairing.add([_record(before(request_id=f"R{number}"), offset=2 * number)])
@@ -74,7 +70,6 @@ def test_memory_is_bounded_while_calls_come_and_go():
 
 
 def test_a_refused_attempt_waits_for_the_accepted_one():
-    """The accepted send is the root at once, the refused attempt a span beside it."""
     pairing = Pairing()
     assert pairing.add([_record(pub(success=False))]) == []
     accepted, refused = pairing.add([_record(pub(stamp_ms=START_MS + 5), offset=1)])
@@ -98,7 +93,6 @@ def test_of_attempts_that_were_all_refused_the_first_is_the_root():
 
 @pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
 def test_what_has_no_other_half_is_an_event_at_once(trace_ctx):
-    """Nothing waits that nothing could complete."""
     (event,) = Pairing().add([_record(trace_ctx)])
     assert event.is_root
 
@@ -144,7 +138,6 @@ def test_any_order_and_any_batches_give_what_the_whole_says(data):
 @settings(deadline=None)
 @given(st.data())
 def test_any_order_and_any_batches_give_the_same_spans(data):
-    """Span by span, byte by byte, and no two of them share an id."""
     records = data.draw(lives())
     one, other = (
         {span_of(event, SpanRules()).to_json() for event in events_of(data.draw(batched(records)))} for _ in range(2)

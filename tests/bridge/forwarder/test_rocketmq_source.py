@@ -7,7 +7,8 @@ import zlib
 import pytest
 
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.sources.rocketmq import RemotingTraceSource, Trimmed, find_by_key, partition_of
+from bridge.forwarder.sources.rocketmq import RemotingTraceSource, partition_of
+from bridge.forwarder.sources.topic import Trimmed
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
@@ -18,14 +19,12 @@ FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
 
 @pytest.fixture
 def cluster():
-    """A name server and two brokers with two queues each."""
     with RemotingCluster("broker-a", "broker-b") as running:
         yield running
 
 
 @pytest.fixture
 def open_source(cluster):
-    """Open sources of topic T, closed at the end."""
     opened = []
 
     def make(**options):
@@ -61,7 +60,6 @@ def test_all_queues_of_all_brokers_are_drained_to_their_present_end(cluster, ope
 
 
 def test_an_empty_topic_drains_to_nothing(open_source):
-    """And there is nothing to commit."""
     source = open_source()
     assert list(source.drain()) == []
     source.commit()
@@ -102,7 +100,6 @@ def test_of_each_broker_one_offset_is_committed_before_the_others(cluster, open_
 
 
 def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open_source):
-    """The rest comes with the next one."""
     [broker, _] = cluster.brokers
     broker.max_pulled = 2
     broker.put(b"1", b"2", b"3")
@@ -113,7 +110,6 @@ def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open
 
 
 def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster, open_source):
-    """On the queue where it lies; this source goes on behind it, and commits it once it is not held any more."""
     broker, other = cluster.brokers
     broker.put(b"1", b"2", b"3")
     other.put(b"4")
@@ -129,7 +125,6 @@ def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster
 
 
 def test_the_forwarder_lands_it(cluster, open_source, tmp_path):
-    """The protocol of sources is kept: durable, then committed."""
     cluster.brokers[0].put(b"1", b"2")
     counts = forward_once(open_source(), LandingWriter(tmp_path, format="jsonl"))
     assert (counts.messages, counts.body_bytes) == (2, 2)
@@ -137,7 +132,6 @@ def test_the_forwarder_lands_it(cluster, open_source, tmp_path):
 
 
 def test_what_retention_removed_is_an_error_and_with_leave_a_number(cluster, open_source):
-    """Never a silent gap."""
     [broker, _] = cluster.brokers
     broker.stored["T", 0].low = 10
     broker.put(b"eleventh")
@@ -165,7 +159,6 @@ def test_a_group_that_never_pulled_is_made_before_it_commits(cluster, open_sourc
 
 
 def test_what_is_removed_while_it_is_read_is_noticed(cluster, open_source):
-    """A pull that jumps tells so."""
     [broker, _] = cluster.brokers
     broker.max_pulled = 1
     broker.put(*[b"%d" % number for number in range(5)])
@@ -186,7 +179,6 @@ def test_what_is_removed_while_it_is_read_is_noticed(cluster, open_source):
 
 
 def test_a_topic_that_is_shorter_than_what_was_committed_is_an_error(cluster, open_source):
-    """It was deleted and made anew; its new messages would be skipped without a word."""
     [broker, _] = cluster.brokers
     broker.put(b"1", b"2", b"3")
     source = open_source()
@@ -199,7 +191,6 @@ def test_a_topic_that_is_shorter_than_what_was_committed_is_an_error(cluster, op
 
 
 def test_a_slave_that_lags_behind_is_waited_for(cluster, open_source):
-    """While the master is away, what the slave does not have yet is not there yet."""
     [broker, _] = cluster.brokers
     broker.put(b"1", b"2")
     slave = cluster.slave(broker)
@@ -212,7 +203,6 @@ def test_a_slave_that_lags_behind_is_waited_for(cluster, open_source):
 
 
 def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_source):
-    """The next one begins where the last commit was."""
     [broker, _] = cluster.brokers
     broker.put(b"1")
     source = open_source(timeout_ms=300)
@@ -230,7 +220,6 @@ def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_s
 
 
 def test_a_broker_that_gives_nothing_though_there_is_more_is_told(cluster, open_source):
-    """Instead of being asked for ever; it is asked to wait in between."""
     [broker, _] = cluster.brokers
     broker.put(b"1")
     broker.max_pulled = 0
@@ -241,24 +230,11 @@ def test_a_broker_that_gives_nothing_though_there_is_more_is_told(cluster, open_
 
 
 def test_one_body_that_cannot_be_inflated_stops_nobody(cluster, open_source, caplog):
-    """It is kept as it lies, and told."""
     [broker, _] = cluster.brokers
     broker.put(b"garbage", sys_flag=1)
     broker.put(zlib.compress(b"good"), sys_flag=1)
     assert _bodies(open_source()) == [b"garbage", b"good"]
     assert "T [0] offset 0 cannot be decompressed" in caplog.text
-
-
-def test_found_by_key_are_landed_messages(cluster):
-    """With the partition and offset that a drain gives them."""
-    cluster.brokers[0].put(b"other", b"mine", queue_id=1, properties={"KEYS": "order-1"})
-    found = list(find_by_key(cluster.namesrv, "T", "order-1", begin_ms=5, end_ms=7))
-    assert [(message.body, message.partition, message.offset) for message in found] == [
-        (b"other", partition_of(SECOND), 0),
-        (b"mine", partition_of(SECOND), 1),
-    ]
-    [asked] = cluster.brokers[0].asked(RequestCode.QUERY_MESSAGE)
-    assert (asked.fields["beginTimestamp"], asked.fields["endTimestamp"]) == ("5", "7")
 
 
 def test_a_partition_never_changes_and_fits_a_landing():
@@ -272,7 +248,6 @@ def test_a_partition_never_changes_and_fits_a_landing():
 
 
 def test_brokers_that_would_share_numbers_are_refused(open_source, cluster):
-    """Their messages would pass for repeats of each other."""
 
     cluster.brokers[0].name, cluster.brokers[1].name = _names_that_collide()
     with pytest.raises(PeerError, match="get the same number"):

@@ -37,7 +37,6 @@ def file(tmp_path):
 
 
 def test_without_a_file_everything_is_new():
-    """And nothing is written."""
     memory = ResumeFile()
     assert _read(memory, 0, 1) == ["all", "all"]
     memory.remember(_waiting((0, 0, 1)))
@@ -45,7 +44,6 @@ def test_without_a_file_everything_is_new():
 
 
 def test_a_restart_takes_only_the_records_that_waited(file):
-    """Of the held message the one that waited, of those behind it none, of new ones all."""
     memory = ResumeFile(file)
     assert _read(memory, 5, 6, 7) == ["all"] * 3
     memory.remember(_waiting((0, 5, 1), (0, 7, 0), (0, 7, 2)))
@@ -65,7 +63,6 @@ def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(f
 
 @pytest.mark.parametrize("first", [0, 4, 6])
 def test_a_position_that_somebody_moved_forwards_everything_again(file, first):
-    """The memory speaks of another place then."""
     memory = ResumeFile(file)
     _read(memory, 5, 6, 7)
     memory.remember(_waiting((0, 5, 1)))
@@ -73,7 +70,6 @@ def test_a_position_that_somebody_moved_forwards_everything_again(file, first):
 
 
 def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
-    """Its first message has the same offset and another arrival."""
     memory = ResumeFile(file)
     _read(memory, 0, 1)
     memory.remember(_waiting((0, 0, 0)))
@@ -83,7 +79,6 @@ def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
 
 
 def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
-    """What was not read again yet stays remembered, on this partition and on others."""
     memory = ResumeFile(file)
     _read(memory, 0, 1, 2, 3)
     _read(memory, 0, 1, partition=1)
@@ -97,7 +92,6 @@ def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
 
 
 def test_a_file_begins_at_its_beginning_however_late_its_record_waits(file):
-    """Files have no positions: one with something held is read again from its first message."""
     memory = ResumeFile(file)
     _read(memory, 0, 1, 2, partition=None)
     for _ in range(2):
@@ -106,7 +100,6 @@ def test_a_file_begins_at_its_beginning_however_late_its_record_waits(file):
 
 
 def test_a_memory_that_cannot_be_read_is_one_sentence(file):
-    """Never an answer made up: the user decides to go on without."""
     file.parent.mkdir()
     file.write_text("{", encoding="utf-8")
     with pytest.raises(UsageError, match="remove it to go on by offsets alone"):
@@ -114,7 +107,6 @@ def test_a_memory_that_cannot_be_read_is_one_sentence(file):
 
 
 def test_a_memory_that_cannot_be_written_is_one_sentence(tmp_path):
-    """Before anything is committed."""
     memory = ResumeFile(tmp_path / "state" / "memory.json")
     (tmp_path / "state").touch()
     _read(memory, 0)

@@ -41,7 +41,6 @@ def _times_ms(span):
 
 
 def test_a_send_is_the_root_of_its_message_s_trace():
-    """Its ids follow from the message id alone."""
     span = _span(pub())
     assert (span.context.trace_id, span.context.span_id, span.parent) == (trace_id_of("M1"), root_span_id("M1"), None)
     assert (span.name, span.kind, span.status.status_code) == ("send orders", SpanKind.PRODUCER, StatusCode.UNSET)
@@ -59,13 +58,11 @@ def test_the_ids_are_the_documented_digests():
     [_call(), _span(end_transaction()), _span(pub(success=False), is_root=False), _span(before(), half=Half.BEFORE)],
 )
 def test_everything_else_of_the_message_is_a_child_of_the_send(span):
-    """Whether or not the send is ever seen."""
     assert (span.context.trace_id, span.parent.trace_id) == (trace_id_of("M1"), trace_id_of("M1"))
     assert span.parent.span_id == root_span_id("M1") != span.context.span_id
 
 
 def test_a_redelivery_is_another_span_and_a_repeated_record_is_the_same():
-    """A new request id tells it; for everything else every field does."""
     first, again, retry = _call(), _call(), _call(before(request_id="R2"), after(request_id="R2"))
     assert first.to_json() == again.to_json()
     assert first.context.span_id != retry.context.span_id
@@ -74,7 +71,6 @@ def test_a_redelivery_is_another_span_and_a_repeated_record_is_the_same():
 
 
 def test_a_half_has_the_id_of_the_whole():
-    """Both halves late are two spans with one id: they speak of one call."""
     halves = [_span(before(), half=Half.BEFORE), _span(after(), half=Half.AFTER)]
     assert {span.context.span_id for span in halves} == {_call().context.span_id}
     assert [span.attributes[semconv.MQTRACE_HALF] for span in halves] == ["before", "after"]
@@ -82,7 +78,6 @@ def test_a_half_has_the_id_of_the_whole():
 
 
 def test_a_listener_call_says_what_both_halves_say():
-    """Retries and region of the first, outcome of the second."""
     span = _call(before(retry_times=2), after(success=False, context_code=ContextCode.FAILED))
     assert (span.name, span.kind, span.status.status_code) == ("process", SpanKind.CONSUMER, StatusCode.ERROR)
     assert _times_ms(span) == (START_MS + 100, START_MS + 150)
@@ -93,7 +88,6 @@ def test_a_listener_call_says_what_both_halves_say():
 
 
 def test_the_short_half_of_the_cloud_channel_is_filled_from_the_first():
-    """It names neither group nor time: service, group and end come from the first half and the cost."""
     short = decode_body(body_of(cloud(after()))).contexts[0]
     assert (short.group_name, short.timestamp_ms) == (None, None)
     span = _call(second=short)
@@ -102,27 +96,23 @@ def test_the_short_half_of_the_cloud_channel_is_filled_from_the_first():
 
 
 def test_a_short_half_alone_takes_the_time_it_arrived():
-    """Nothing else is known; its service is unknown, too."""
     span = _span(decode_body(body_of(cloud(after()))).contexts[0], half=Half.AFTER)
     assert _times_ms(span) == (ARRIVAL_MS - 50, ARRIVAL_MS)
     assert span.resource.attributes["service.name"] == "unknown_service"
 
 
 def test_a_timeout_is_an_error_although_rocketmq_says_success():
-    """Its listener returned, but too late."""
     span = _call(second=after(success=True, context_code=ContextCode.TIME_OUT))
     assert (span.status.status_code, span.attributes[semconv.ERROR_TYPE]) == (StatusCode.ERROR, "TIME_OUT")
     assert span.attributes[semconv.MQTRACE_SUCCESS] is True
 
 
 def test_a_refused_send_is_an_error_without_a_name():
-    """The record says no more than success=false."""
     span = _span(pub(success=False))
     assert (span.status.status_code, span.attributes[semconv.ERROR_TYPE]) == (StatusCode.ERROR, "_OTHER")
 
 
 def test_a_send_has_rocketmq_s_own_names_and_ours():
-    """Those of the registry for everybody, ours for what it has no name for."""
     said = _span(pub(msg_type=MessageType.DELAY, keys="k1 k2")).attributes
     assert said[semconv.MESSAGING_SYSTEM] == "rocketmq"
     assert said[semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE] == "delay"
@@ -140,7 +130,6 @@ def test_texts_that_mean_nothing_are_no_attributes():
 
 
 def test_a_batch_is_one_send_in_the_trace_of_each_message():
-    """The batch's own size stands on every one."""
     contexts = explode(pub("M1,M2"))
     spans = [_span(each, messages=len(contexts)) for each in contexts]
     assert [span.context.trace_id for span in spans] == [trace_id_of("M1"), trace_id_of("M2")]
@@ -155,12 +144,10 @@ def test_a_client_that_stamps_after_the_send_ends_at_its_stamp():
 
 @pytest.mark.parametrize(("rules", "service"), [(SpanRules(), "PG_order"), (SpanRules(service_name="mq"), "mq")])
 def test_the_service_is_the_group_or_what_was_said(rules, service):
-    """Nothing of the forwarder's own environment is on the resource."""
     assert dict(_span(pub(), rules).resource.attributes) == {"service.name": service}
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time():
-    """The raw cost stays on the span."""
     span = _call(second=after(stamp_ms=START_MS + 90, cost_ms=-10))
     assert _times_ms(span) == (START_MS + 100, START_MS + 100)
     assert span.attributes[semconv.MQTRACE_COST_TIME] == -10
@@ -174,7 +161,6 @@ def test_another_system_has_none_of_rocketmq_s_names():
 
 
 def test_a_span_says_again_what_the_record_said():
-    """So that forwarded spans can be reconciled with the trace they come from."""
     assert trace_context_of(_span(pub())) == pub()
     both = trace_context_of(_call())
     assert (both.group_name, both.request_id, both.cost_ms, both.success) == ("CG_bill", "R1", 50, True)
@@ -183,7 +169,6 @@ def test_a_span_says_again_what_the_record_said():
 @settings(deadline=None)
 @given(sayable())
 def test_whatever_a_record_says_can_be_encoded(said):
-    """Impossible times, lengths and texts included: one record must not stop all others."""
     trace_ctx, dialect, channel = said
     body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
     for each in decode_body(body).contexts:
@@ -194,7 +179,6 @@ def test_whatever_a_record_says_can_be_encoded(said):
 
 
 def test_a_record_without_a_message_id_has_ids_of_all_it_says():
-    """It is in no other message's trace."""
     nameless = TraceContext(trace_type=TraceType.RECALL, timestamp_ms=START_MS, beans=pub("null").beans)
     assert _span(nameless).to_json() == _span(nameless).to_json()
     assert _span(nameless).context.trace_id != trace_id_of("null")

@@ -26,14 +26,12 @@ from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 @pytest.fixture
 def receiver():
-    """An OTLP receiver of the test's own."""
     with OtlpReceiver() as running:
         yield running
 
 
 @pytest.fixture
 def delivery(receiver):
-    """The way to it."""
     delivery = OtlpDelivery(receiver.endpoint, timeout_s=1)
     yield delivery
     delivery.close()
@@ -73,7 +71,6 @@ class _Log:
 
 
 def test_a_message_s_life_is_one_trace(receiver, delivery):
-    """The send, and a listener call whose halves lie on two partitions, the second half first."""
     log = _Log(body_of(after()), body_of(before()), body_of(pub()))
     spans = SpanForwarding(delivery, clock=ManualClock())
     assert forward_once(log, spans=spans).spans == 2
@@ -83,7 +80,6 @@ def test_a_message_s_life_is_one_trace(receiver, delivery):
 
 
 def test_a_half_that_waits_holds_its_partition_back_and_no_other(receiver, delivery):
-    """What was delivered behind it is read again after a restart, and what waited finds its other half."""
     log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3")), body_of(pub("M4")))
     clock = ManualClock()
     forward_once(log, spans=SpanForwarding(delivery, clock=clock))
@@ -130,7 +126,6 @@ def test_in_a_backlog_the_slowest_partition_tells_the_time(delivery):
 
 
 def test_flush_lets_everything_go(delivery):
-    """Nothing more will come: --once."""
     log = _Log(body_of(before()), body_of(after("M2")))
     assert forward_once(log, spans=SpanForwarding(delivery, clock=ManualClock()), flush=True).spans == 2
     assert log.committed == {0: 1, 1: 1}
@@ -149,7 +144,6 @@ def test_a_receiver_that_refuses_is_one_sentence_and_nothing_is_committed(receiv
 
 
 def test_a_receiver_that_is_not_there_is_one_sentence():
-    """With what the exporter said about it."""
     delivery = OtlpDelivery("http://127.0.0.1:1", timeout_s=0.2)
     with pytest.raises(PeerError, match=r"cannot be reached \(Connection refused\) for 1 span"):
         forward_once(_Log(body_of(pub())), spans=SpanForwarding(delivery))
@@ -165,7 +159,6 @@ def test_no_request_is_larger_than_what_receivers_take(receiver, delivery):
 
 
 def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
-    """OTLP's partial success: asking again would not help, so the position moves."""
     receiver.rejects = 1
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
     forward_once(log, spans=spans)
@@ -173,7 +166,6 @@ def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
 
 
 def test_bad_records_are_counted_and_stay_in_the_landing(delivery, tmp_path):
-    """Their neighbours are forwarded."""
     log = _Log(body_of(pub()) + b"Nonsense\x01x\x02")
     spans = SpanForwarding(delivery)
     forward_once(log, LandingWriter(tmp_path), spans=spans)
@@ -182,7 +174,6 @@ def test_bad_records_are_counted_and_stay_in_the_landing(delivery, tmp_path):
 
 
 def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tmp_path):
-    """After a restart with its memory, the held position repeats the messages and nothing else."""
     log, clock = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4"))), ManualClock()
 
     def run(source):
@@ -198,7 +189,6 @@ def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tm
 
 
 def test_a_broker_whose_clock_is_ahead_does_not_void_the_memory(receiver, delivery, tmp_path):
-    """What a message is known by must not depend on when it was read."""
     log, clock = _Log(body_of(before()), body_of(pub("M2"))), ManualClock(wall_ns=(START_MS - 500) * 1_000_000)
 
     def run(source):
@@ -221,7 +211,6 @@ def test_a_gbk_body_of_another_map_is_read_as_told(receiver, delivery):
 
 
 def test_the_forwarder_measures_itself(delivery):
-    """On the meter provider, under the documented names."""
     reader = InMemoryMetricReader()
     spans = SpanForwarding(delivery, clock=ManualClock())
     measures = Measures(spans, meter=MeterProvider([reader]).get_meter("test"))
@@ -237,14 +226,12 @@ def test_the_forwarder_measures_itself(delivery):
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])
 def test_an_endpoint_of_another_form_is_refused(endpoint):
-    """With the forms that are understood."""
     with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
         open_exporter(endpoint, timeout_s=1)
 
 
 @pytest.mark.parametrize("endpoint", ["grpc://127.0.0.1:1", "grpcs://127.0.0.1:1"])
 def test_grpc_is_chosen_by_the_scheme(endpoint):
-    """The same exporter's sibling."""
     exporter = open_exporter(endpoint, timeout_s=0.1)
     assert "grpc" in type(exporter).__module__
     exporter.shutdown()
@@ -263,7 +250,6 @@ def files(tmp_path):
 
 
 def test_files_are_forwarded_once(files, receiver, delivery):
-    """All that are finished, whatever their framing; then remembered as done."""
     spans, source = SpanForwarding(delivery), FilesTraceSource(files, group="g", state=files.parent / "state")
     assert forward_once(source, spans=spans).spans == 2
     assert source.bad_bodies == 1
@@ -275,7 +261,6 @@ def test_files_are_forwarded_once(files, receiver, delivery):
 
 
 def test_a_file_with_something_that_waits_is_not_done(files, receiver, delivery):
-    """It is read again by the next run, which finds the other half."""
     (files / "raw.bin").rename(files / ".raw.bin")
     forward_once(FilesTraceSource(files, group="g", state=files.parent / "state"), spans=SpanForwarding(delivery))
     (files / ".raw.bin").rename(files / "raw.bin")
@@ -302,13 +287,11 @@ def test_state_that_cannot_be_written_names_the_option(files, delivery):
 
 
 def test_a_directory_that_is_not_there_is_one_sentence(tmp_path):
-    """Naming it."""
     with pytest.raises(UsageError, match="no such file, directory or match"):
         FilesTraceSource(tmp_path / "nowhere", group="g", state=tmp_path)
 
 
 def test_a_memory_of_files_that_cannot_be_read_is_one_sentence(files):
-    """Never a beginning from the beginning."""
     memory = files / "_mqtrace-forward"
     memory.mkdir()
     (memory / "g.json").write_text("[]", encoding="utf-8")

@@ -106,7 +106,6 @@ def _written(said, how):
 @settings(deadline=None, max_examples=300)
 @given(st.lists(events(), min_size=1, max_size=5), rules)
 def test_a_span_is_written_as_opentelemetry_writes_it(said, how):
-    """Byte for byte: every kind of record, with every value the model has, in resources by the order of their spans."""
     ours, theirs = _written(said, how), encode_spans([span_of(event, how) for event in said])
     assert ExportTraceServiceRequest.FromString(ours) == theirs
     assert ours == theirs.SerializeToString()
@@ -142,14 +141,12 @@ def test_whatever_comes_out_of_a_body_is_written(drawn):
 
 
 def test_a_number_that_no_attribute_can_say_is_left_out():
-    """As the encoder leaves it out, and one record does not stop the others."""
     said = [Event(record_of(pub(body_length=1 << 63), arrival_ms=TRACE_MS))]
     theirs = encode_spans([span_of(said[0], SpanRules())])
     assert _written(said, SpanRules()) == theirs.SerializeToString()
 
 
 def test_many_spans_are_several_requests_that_say_everything_once():
-    """In the order of the events."""
     said = _events_of([body_of(pub(f"M{n}"), before(f"M{n}"), after(f"M{n}")) for n in range(1_500)])
     requests = list(requests_of(said, SpanRules()))
     assert [event for request in requests for event in request.events] == said
@@ -164,7 +161,6 @@ def _spans_in(body):
 
 @pytest.mark.parametrize("keys", ["k" * 70_000, "键" * 200_000, "k " * 40_000])
 def test_a_request_fits_what_grpc_receivers_take(keys):
-    """By the bytes it has, services included; a span that is larger by itself goes alone."""
     said = _events_of([body_of(replace(pub(f"M{n}", keys=keys), group_name=f"PG_{n}")) for n in range(40)])
     requests = list(requests_of(said, SpanRules()))
     assert sum(_spans_in(request.body) for request in requests) == 40
@@ -172,7 +168,6 @@ def test_a_request_fits_what_grpc_receivers_take(keys):
 
 
 def test_no_events_are_no_request():
-    """There is nothing to ask."""
     assert list(requests_of([], SpanRules())) == []
 
 
@@ -180,13 +175,11 @@ class TestAnswers:
     """What is worked out once."""
 
     def test_an_answer_is_given_again(self):
-        """Without asking."""
         asked = []
         answers = BoundedCache(lambda question: asked.append(question) or question * 2)
         assert (answers["a"], answers["a"], asked) == ("aa", "aa", ["a"])
 
     def test_no_number_and_no_length_of_questions_fills_the_memory(self):
-        """A hostile writer says something new each time, or something long."""
         answers = BoundedCache(len)
         assert [answers["x" * 257], len(answers)] == [257, 0]
         for number in range(10_000):

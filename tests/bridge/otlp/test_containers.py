@@ -28,7 +28,6 @@ DUAL = OTLP.parent / "dual"
 
 
 def read(path, layout=None):
-    """Return the spans, the bad pieces and the tails of a file."""
     items = list(read_messages(path, layout or detect(path).layout, parse=parse_message))
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     return spans, [item for item in items if isinstance(item, Bad)], [item for item in items if isinstance(item, Tail)]
@@ -51,7 +50,6 @@ LAYOUTS = {
 
 
 def typed(value):
-    """One value of the truth file as Python has it."""
     ((kind, content),) = value.items()
     readers = {
         "int": int,
@@ -64,7 +62,6 @@ def typed(value):
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
 def test_every_layout_holds_the_209_spans_that_were_sent(name, layout):
-    """Ids, times, kinds, states, services, typed attributes and links are those of the sender, whatever the layout."""
     path = OTLP / name
     assert detect(path).layout is layout
     spans, bad, tails = read(path)
@@ -94,7 +91,6 @@ def test_every_layout_holds_the_209_spans_that_were_sent(name, layout):
     [("kill.jsonl", 67), ("kill.json.zst.framed", 57), ("kill.pb.framed", 67), ("kill.pb.zst.framed", 63)],
 )
 def test_a_file_cut_off_by_a_kill_gives_every_whole_span_and_one_tail(name, whole):
-    """What was lost in the last write is a cut-off tail, not a damaged message."""
     spans, bad, tails = read(OTLP / "killed" / name)
     sent = {(trace, span) for trace, span, _ in json.loads((OTLP / "killed" / "sent.json").read_text(encoding="utf-8"))}
     assert (len(spans), bad, len(tails)) == (whole, [], 1)
@@ -103,7 +99,6 @@ def test_a_file_cut_off_by_a_kill_gives_every_whole_span_and_one_tail(name, whol
 
 @pytest.mark.parametrize(("name", "whole"), [("torn.jsonl", 78), ("torn.pb.framed", 81)])
 def test_a_file_appended_to_after_a_kill_loses_only_the_torn_message(name, whole):
-    """All 42 spans written after the restart are found behind the torn message, which is one located bad piece."""
     spans, bad, tails = read(OTLP / "append-after-kill" / name)
     after = {
         (trace, span)
@@ -171,7 +166,6 @@ def request(span):
 )
 @pytest.mark.parametrize("indent", [None, 2])
 def test_what_producers_get_wrong_is_read_all_the_same(tmp_path, document, indent):
-    """One span, eight spellings, on one line or pretty-printed: one reading."""
     path = tmp_path / "x.json"
     path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
     (span,), bad, tails = read(path)
@@ -187,7 +181,6 @@ def test_what_producers_get_wrong_is_read_all_the_same(tmp_path, document, inden
 
 
 def test_a_named_file_must_be_what_it_was_named_for_and_a_directory_may_hold_more(tmp_path):
-    """In a directory the files of the other side and foreign ones are passed over; named, they are refused."""
     run = DUAL / "app-4.9.8-dup"
     assert {file.path.name for file in source_files([str(run)], Side.OTLP)} == {"otlp.jsonl", "otlp.pb.framed"}
     assert [file.path.name for file in source_files([str(run)], Side.NATIVE)] == ["native.jsonl"]
@@ -201,7 +194,6 @@ def test_a_named_file_must_be_what_it_was_named_for_and_a_directory_may_hold_mor
 
 @given(st.binary(max_size=400))
 def test_no_bytes_make_the_frame_reader_raise_or_lose_its_place(tmp_path_factory, data):
-    """Whatever a file holds, reading it ends, and at most one tail is reported."""
     path = tmp_path_factory.mktemp("wild") / "f"
     path.write_bytes(struct.pack(">I", len(data)) + data + data)
     for layout in (Layout.PROTO_FRAMED, Layout.JSON_LINES, Layout.JSON, Layout.PROTO, Layout.KAFKA_DUMP):
@@ -228,7 +220,6 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_an_odd_span_is_bad_alone(tmp_path, odd):
-    """The spans before and behind it are read, whatever stands in its place."""
     path = tmp_path / "x.json"
     document = request(SPAN)
     document["resourceSpans"][0]["scopeSpans"][0]["spans"] = [SPAN, odd, SPAN]
@@ -239,7 +230,6 @@ def test_an_odd_span_is_bad_alone(tmp_path, odd):
 
 @pytest.mark.parametrize("level", ["resource", "scope", "scopeSpans", "resourceSpans"])
 def test_an_odd_level_above_the_spans_loses_no_other(tmp_path, level):
-    """A resource or a scope that is none leaves its spans without one; any other stands for one bad span."""
     document = request(SPAN)
     good = document["resourceSpans"][0]
     odd = {
@@ -277,7 +267,6 @@ def test_half_a_surrogate_pair_and_numbers_without_end_can_be_written_on(tmp_pat
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
 def test_what_is_nested_without_end_or_damaged_zstd_is_bad_and_raises_nothing(tmp_path, layout):
-    """Ten thousand brackets and a broken zstd frame are told by detection and reading alike."""
     brackets = b"[" * 10_000 + b"\n"
     broken = zstandard.compress(b'{"resourceSpans":[]}\n' * 9)[:12] + b"\xff" * 40
     path = tmp_path / "x"
@@ -292,7 +281,6 @@ def test_what_is_nested_without_end_or_damaged_zstd_is_bad_and_raises_nothing(tm
 
 
 def test_a_line_over_many_chunks_is_joined_once(tmp_path, monkeypatch):
-    """A line that comes in a thousand pieces is one line, and the next one is its own."""
     monkeypatch.setattr(containers, "_CHUNK_BYTES", 1 << 10)
     long = {**SPAN, "name": "x" * (1 << 20)}
     path = tmp_path / "x.zst"
@@ -304,7 +292,6 @@ def test_a_line_over_many_chunks_is_joined_once(tmp_path, monkeypatch):
 
 
 def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_path):
-    """A download and a list of messages on one line are documents; a long or torn line is still a line."""
     long = {**SPAN, "name": "x" * 300_000}
     torn = json.dumps(request(SPAN))[:60]
     cases = {
@@ -339,7 +326,6 @@ def test_a_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["append-after-kill/torn.pb.framed", "killed/kill.pb.zst.framed", "odd/traces.jsonl"])
 def test_expected_spans_are_counted_apart_from_rows(name):
-    """Spans due and cut-off tails stand in rows of their own, so that a span lost on the way is missed."""
     path = OTLP / name
     pieces = split_file(SourceFile(path, detect(path).layout, Side.OTLP))
     *listed, ledger = [row for batch in split_batches(pieces) for row in batch.to_pylist()]

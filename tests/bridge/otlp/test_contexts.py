@@ -46,7 +46,6 @@ def _identity(context):
 
 @pytest.mark.parametrize("stem", RECORDED_FILES)
 def test_every_recorded_record_comes_back_from_its_span_field_by_field(stem):
-    """Native → OTLP → native: as many records, and each field that the wire carried."""
     pairing, records, events = Pairing(), [], []
     for number, body in enumerate(recorded(stem)):
         decoded = decode_body(body.body, msg_type_map=body.msg_type_map)
@@ -73,7 +72,6 @@ def test_every_recorded_record_comes_back_from_its_span_field_by_field(stem):
 
 @pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
 def test_spans_of_the_java_agent_say_what_the_reconciliation_reads_in_them(name, tmp_path):
-    """The reader of single spans against the reader of columns: the same messages, kinds and values."""
     path = DUAL / name / "otlp.jsonl"
     items = read_messages(path, detect(path).layout, parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
@@ -141,7 +139,6 @@ def test_a_delivery_gives_both_halves_which_share_the_span_id_where_no_request_i
 
 
 def test_what_a_span_does_not_say_stays_absent():
-    """No keys, tags, hosts, lengths or outcome are made up; only a send's type has no absent form."""
     (sent,) = contexts_of(
         _span(
             {"messaging.system": "rocketmq", "messaging.operation": "publish", "messaging.destination.name": "orders"},
@@ -189,12 +186,10 @@ def test_a_failed_delivery_says_so():
     ],
 )
 def test_a_span_about_no_message_says_why_it_has_no_record(attributes, kind, scope):
-    """It is counted under that name."""
     assert contexts_of(_span(attributes, kind=kind)) == ((), scope)
 
 
 def test_a_kafka_message_without_an_id_goes_by_its_place():
-    """As our own records of such messages do."""
     attributes = {
         "messaging.system": "kafka",
         "messaging.operation": "process",
@@ -212,7 +207,6 @@ def test_a_kafka_message_without_an_id_goes_by_its_place():
 
 
 def test_the_table_that_is_written_by_is_the_table_that_is_read_by():
-    """The first name of each field is the attribute that our own spans carry it in."""
     renamed = {"request_id": "attempt_id"}
     for source, written in ((pub(), bean_attributes(pub().beans[0])), (after(), context_attributes(after()))):
         del source

@@ -18,7 +18,6 @@ def role(**words):
 
 
 def test_what_is_no_span_plays_no_part():
-    """A row of the ledger, or one that could not be read."""
     assert role_of(SpanFacts(is_span=False, trace_type="Pub")) is None
 
 
@@ -46,14 +45,12 @@ def test_what_is_no_span_plays_no_part():
     ],
 )
 def test_a_span_is_an_event_or_says_by_its_scope_why_it_is_none(words, kind, scope):
-    """Ours say what they are; others go by operation, and by span kind where they have none."""
     facts = role(**words)
     assert (facts.kind, facts.scope) == (kind, scope)
     assert (facts.half is None) == (kind is None)
 
 
 def test_every_operation_of_the_table_has_a_part():
-    """In any letter case."""
     for operation, part in OPERATIONS.items():
         facts = role(operation=operation.title())
         assert part in {facts.kind, facts.scope}
@@ -73,7 +70,6 @@ def test_every_operation_of_the_table_has_a_part():
     ],
 )
 def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
-    """The agent writes old names, new ones, or both."""
     assert role(**words).writer == writer
 
 
@@ -102,7 +98,6 @@ def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
     ],
 )
 def test_how_a_call_ended_is_told_as_far_as_the_span_tells_it(words, success, code):
-    """Its own word first; an agent's silence says nothing of a send, and its old names nothing of a delivery."""
     facts = role(**words)
     assert (facts.success, facts.context_code) == (success, code)
 
@@ -126,7 +121,6 @@ def test_every_code_of_rocketmq_is_known_when_a_span_fails_by_it(code):
     ],
 )
 def test_a_message_was_alone_in_its_call_unless_the_span_leaves_it_open(words, is_alone):
-    """A ``create`` span is one of many, perhaps; so is a child of an old agent's batch."""
     assert role(**words).is_alone is is_alone
 
 
@@ -142,7 +136,6 @@ def test_a_message_was_alone_in_its_call_unless_the_span_leaves_it_open(words, i
     ],
 )
 def test_the_type_of_a_message_is_said_in_rocketmqs_words(words, msg_type):
-    """The registry has words of its own for four of them."""
     assert role(**words).msg_type == msg_type
 
 
@@ -151,12 +144,10 @@ def test_the_type_of_a_message_is_said_in_rocketmqs_words(words, msg_type):
     [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
 )
 def test_a_span_of_the_first_half_only_has_not_ended(half, facts, has_ended):
-    """Other words for it are none."""
     seen = role(trace_type="Sub", half=half)
     assert (seen.half, seen.has_ended) == (facts, has_ended)
 
 
 @pytest.mark.parametrize(("text", "facts"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
 def test_a_check_of_a_transaction_is_one_when_the_span_says_so(text, facts):
-    """In one spelling."""
     assert role(from_transaction_check=text).from_transaction_check is facts

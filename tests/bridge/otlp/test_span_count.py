@@ -62,7 +62,6 @@ def test_the_books_of_lines_balance_until_the_parser_drops_a_span(tmp_path):
 
 @pytest.mark.parametrize(("line", "rows"), list(zip(LINES, ROWS, strict=True)))
 def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
-    """The reader of containers keeps the same books."""
     path = tmp_path / "x.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     items = list(read_messages(path, Layout.JSON_LINES, parse=parse_message))
@@ -72,7 +71,6 @@ def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
 
 
 def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
-    """One list of two is kept: the ids in the text say that there were more."""
     content = parse_message(TWICE.encode())
     assert content is not None
     assert count_spans(content) == 1
@@ -81,7 +79,6 @@ def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
 
 @pytest.mark.parametrize("name", ["traces.pb.framed", "traces.pb.zst.framed"])
 def test_every_message_of_a_collector_is_walked_as_it_is_parsed(name):
-    """209 spans by the wire alone."""
     path = VECTORS / "otlp" / "layouts" / name
     messages = [
         item for item in read_messages(path, detect(path).layout, parse=parse_message) if isinstance(item, Message)
@@ -90,7 +87,6 @@ def test_every_message_of_a_collector_is_walked_as_it_is_parsed(name):
 
 
 def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
-    """Field 1000 of ResourceSpans is numbered within like its successor; what is none of it is no message."""
     part = request(SPAN)
     one = ResourceSpans()
     one.scope_spans.add().spans.add(name="old")
@@ -113,7 +109,6 @@ def test_bytes_that_protobuf_takes_for_unknown_fields_are_no_traces(body):
 
 @given(st.lists(st.lists(st.lists(st.binary(max_size=9), max_size=3), max_size=3), max_size=3), st.binary(max_size=12))
 def test_the_walk_agrees_with_the_parser_on_any_message(shape, junk):
-    """Whatever else the messages hold: fields of every kind, known or not."""
     data = TracesData()
     for parts in shape:
         resource = data.resource_spans.add(schema_url="u")

@@ -29,7 +29,6 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("name", HUES)
 def test_a_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
-    """At least 3:1 on both, so that a drawing needs no second set."""
     for page in (svg.LIGHT_PAGE, svg.DARK_PAGE):
         assert contrast(getattr(svg, name), page) >= 3
 
@@ -53,7 +52,6 @@ def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
     ("package", "name"), [("bridge.query", "style.css"), ("spark_jobs.report", "templates/style.css")]
 )
 def test_a_page_defines_no_colour_of_its_own(package, name):
-    """What is not shared is layout: a colour stands in one place."""
     whole = style_sheet(package, name)
     shared = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
     assert whole.startswith(shared)
@@ -64,7 +62,6 @@ def test_a_page_defines_no_colour_of_its_own(package, name):
 
 
 def test_the_policy_knows_the_digests_of_what_the_page_brings_and_nothing_else():
-    """Another style or script is another digest; a page without script may run none."""
     policy = content_policy("a{}", "go()")
     assert policy != content_policy("a{}", "gone()")
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
@@ -73,7 +70,6 @@ def test_the_policy_knows_the_digests_of_what_the_page_brings_and_nothing_else()
 
 
 def test_what_a_template_engine_calls_markup_is_markup_here_and_the_reverse():
-    """Both kinds of page put the same drawings into their text."""
     ours, theirs = element("b", "<x>"), ForeignMarkup("<i>y</i>")
     assert joined((ours, theirs, "<z>")) == "<b>&lt;x&gt;</b><i>y</i>&lt;z&gt;"
     assert ForeignMarkup("{}").format(ours) == "<b>&lt;x&gt;</b>"
@@ -81,7 +77,6 @@ def test_what_a_template_engine_calls_markup_is_markup_here_and_the_reverse():
 
 
 def test_bars_that_would_overlap_get_rows_of_their_own():
-    """Neither a bar nor its words lie on another one."""
     bars = [Bar(from_ms=at, until_ms=at + 50, colour="#000", words="50 ms", title="t") for at in (0, 10, 900)]
     scale = scale_of(bars)
     rows = pack_rows(bars, scale)

@@ -21,7 +21,6 @@ MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
 @pytest.fixture
 def cluster():
-    """Two brokers; the trace is spread over their queues."""
     with RemotingCluster("broker-a", "broker-b") as running:
         for number, message in enumerate(MESSAGES):
             _put(running.brokers[number % 2], message, number // 2)
@@ -56,7 +55,6 @@ def test_a_message_s_records_are_found_on_every_broker(cluster, scan):
 
 
 def test_a_scan_reads_everything_in_as_many_pulls_as_it_takes(cluster):
-    """And says how far it is."""
     cluster.brokers[0].put(*(b"other %d" % number for number in range(100)))
     seen = []
     answer = _search(cluster, scan=True, on_progress=lambda done, whole: seen.append((done, whole)))
@@ -82,7 +80,6 @@ def test_a_scan_that_gets_nowhere_says_so(cluster, monkeypatch, code):
 
 
 def test_what_the_index_does_not_know_a_scan_finds(cluster):
-    """A single id of a batch: the joined ones are the key."""
     (batch,) = landed(pub(msg_id="A1,B2"))
     cluster.brokers[1].put(batch.body, properties={"KEYS": "neither"}, store_ms=T0)
     (story,) = _search(cluster, "B2", scan=True).stories
@@ -91,13 +88,11 @@ def test_what_the_index_does_not_know_a_scan_finds(cluster):
 
 
 def test_the_index_alone_says_that_it_is_not_all(cluster):
-    """Nobody must take its silence for completeness."""
     (remark,) = _search(cluster).searched.remarks
     assert "--scan" in remark
 
 
 def test_an_index_that_gives_all_it_may_says_so(cluster):
-    """Sixty-four, and there may be more."""
     for number in range(70):
         _put(cluster.brokers[0], landed(pub(T0 + number))[0])
     _, remark = _search(cluster).searched.remarks
@@ -111,7 +106,6 @@ def test_messages_outside_of_the_range_are_left_out(cluster):
 
 
 def test_a_body_that_cannot_be_inflated_is_a_remark(cluster):
-    """Its neighbours are told of."""
     _put(cluster.brokers[0], MESSAGES[0], store_ms=T0, sys_flag=1)
     answer = _search(cluster, scan=True)
     assert len(answer.stories) == 1
@@ -119,12 +113,10 @@ def test_a_body_that_cannot_be_inflated_is_a_remark(cluster):
 
 
 def test_a_topic_that_is_not_there_is_one_line(cluster):
-    """A wrong name must not read as nothing found."""
     with pytest.raises(PeerError, match="NO_SUCH"):
         _search(cluster, topics=["NO_SUCH"])
 
 
 def test_the_command_searches_a_cluster(cluster, capsys):
-    """With the options as documented."""
     assert main(["query", "--msg-id", ID, "--namesrv", cluster.namesrv, "--trace-topic", "T", "--scan"]) == 0
     assert "consumed by 1 group" in capsys.readouterr().out

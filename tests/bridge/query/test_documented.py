@@ -18,7 +18,6 @@ DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
 
 
 def test_every_finding_has_its_line():
-    """And no line is left of one that is gone."""
     assert tuple(re.findall(r"^\| `([a-z_]+)` \| [a-z]", DOCUMENT, re.MULTILINE)[:15]) == FINDING_CODES
 
 
@@ -35,12 +34,10 @@ def test_every_finding_has_its_line():
     ],
 )
 def test_every_key_of_a_part_is_in_its_row(row, kind, further):
-    """No more and no less than what is written."""
     assert _told(row) == {*(one.name for one in fields(kind)), *further}
 
 
 def test_the_keys_of_a_message_are_in_its_row():
-    """As the command writes them."""
     (message,) = answer_json(answer_of(landed(pub()), ID))["messages"]
     assert _told("messages[]") == set(message)
 

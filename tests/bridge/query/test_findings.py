@@ -103,27 +103,23 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_story_is_said_in_one_sentence_with_what_to_look_at(name):
-    """Exactly these findings, in this order, and this sentence."""
     contexts, codes, sentence = CASES[name]
     story = story_of(*contexts)
     assert ([finding.code for finding in findings(story)], in_one_sentence(story)) == (codes, sentence)
 
 
 def test_every_code_has_a_case():
-    """A rule that no story meets is no rule."""
     met = {code for _, codes, _ in CASES.values() for code in codes}
     assert met | {"bad_records"} == set(FINDING_CODES)
 
 
 def test_bad_records_beside_a_message_are_a_finding():
-    """They may have spoken of it."""
     (story,) = answer_of(landed(pub(), *USED, extra=b"Sub\x01\x02"), pub().beans[0].msg_id).stories
     assert [finding.code for finding in findings(story)] == ["bad_records"]
     assert "3 bad records" in findings(story)[0].text
 
 
 def test_a_hostile_group_cannot_leave_its_finding():
-    """Control characters and directions are spelled out, lengths are bounded."""
     bad = consume("R", T0 + 30, group="\x1b[2J\u202e" + "g" * 500, success=False, code=ContextCode.FAILED)
     (finding,) = findings(story_of(pub(), *bad))
     assert "⟨U+001B⟩[2J⟨U+202E⟩ggg" in finding.text
@@ -132,6 +128,5 @@ def test_a_hostile_group_cannot_leave_its_finding():
 
 @pytest.mark.parametrize("ends", [[], [end(T0 + 20, TransactionState.UNKNOW)]])
 def test_what_was_consumed_is_not_said_to_be_invisible(ends):
-    """Its commit happened, and it is the trace that lacks it."""
     (finding,) = findings(story_of(HALF, *ends, *USED))
     assert (finding.code, finding.text.partition(",")[0]) == ("transaction_undecided", "It was consumed")

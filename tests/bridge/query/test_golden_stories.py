@@ -48,7 +48,6 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("file", "key", "sentence", "codes"), GOLDEN)
 def test_a_recorded_message_is_told_as_it_was(file, key, sentence, codes):
-    """Found by its key; the story's sentence and findings are what the application did."""
     (story,) = answer_of(recorded_messages(file), key=key).stories
     assert (in_one_sentence(story), [finding.code for finding in findings(story)]) == (sentence, codes)
 
@@ -85,7 +84,6 @@ def test_a_single_id_of_a_recorded_batch_is_found():
 
 
 def test_one_listener_call_for_a_batch_is_one_delivery_of_each():
-    """All records of the call have one request id, and each message its own pair."""
     answers = [answer_of(recorded_messages("rocketmq-4.9.8-cloud"), key=f"b{number}") for number in range(4)]
     attempts = [answer.stories[0].groups[0].attempts for answer in answers]
     assert [len(them) for them in attempts] == [1, 1, 1, 1]
@@ -111,7 +109,6 @@ def test_keys_are_found_where_the_body_is_in_another_charset():
 
 @pytest.mark.parametrize("file", RECORDED_FILES)
 def test_no_record_of_a_file_is_left_out_of_the_stories(file):
-    """Every readable record with an id is in the story of that id, once."""
     messages = recorded_messages(file)
     expected = {}
     for message in messages:

@@ -29,25 +29,21 @@ NOW = 1_795_260_000_000
     ],
 )
 def test_an_instant_is_read(text, expected):
-    """ISO 8601 (UTC unless it says otherwise), epoch milliseconds, or how long ago; within what a calendar has."""
     assert instant_ms(text, name="--begin", now_ms=NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "15", "15x", "-5m", "1e12", "٣d", "2026-13-01", "5m ago"])
 def test_anything_else_is_refused_in_one_line_that_mends_it(text):
-    """It names the option and the forms."""
     with pytest.raises(UsageError, match=r"--end .* is no instant: give 2026"):
         instant_ms(text, name="--end", now_ms=NOW)
 
 
 def test_a_range_that_ends_before_it_begins_is_refused():
-    """It would find nothing for a reason that nobody sees."""
     with pytest.raises(UsageError, match="before --begin"):
         arrival_range("2026-11-21", "2026-11-20", now_ms=NOW)
 
 
 def test_both_ends_of_a_range_belong_to_it_and_an_open_end_is_open():
-    """As the options say: since and until."""
     day = ArrivalRange(10, 20)
     assert [instant for instant in (9, 10, 20, 21) if instant in day] == [10, 20]
     assert -1 in ALWAYS

@@ -37,20 +37,17 @@ def _bodies(archive, text=ID):
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, suffix):
-    """Both formats, every field."""
     _land(tmp_path, MESSAGES, suffix=suffix)
     found = sorted(LandingArchive(tmp_path).mentioning([ID]), key=lambda message: message.offset)
     assert found == sorted(MESSAGES, key=lambda message: message.offset)
 
 
 def test_the_native_directory_is_as_good_as_the_landing(tmp_path):
-    """A user who names it means the same."""
     _land(tmp_path, MESSAGES)
     assert _bodies(LandingArchive(tmp_path / "native")) == _bodies(LandingArchive(tmp_path))
 
 
 def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
-    """Counted as searched."""
     _land(tmp_path, MESSAGES[::-1])
     archive = LandingArchive(tmp_path)
     assert _bodies(archive, "NOBODY") == []
@@ -65,7 +62,6 @@ def test_a_text_that_only_the_keys_have_is_found(tmp_path):
 
 
 def test_days_outside_of_the_range_are_not_opened(tmp_path):
-    """What is broken there is no remark."""
     _land(tmp_path, MESSAGES)
     for part in tmp_path.glob("native/date=2026-11-22/*.jsonl"):
         part.write_text("broken\n")
@@ -75,7 +71,6 @@ def test_days_outside_of_the_range_are_not_opened(tmp_path):
 
 
 def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_path):
-    """Within a day, too."""
     (late,) = _land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
     _land(tmp_path, MESSAGES[:1])
     (tmp_path / "native" / late.file).write_text("broken\n")
@@ -84,7 +79,6 @@ def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_pa
 
 
 def test_a_manifest_that_says_nonsense_or_nothing_excludes_nothing(tmp_path):
-    """Parts are searched unless they are known to be outside."""
     _land(tmp_path, MESSAGES)
     manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')
     everything = ArrivalRange(T0 - 1, None)
@@ -94,7 +88,6 @@ def test_a_manifest_that_says_nonsense_or_nothing_excludes_nothing(tmp_path):
 
 
 def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
-    """The last record of a crashed handler is there and nowhere else."""
     writer = LandingWriter(tmp_path)
     writer.write(MESSAGES[:2])
     (growing,) = tmp_path.glob("native/*/.part-*")
@@ -106,7 +99,6 @@ def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
 
 
 def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
-    """It was listed under the name it had before."""
     writers = [LandingWriter(tmp_path) for _ in range(2)]
     for writer, message in zip(writers, MESSAGES, strict=False):
         writer.write([message])
@@ -118,7 +110,6 @@ def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
 
 
 def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path):
-    """By their places, they are folded."""
     _land(tmp_path, MESSAGES[:1])
     (done,) = tmp_path.glob("native/*/part-*")
     done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
@@ -141,7 +132,6 @@ ODD_LINES = [
 
 
 def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
-    """Each with its file and number."""
     _land(tmp_path, MESSAGES[:1])
     (part,) = tmp_path.glob("native/*/part-*")
     good = part.read_text(encoding="utf-8")
@@ -153,7 +143,6 @@ def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
 
 
 def test_endless_remarks_are_bounded_and_counted(tmp_path):
-    """A wrong directory must not fill a screen."""
     _land(tmp_path, MESSAGES[:1])
     (part,) = tmp_path.glob("native/*/part-*")
     part.write_bytes(gzip.compress(bytes(range(256)) * 50) + b"\n" * 500)
@@ -164,7 +153,6 @@ def test_endless_remarks_are_bounded_and_counted(tmp_path):
 
 
 def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
-    """The others are read."""
     _land(tmp_path, MESSAGES[:1], suffix="parquet")
     (part,) = tmp_path.glob("native/*/part-*")
     part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
@@ -176,7 +164,6 @@ def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
 
 @pytest.mark.parametrize(("make", "reason"), [("nothing", "no directory"), ("empty", "holds no landing")])
 def test_what_is_no_landing_is_refused(tmp_path, make, reason):
-    """At once, and not as "nothing found"."""
     directory = tmp_path / "landing"
     if make == "empty":
         directory.mkdir()
@@ -185,7 +172,6 @@ def test_what_is_no_landing_is_refused(tmp_path, make, reason):
 
 
 def test_progress_ends_with_everything(tmp_path):
-    """In bytes of the files."""
     _land(tmp_path, MESSAGES)
     seen = []
     archive = LandingArchive(tmp_path, on_progress=lambda done, whole: seen.append((done, whole)))

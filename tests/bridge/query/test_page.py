@@ -38,7 +38,6 @@ def _page(*stories, left_off=0, remarks=()):
 
 
 def test_the_page_needs_nothing_but_itself():
-    """No script, no address, nothing loaded; a policy that forbids it."""
     text = _page(story_of(*LIFE))
     written = Page(text)
     assert written.scripts == []
@@ -52,7 +51,6 @@ def test_the_page_needs_nothing_but_itself():
 
 
 def test_every_event_is_in_the_table_and_in_the_picture():
-    """A picture alone is nothing to who cannot see it."""
     story = story_of(*LIFE)
     timeline = events(story)
     written = Page(_page(story))
@@ -63,7 +61,6 @@ def test_every_event_is_in_the_table_and_in_the_picture():
 
 
 def test_every_fact_is_on_a_card():
-    """Retries, hosts, ids, codes, states, where each record was read."""
     text = Page(_page(story_of(*LIFE))).text
     assert re.search(r"delivery 2: success .*? retry 1 request id R2 ", text)
     for said in (
@@ -76,7 +73,6 @@ def test_every_fact_is_on_a_card():
 
 @pytest.mark.parametrize("field", ["topic", "tags", "keys", "store_host", "group_name", "offset_msg_id", "msg_id"])
 def test_a_hostile_text_stays_text(field):
-    """In every place where a record's text is shown."""
     value = "x" + EVIL
     answer = answer_of(landed(pub(**{field: value}), extra=f"{EVIL}\x02".encode()), value if field == "msg_id" else ID)
     written = Page(page(answer))
@@ -94,7 +90,6 @@ def test_a_hostile_group_stays_text_in_the_picture():
 
 
 def test_several_messages_are_listed_with_links_to_them():
-    """Ids are unique, and every link leads somewhere."""
     stories = [story_of(pub(msg_id=msg_id), msg_id=msg_id) for msg_id in ("A1", "B2", "C3")]
     written = Page(_page(*stories, left_off=2, remarks=("something could not be read",)))
     assert len(written.ids) == len(set(written.ids))
@@ -107,13 +102,11 @@ def test_several_messages_are_listed_with_links_to_them():
 
 
 def test_every_page_has_one_first_heading():
-    """One message is the page's heading itself."""
     for stories in ([], [story_of(pub())], [story_of(pub()), story_of(pub(msg_id="B"), msg_id="B")]):
         assert [tag for tag, _ in Page(_page(*stories)).elements].count("h1") == 1
 
 
 def test_a_message_without_any_time_has_a_page():
-    """No picture, but its table."""
     story = story_of(context(TraceType.SUB_AFTER, None, request_id="R", success=True), dialect="4.4.0")
     written = Page(_page(story))
     assert "lanes" not in [attrs.get("class") for tag, attrs in written.elements if tag == "svg"]
@@ -126,7 +119,6 @@ SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_s
 @settings(max_examples=100, deadline=None)
 @given(SPANS)
 def test_an_axis_keeps_order_and_stays_inside(spans):
-    """Whatever the times: later is never to the left, and no bar leaves the picture."""
     spans = [(start, start + length) for start, length in spans]
     scale = scale_spans(spans, left=16, width=800)
     instants = sorted(instant for span in spans for instant in span)
@@ -136,7 +128,6 @@ def test_an_axis_keeps_order_and_stays_inside(spans):
 
 
 def test_a_long_pause_is_cut_short_and_labelled():
-    """Milliseconds of work around ten minutes of waiting stay visible."""
     scale = scale_spans([(0, 20), (600_000, 600_030)], left=0, width=800)
     assert len(scale.gaps) == 1
     assert scale.x(20) - scale.x(0) > 200
@@ -144,7 +135,6 @@ def test_a_long_pause_is_cut_short_and_labelled():
 
 
 def test_a_short_pause_keeps_its_length():
-    """Only what is longer than all the work is cut: a gap hides proportions."""
     scale = scale_spans([(0, 300), (500, 800)], left=0, width=800)
     assert scale.gaps == ()
     assert [round(scale.x(instant_ms)) for instant_ms in (0, 300, 500, 800)] == [0, 300, 500, 800]
@@ -153,7 +143,6 @@ def test_a_short_pause_keeps_its_length():
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)), min_size=1, max_size=12))
 def test_bars_and_words_of_a_row_never_meet(times):
-    """However the deliveries of a group lie in time."""
     deliveries = [one for n, (at, took) in enumerate(times) for one in consume(f"R{n}", T0 + at, took % 10**6)]
     drawn = swimlane(events(story_of(*deliveries)))
     bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="14"', drawn)
@@ -167,7 +156,6 @@ def test_bars_and_words_of_a_row_never_meet(times):
 
 
 def test_markup_escapes_all_but_markup():
-    """Children, attributes, items of lists; absent ones are left out."""
     made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50, y=0.05, z=800.0)
     assert made == '<p title="&quot;" data-x="1.5" y="0.05" z="800">&lt;&amp;<br></p>'
     assert void("meta", name="<") == '<meta name="&lt;">'

@@ -21,7 +21,6 @@ MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
 @pytest.fixture
 def landing(tmp_path):
-    """A landing with two messages of one key."""
     writer = LandingWriter(tmp_path / "landing")
     writer.write(MESSAGES)
     writer.finish()
@@ -35,7 +34,6 @@ def _query(capsysbinary, *arguments):
 
 
 def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
-    """With its story in words."""
     code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing)
     assert (code, err) == (0, "")
     assert "Sent once; consumed by 1 group." in out
@@ -43,7 +41,6 @@ def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
 
 
 def test_nothing_found_is_exit_code_1_and_one_line_that_says_what_was_searched(landing, tmp_path, capsysbinary):
-    """So that a wrong range is seen; and no page is written."""
     page = tmp_path / "message.html"
     code, out, err = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--html", str(page))
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -64,7 +61,6 @@ def test_a_prefix_lists_its_messages_newest_first(landing, capsysbinary):
 
 
 def test_a_list_in_a_pipe_breaks_no_name(tmp_path, capsysbinary):
-    """A script finds a group of any length with grep."""
     group = "a-group-with-a-name-" + "x" * 200
     writer = LandingWriter(tmp_path)
     writer.write(landed(*consume("R1", T0, group=group), *consume("R2", T0, group=group, msg_id="OTHER")))
@@ -88,7 +84,6 @@ def test_pages_are_disjoint_and_an_empty_one_says_so(landing, capsysbinary):
 
 
 def test_a_message_has_its_trace_id_and_its_link(landing, capsysbinary):
-    """The id is the one of the spans that the forwarder makes."""
     template = "https://jaeger.example/trace/{trace_id}"
     _, out, _ = _query(capsysbinary, landing, "--msg-id", ID, "--link-template", template, "--json")
     (message,) = json.loads(out)["messages"]
@@ -134,7 +129,6 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, capsysbinary):
-    """What is wrong and how to fix it, and nothing on standard output."""
     arguments, reason = WRONG[name]
     code, out, err = _query(capsysbinary, *(argument.replace("LANDING", landing) for argument in arguments))
     assert (code, out) == (2, "")
@@ -144,7 +138,6 @@ def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, caps
 
 
 def test_a_secret_is_never_printed(monkeypatch, capsysbinary):
-    """Not even when what it is for fails."""
     monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
     code, out, err = _query(capsysbinary, "--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200")
@@ -159,7 +152,6 @@ MESSAGE_KEYS = {
 
 
 def test_the_json_has_its_documented_keys(landing, capsysbinary):
-    """All of them, whatever is found, and nothing else on standard output."""
     code, out, _ = _query(capsysbinary, "--key", "order-1", "--landing", landing, "--json")
     answer = json.loads(out)
     assert (code, answer["found"], answer["left_off"], answer["schema_version"]) == (0, 2, 0, 1)
@@ -179,13 +171,11 @@ def test_the_json_has_its_documented_keys(landing, capsysbinary):
 
 
 def test_the_json_of_nothing_is_an_answer_too(landing, capsysbinary):
-    """A program reads the same keys."""
     code, out, _ = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--json")
     assert (code, json.loads(out)["messages"]) == (1, [])
 
 
 def test_a_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
-    """And its place is told on standard error."""
     file = tmp_path / "message.html"
     code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(file))
     assert (code, err) == (0, f"mqtrace: the page is {file}\n")
@@ -194,7 +184,6 @@ def test_a_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
 
 
 def test_a_range_of_arrivals_narrows(landing, capsysbinary):
-    """Milliseconds or ISO 8601."""
     code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--end", "2026-11-21T11:20:00.002Z")
     assert code == 1
     code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--begin", str(T0 + 3))
@@ -206,7 +195,6 @@ HOSTILE = ["\x1b[2J\x07", "\u202etxet", "<b>&\"'", "[red]x[/red]", "a b", "ï\ud
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_id_is_found_and_cannot_touch_the_terminal(text, tmp_path, capsysbinary):
-    """No control character, no markup of rich, no traceback."""
     name = text.encode("utf-8", "replace").decode()
     writer = LandingWriter(tmp_path)
     writer.write(landed(pub(msg_id=name)))
@@ -218,7 +206,6 @@ def test_a_hostile_id_is_found_and_cannot_touch_the_terminal(text, tmp_path, cap
 
 
 def test_a_terminal_that_is_not_utf_8_does_not_end_the_command(landing, monkeypatch):
-    """What it cannot show is spelled out."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     assert main(["query", "--msg-id", ID, "--landing", landing]) == 0

@@ -52,7 +52,6 @@ WHOLE = _told(story_of(*LIFE))
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_neither_order_nor_repeats_change_a_story(data):
-    """Any permutation of the trace messages, any of them any number of times, tells the same."""
     messages = landed(*LIFE)
     repeats = data.draw(st.lists(st.sampled_from(messages), max_size=10))
     offsets = data.draw(st.lists(st.integers(1000, 2000), min_size=len(repeats), max_size=len(repeats)))
@@ -86,7 +85,6 @@ def test_every_send_attempt_is_kept_with_its_host_and_cost():
 
 
 def test_attempts_of_a_group_are_told_apart_and_in_order():
-    """By their request ids; each with its retry count, outcome and code."""
     billing = story_of(*LIFE).groups[0]
     assert billing.group == "billing"
     assert [(one.request_id, one.retry_times, one.outcome, one.context_code) for one in billing.attempts] == [
@@ -96,7 +94,6 @@ def test_attempts_of_a_group_are_told_apart_and_in_order():
 
 
 def test_one_half_alone_is_told_as_what_it_is():
-    """A begin without an end is unfinished; an end without a begin has an estimated one, and says so."""
     groups = {group.group: group.attempts[0] for group in story_of(*LIFE).groups}
     mail, audit = groups["mail"], groups["audit"]
     assert (mail.missing, mail.outcome, mail.end_ms) == (Half.END, Outcome.UNFINISHED, None)
@@ -115,7 +112,6 @@ def test_halves_of_different_groups_with_one_request_id_are_no_pair():
 
 
 def test_halves_without_a_request_id_are_never_paired():
-    """Nothing says that they belong together."""
     story = story_of(*consume("null", T0))
     assert [one.missing for one in story.groups[0].attempts] == [Half.END, Half.BEGIN]
 
@@ -129,7 +125,6 @@ def test_an_end_without_group_and_time_takes_both_from_its_begin(dialect):
 
 
 def test_an_end_alone_without_a_group_is_shown_under_no_name():
-    """Rather than under a made-up one."""
     (group,) = story_of(*consume("R", T0)[1:], dialect="4.4.0").groups
     assert (group.group, group.attempts[0].from_ms) == (None, None)
 
@@ -142,7 +137,6 @@ def test_the_cost_of_a_batch_listener_is_a_share_and_the_time_it_took_is_told():
 
 
 def test_a_clock_that_was_set_back_takes_no_time_away():
-    """The listener measured its cost by another clock; both times stay as they were written."""
     before, after = consume("R", T0, 60)
     (group,) = story_of(before, replace(after, timestamp_ms=T0 - 900)).groups
     assert (group.attempts[0].end_ms, group.attempts[0].elapsed_ms) == (T0 - 900, 60)
@@ -155,7 +149,6 @@ def test_the_client_host_is_told_where_it_is_on_the_wire():
 
 
 def test_a_single_id_of_a_batch_finds_its_send():
-    """All ids are joined in one field, and each message has the place that stands at its own."""
     batch = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
     story = story_of(batch, msg_id="B2")
     assert [(send.offset_msg_id, send.of_batch) for send in story.sends] == [("P2", 3)]
@@ -174,7 +167,6 @@ def test_the_id_of_a_place_leads_to_the_unique_id_and_all_it_has():
 
 
 def test_a_key_finds_all_its_messages_and_what_has_no_key():
-    """Recalls carry none; other keys that only contain it do not count."""
     other = pub(T0 + 5, msg_id="OTHER", keys="order-10")
     second = pub(T0 + 9, msg_id="SECOND", keys="x order-1")
     answer = answer_of(landed(pub(), recall(T0 + 3), other, second), key="order-1")
@@ -194,7 +186,6 @@ def test_a_record_without_an_id_is_found_by_its_key_alone():
 
 
 def test_one_pass_is_enough_for_a_unique_id():
-    """What lies far away is read once; a key needs a second pass, for the ids it led to."""
     shelf = Shelf(landed(pub(), recall(T0 + 1)))
     search(shelf, Query(frozenset({ID})), Reading(), limit=5)
     assert shelf.passes == [{ID}]
@@ -203,33 +194,28 @@ def test_one_pass_is_enough_for_a_unique_id():
 
 
 def test_bad_records_without_number_are_bounded_and_counted():
-    """A body of nothing else must not fill the memory."""
     answer = answer_of(landed(pub(), extra=b"x\x02" * 5_000), ID)
     assert len(answer.stories[0].bad) == 1_000
     assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are told",)
 
 
 def test_an_id_and_a_key_together_must_both_be_there():
-    """The key narrows."""
     assert len(answer_of(landed(pub()), ID, key="order-1").stories) == 1
     assert answer_of(landed(pub()), ID, key="order-2").stories == ()
 
 
 def test_of_too_many_messages_the_newest_are_kept():
-    """And the others are counted."""
     sends = [pub(T0 + number, msg_id=f"M{number}") for number in range(5)]
     answer = answer_of(landed(*sends), key="order-1", limit=2)
     assert ([story.msg_id for story in answer.stories], answer.left_off) == (["M3", "M4"], 3)
 
 
 def test_an_id_with_separators_is_found_as_it_was_written():
-    """The encoder writes an underscore for what would break the record."""
     story = story_of(pub(msg_id="a\x01b"), msg_id="a_b")
     assert answer_of(landed(pub(msg_id="a\x01b")), "a\x01b").stories == (story,)
 
 
 def test_bad_records_beside_the_message_are_part_of_its_story():
-    """With their place and reason; those of other trace messages are not."""
     messages = [*landed(pub(), extra=b"Pub\x01torn\x02"), *landed(pub(msg_id="OTHER"), extra=b"Pub\x01far\x02")]
     messages[1] = replace(messages[1], offset=9)
     (story,) = answer_of(messages, ID).stories
@@ -238,7 +224,6 @@ def test_bad_records_beside_the_message_are_part_of_its_story():
 
 
 def test_bad_records_beside_another_message_are_not_told_of_this_one():
-    """Found by one key, each has its own neighbourhood."""
     well, damaged = landed(pub(), pub(T0 + 1, msg_id="OTHER"))
     damaged = replace(damaged, body=damaged.body + b"Pub\x01torn\x02")
     answer = answer_of([well, damaged], key="order-1")
@@ -257,7 +242,6 @@ def test_a_consume_that_was_late_is_a_success_to_take_care_of():
 
 
 def test_a_repeated_record_is_counted_with_every_place():
-    """A trace message sent twice lies at two offsets; one landed twice at one."""
     (message,) = landed(pub())
     (story,) = answer_of([message, message, again(message, offset=7)], ID).stories
     (sighting,) = story.sends[0].evidence
@@ -265,7 +249,6 @@ def test_a_repeated_record_is_counted_with_every_place():
 
 
 def test_an_event_without_a_time_is_told_last():
-    """Absent is not the beginning of time."""
     story = story_of(
         pub(), context(TraceType.SUB_AFTER, None, request_id="R", cost_ms=1, success=True), dialect="4.4.0"
     )

@@ -33,7 +33,6 @@ def _printed(width, *stories, left_off=0, remarks=()):
 
 @pytest.mark.parametrize("width", [40, 60, 76, 100, 140])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(width):
-    """Columns go, words are folded, none is lost."""
     out = _printed(width, STORY)
     assert max(map(len, out.splitlines())) <= width
     assert "…" not in out
@@ -43,7 +42,6 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(width):
 
 
 def test_at_a_hundred_columns_every_event_is_one_line():
-    """What, who, how long, how it ended."""
     lines = [" ".join(line.split()) for line in _printed(100, STORY).splitlines()]
     assert "0 send the-producer-group 3,000 ms ✗ failed" in lines
     assert "+3,050 ms consume the-consumer-group 5 ms ✗ failed, EXCEPTION" in lines
@@ -51,7 +49,6 @@ def test_at_a_hundred_columns_every_event_is_one_line():
 
 
 def test_what_was_left_off_or_could_not_be_read_is_said():
-    """Silence would pass for completeness."""
     written = io.StringIO()
     searched = Searched(where="a shelf", remarks=("part-1.jsonl, line 2: no landed message",))
     answer = Answer((STORY,), 3, searched, pages=4, total=4)
@@ -62,13 +59,11 @@ def test_what_was_left_off_or_could_not_be_read_is_said():
 
 
 def test_invisible_characters_are_spelled_out_and_long_texts_say_so():
-    """Nothing in a text moves the cursor or turns the direction."""
     assert visible("a\x1b\n\u202e\u200b\U000e0041b") == "a⟨U+001B⟩⟨U+000A⟩⟨U+202E⟩⟨U+200B⟩⟨U+E0041⟩b"
     assert visible("x" * 9, limit=5) == "xxxxx… (9 characters)"
 
 
 def test_times_are_said_as_a_person_would():
-    """And a time that no calendar has stays a number."""
     assert [duration(ms) for ms in (None, 0, 31, 9_110, 12_000, 90_000, 5_400_000, 200_000_000)] == [
         *("—", "< 1 ms", "31 ms", "9,110 ms", "12 s", "1.5 min", "1.5 h", "2.3 d"),
     ]
@@ -80,12 +75,10 @@ def test_times_are_said_as_a_person_would():
     ("texts", "said"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
 )
 def test_names_are_listed_as_in_a_sentence(texts, said):
-    """However many."""
     assert listed(texts) == said
 
 
 def test_in_a_pipe_there_are_no_frames_and_no_line_is_broken():
-    """Every fact of an attempt on one line, whatever the width."""
     written = io.StringIO()
     print_answer(Answer((STORY,), 0, Searched(where="a shelf", messages=4)), console=Console(file=written, width=40))
     lines = written.getvalue().splitlines()

@@ -63,7 +63,6 @@ def test_all_partitions_are_read_to_their_end(kafka):
 
 
 def test_a_record_is_found_whatever_its_keys_header_says(kafka):
-    """Bounded, cut off or left out: the body is searched."""
     bare = [type(message)(source=TOPIC, arrival_ms=T0, body=message.body, keys="other") for message in MESSAGES]
     (story,) = _search(kafka, _filled(kafka, "keyless", bare)).stories
     assert story.records == 3
@@ -77,26 +76,22 @@ def test_several_topics_are_searched_together(kafka):
 
 
 def test_messages_that_arrived_later_are_left_out(kafka):
-    """``--end`` is exact, although more is read."""
     answer = _search(kafka, _filled(kafka, "until", MESSAGES), arrivals=ArrivalRange(None, T0))
     assert [(len(story.sends), story.groups) for story in answer.stories] == [(1, ())]
     assert (answer.searched.messages, answer.searched.last_arrival_ms) == (1, T0)
 
 
 def test_searching_changes_nothing(kafka):
-    """A second search finds the same: nothing is committed."""
     topic = _filled(kafka, "again", MESSAGES)
     assert _search(kafka, topic).stories == _search(kafka, topic).stories
 
 
 def test_an_empty_topic_is_searched_at_once(kafka):
-    """And nothing is found."""
     answer = _search(kafka, _filled(kafka, "empty", []))
     assert (answer.stories, answer.searched.messages) == ((), 0)
 
 
 def test_a_large_topic_is_read_in_batches_and_its_progress_is_told(kafka):
-    """Every offset counts."""
     seen = []
     many = [type(MESSAGES[0])(source=TOPIC, arrival_ms=T0, body=b"x" * 50) for _ in range(1700)]
     topic = _filled(kafka, "many", [*many, *MESSAGES])
@@ -105,7 +100,6 @@ def test_a_large_topic_is_read_in_batches_and_its_progress_is_told(kafka):
 
 
 def test_a_broker_that_does_not_answer_is_one_line():
-    """With its address and the option to look at."""
     archive = TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200)
     with pytest.raises(PeerError, match=r"127\.0\.0\.1:1 does not answer.*check --bootstrap"):
         search(archive, Query(frozenset({ID})), Reading(), limit=1)
@@ -113,14 +107,12 @@ def test_a_broker_that_does_not_answer_is_one_line():
 
 
 def test_properties_that_the_client_refuses_are_a_usage_error():
-    """Before anything is asked; no password is in the message."""
     with pytest.raises(UsageError, match="cannot be built") as refused:
         TopicArchive("127.0.0.1:1", [TOPIC], kafka_config={"no.such": "x", "sasl.password": "secret"})
     assert "secret" not in str(refused.value)
 
 
 def test_a_topic_that_cannot_be_read_is_one_line(kafka):
-    """With its name."""
     kafka.create_topic("forbidden")
     kafka.set_topic_error("forbidden", confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(PeerError, match="the trace topic forbidden cannot be read"):

@@ -12,7 +12,6 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
 
-from bridge.forwarder.sources.rocketmq import find_by_key
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import read_unique_id
@@ -20,6 +19,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.frames import response_to
 from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
+from tests.support.archives import find_by_key
 from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE

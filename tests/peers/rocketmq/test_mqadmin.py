@@ -13,11 +13,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from rocketmq.v5.exception import InternalErrorException
 
 from bridge.forwarder.run import ForwardOptions, run
-from bridge.forwarder.sources.rocketmq import find_by_key
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import ContextCode
+from tests.support.archives import find_by_key
 from tests.support.native_spans import pub, sub, traced
 
 pytestmark = pytest.mark.peers
@@ -87,7 +87,7 @@ def test_over_cloud_each_region_has_a_topic_that_mqadmin_can_be_pointed_to(rocke
     sent = _sent(region_id="cn-hangzhou")
     export(sent, topic=topic, access_channel="CLOUD")
     assert [line[:2] for line in _printed(rocketmq_server, sent, "-t", topic)] == [("Pub", "shop")]
-    assert list(find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", sent.beans[0].msg_id)) == []
+    assert find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", sent.beans[0].msg_id) == []
 
 
 def test_a_body_that_was_compressed_on_the_way_is_read_by_mqadmin(rocketmq_server, export):
@@ -169,7 +169,7 @@ def _received(consumer):
 def _found(rocketmq_server, topic, msg_id):
     pause = Event()
     for _ in range(_PATIENCE_SECONDS * 10):
-        found = list(find_by_key(rocketmq_server.name_server, topic, msg_id))
+        found = find_by_key(rocketmq_server.name_server, topic, msg_id)
         if found or pause.wait(0.1):
             return found
     return []

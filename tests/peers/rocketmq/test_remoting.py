@@ -5,12 +5,13 @@ from threading import Event
 
 import pytest
 
-from bridge.forwarder.sources.rocketmq import RemotingTraceSource, find_by_key
+from bridge.forwarder.sources.rocketmq import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.rocketmq.server import RocketMq
+from tests.support.archives import find_by_key
 from tests.support.native_spans import pub, traced
 
 pytestmark = pytest.mark.peers
@@ -199,8 +200,8 @@ def test_found_by_key_are_the_messages_with_that_key_only(rocketmq_server, clien
     _send(client, topic, b"yours", KEYS="order-3")
     found, pause = [], Event()
     for _ in range(100):  # the index follows the store
-        found = list(find_by_key(rocketmq_server.name_server, topic, "order-2"))
+        found = find_by_key(rocketmq_server.name_server, topic, "order-2")
         if found or pause.wait(0.1):
             break
     assert [message.body for message in found] == [b"mine"]
-    assert list(find_by_key(rocketmq_server.name_server, topic, "order")) == []
+    assert find_by_key(rocketmq_server.name_server, topic, "order") == []

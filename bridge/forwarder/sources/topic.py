@@ -1,0 +1,111 @@
+"""What the two kinds of trace topic share: positions by partition, what retention removed, and the end of waiting."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from otel_mqtrace._errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from otel_mqtrace._clock import Clock
+
+__all__ = ["DEFAULT_GROUP", "TopicSource", "Trimmed"]
+
+DEFAULT_GROUP: Final = "mqtrace-forward"
+_P = TypeVar("_P")
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed(Generic[_P]):
+    """Offsets ``[first, last)`` of one partition or queue that retention removed before they were forwarded."""
+
+    partition: _P
+    first: int
+    last: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are gone; Kafka's transaction markers take some, so at most that many messages."""
+        return self.last - self.first
+
+
+class TopicSource(ABC, Generic[_P]):
+    """A trace topic as a resumable stream; ``_P`` is a partition or queue as its client names it.
+
+    One forwarder owns the topic, reads all partitions itself and uses the group's committed offsets as its memory
+    only. What retention has already removed is an error, never a silent gap, unless ``accept_trimmed``; then it is in
+    ``trimmed``.
+    """
+
+    _unset: int | None = None
+    """What a group has that never committed: nothing is committed where that is the position."""
+
+    def __init__(self, topic: str, group: str, clock: Clock, *, accept_trimmed: bool, timeout_ms: float) -> None:
+        self.topic = topic
+        self.trimmed: list[Trimmed[_P]] = []
+        self.behind: Collection[int | None] = ()
+        self._group = group
+        self._clock = clock
+        self._accept_trimmed = accept_trimmed
+        self._timeout_ns = int(timeout_ms * 1e6)
+        self._start: dict[_P, int] = {}  # where the next drain begins
+        self._next: dict[_P, int] = {}  # behind what was yielded
+        self._committed: dict[_P, int] = {}  # what the group remembers
+
+    def commit(self, held: Collection[tuple[str, int | None, int | None]] = ()) -> None:
+        """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
+
+        ``held`` are messages, each by its source, partition and offset. On each partition the group's position is that
+        of the first one held; this source goes on behind what it has yielded.
+
+        Raises:
+            PeerError: a broker did not take it; what it did not take will be yielded again.
+        """
+        firsts: dict[int | None, int] = {}
+        for _, partition, offset in held:
+            if offset is not None:
+                firsts[partition] = min(offset, firsts.get(partition, offset))
+        done = {each: min(end, firsts.get(self._number(each), end)) for each, end in self._next.items()}
+        new = {each: offset for each, offset in done.items() if self._committed.get(each, self._unset) != offset}
+        if new:
+            self._remember(new)
+            self._committed.update(new)
+        self._start = dict(self._next)
+
+    @abstractmethod
+    def _number(self, partition: _P) -> int:
+        """Return the partition as messages name it."""
+
+    @abstractmethod
+    def _remember(self, offsets: dict[_P, int]) -> None:
+        """Commit ``offsets``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the connections go; nothing is committed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer_by(self) -> int:
+        return self._clock.monotonic_ns() + self._timeout_ns
+
+    def _pass_over(self, gone: Trimmed[_P], name: str, setting: str) -> None:
+        if not self._accept_trimmed:
+            raise PeerError(
+                f"{name} was trimmed: offsets {gone.first} to {gone.last - 1} are gone before they were forwarded; "
+                f"raise {setting}, and pass --accept-trimmed to go on without them"
+            )
+        self.trimmed.append(gone)
