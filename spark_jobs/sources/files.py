@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +17,14 @@ from bridge.otlp.detect import (
     Side,
     detect,
 )
+from bridge.storage import StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.kafka import apart, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from bridge.otlp.detect import Detected
     from bridge.storage import AnyPath
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
@@ -36,6 +39,7 @@ __all__ = [
 
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
+_REQUESTS: Final = 16  # to a store, at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +99,11 @@ def _source_files(
         return [SourceFile(path, layout, side or Side.OTLP) for path in paths], []
     kept: list[SourceFile] = []
     passed_over: list[str] = []
-    for path in paths:
-        try:
-            detected = detect(path)
-        except UnreadableInputError as error:
-            if isinstance(error, DamagedInputError) and side is not Side.OTLP:
-                raise
-            passed_over.append(str(error))
+    for path, detected in zip(paths, _detect_all(paths), strict=True):
+        if isinstance(detected, UnreadableInputError):
+            if isinstance(detected, DamagedInputError) and side is not Side.OTLP:
+                raise detected
+            passed_over.append(str(detected))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
@@ -114,6 +116,22 @@ def _source_files(
     for file in kept:
         _check_first_line(file)
     return kept, passed_over
+
+
+def _detect_all(paths: Sequence[AnyPath]) -> Iterator[Detected | UnreadableInputError]:
+    """Yield what each file holds, or why it cannot be told; of stores several are asked for at once."""
+    if not paths or not isinstance(paths[0], StorePath):
+        yield from map(_detect, paths)
+        return
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        yield from pool.map(_detect, paths)
+
+
+def _detect(path: AnyPath) -> Detected | UnreadableInputError:
+    try:
+        return detect(path)
+    except UnreadableInputError as error:
+        return error
 
 
 def _expand(src: str) -> tuple[list[AnyPath], bool]:
