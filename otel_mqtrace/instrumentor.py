@@ -85,6 +85,10 @@ class ClientInstrumentor:
     requirement: ClassVar[str]
     extra: ClassVar[str]
     patching: ClassVar[str]
+    patches: ClientPatches | None = None
+    """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
+    _binding: ProviderBinding | None = None
+    _is_automatic = False
 
     def __new__(cls) -> Self:
         """Return the one instrumentor of the client, as OpenTelemetry's base class does."""
@@ -126,21 +130,14 @@ class ClientInstrumentor:
         return Switch()
 
     @property
-    def patches(self) -> ClientPatches | None:
-        """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
-        return getattr(self, "_patches", None)
-
-    @property
     def processor(self) -> MqTraceSpanProcessor | None:
         """The span processor that instrumentors attached, if any: its ``stats()`` count every span."""
-        binding: ProviderBinding | None = getattr(self, "_binding", None)
-        return None if binding is None else binding.processor
+        return None if self._binding is None else self._binding.processor
 
     @property
     def provider(self) -> trace.TracerProvider:
         """The TracerProvider of the client's spans: the one given, or the current global one."""
-        binding: ProviderBinding | None = getattr(self, "_binding", None)
-        return trace.get_tracer_provider() if binding is None else binding.provider
+        return trace.get_tracer_provider() if self._binding is None else self._binding.provider
 
     @property
     def unrecorded(self) -> dict[str, int]:
@@ -159,8 +156,7 @@ class ClientInstrumentor:
     @property
     def refused_exporters(self) -> dict[str, str]:
         """Exporters that were asked for and could not be attached: name → why."""
-        binding: ProviderBinding | None = getattr(self, "_binding", None)
-        return {} if binding is None else binding.refused_exporters
+        return {} if self._binding is None else self._binding.refused_exporters
 
     def instrument(self, **options: Any) -> None:
         """Switch tracing on, with the settings in lower case as ``options``.
@@ -239,18 +235,16 @@ class ClientInstrumentor:
             writes_trace_headers=foreign is None,
             **{name: value for name, value in given.items() if value is not None},
         )
-        self._patches = patching.apply(tracing)
+        self.patches = patching.apply(tracing)
         binding.attach()
         report(self, outcome="instrumented")
 
     def _switch_off(self) -> None:
-        patches: ClientPatches | None = getattr(self, "_patches", None)
-        if patches is not None:
-            patches.restore()
-            del self._patches
-        binding: ProviderBinding | None = getattr(self, "_binding", None)
-        if binding is not None:
-            del self._binding
+        if self.patches is not None:
+            self.patches.restore()
+            self.patches = None
+        if self._binding is not None:
+            binding, self._binding = self._binding, None
             binding.detach()
         forget_application_kafka_config()
 
@@ -262,7 +256,7 @@ class ClientInstrumentor:
             return import_module(self.patching)
         except ImportError as problem:
             if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
-                level = logging.DEBUG if getattr(self, "_is_automatic", False) else logging.WARNING
+                level = logging.DEBUG if self._is_automatic else logging.WARNING
                 missing = MissingExtraError(f"tracing {self.client}", self.extra)
                 _log.log(level, "mqtrace: nothing is traced: %s", missing)
                 report(self, outcome="no_client")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.registry import MAX_MESSAGES, LiveObjects
@@ -124,44 +125,26 @@ class Settlement:
         self.hook.after(self.call, self.settled)
 
 
-class _Beginning:
-    """A ``begin_transaction`` under way."""
+class _Succeeding:
+    """A call under way whose success counts; one that failed leaves the transaction as it was, to be tried again."""
 
-    def __init__(self, transaction: TransactionHook) -> None:
-        self._transaction = transaction
-
-    def succeeded(self, result: Any) -> None:
-        """What is sent from now on belongs to the transaction."""
-        del result
-        self._transaction.begin()
-
-    def failed(self, raised: Any) -> None:
-        """There is no transaction."""
-
-
-class _End:
-    """A commit or an abort under way; one that failed has not ended the transaction, and may be tried again."""
-
-    def __init__(self, transaction: TransactionHook, state: TransactionState) -> None:
-        self._transaction = transaction
-        self._state = state
-        self._start_ns = transaction.now_ns()
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
 
     def succeeded(self, result: Any) -> None:
-        """The transaction is over."""
         del result
-        self._transaction.ended(self._state, start_ns=self._start_ns)
+        self._act()
 
     def failed(self, raised: Any) -> None:
-        """It is not."""
+        pass
 
 
 def begin_transaction(transaction_of: Callable[[Any], TransactionHook | None]) -> Begin:
     """Return what observes ``begin_transaction``; ``transaction_of`` finds the transaction of a producer."""
 
-    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Beginning | None:
+    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
         transaction = transaction_of(producer)
-        return None if transaction is None else _Beginning(transaction)
+        return None if transaction is None else _Succeeding(transaction.begin)
 
     return begin
 
@@ -169,8 +152,10 @@ def begin_transaction(transaction_of: Callable[[Any], TransactionHook | None]) -
 def end_transaction(transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState) -> Begin:
     """Return what observes ``commit_transaction`` or ``abort_transaction``."""
 
-    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _End | None:
+    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
         transaction = transaction_of(producer)
-        return None if transaction is None else _End(transaction, state)
+        if transaction is None:
+            return None
+        return _Succeeding(partial(transaction.ended, state, start_ns=transaction.now_ns()))
 
     return begin

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_mqtrace import semconv
@@ -247,10 +247,7 @@ class NativeCounts:
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """Return the totals by name; ``refused`` by reason."""
-        numbers: dict[str, int | dict[str, int]] = {
-            name: getattr(self, name) for name in self.__slots__ if name != "refused"
-        }
-        return numbers | {"refused": dict(self.refused)}
+        return asdict(self) | {"refused": dict(self.refused)}
 
 
 class SpanPacker:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock, MonotonicNs
 
-__all__ = ["BUCKET_MS", "LEDGER_VERSION", "MAX_ROWS", "Ledger", "LossBook", "LossLog", "LossWatch", "OnDrop"]
+__all__ = ["BUCKET_MS", "LEDGER_VERSION", "MAX_ROWS", "Ledger", "LossBook", "LossWatch", "OnDrop"]
 
 _logger = logging.getLogger(__name__)
 LEDGER_VERSION: Final = 1
@@ -42,6 +42,7 @@ MAX_ROWS: Final = 10_000
 too."""
 _BUCKET_NS: Final = BUCKET_MS * 1_000_000
 _SAVE_EVERY_NS: Final = 5_000_000_000
+_LOG_EVERY_NS: Final = 30_000_000_000
 _LAST_WAIT_S: Final = 0.5
 
 
@@ -184,44 +185,25 @@ OnDrop = Callable[[str, Mapping[str, int]], None]
 """``on_drop(lane, {reason: spans lost since the last call})``, called by the lane's worker."""
 
 
-class LossLog:
-    """Turns growing losses into at most one line per interval, with totals, so that a dead peer cannot flood a log."""
-
-    def __init__(self, lane: str, *, interval_ns: int = 30_000_000_000) -> None:
-        self._lane = lane
-        self._interval_ns = interval_ns
-        self._reported = 0
-        self._reported_ns: MonotonicNs | None = None
-
-    def line(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> str | None:
-        """Return the line to log now, or ``None``: nothing new was lost, or it is too soon and not the last chance."""
-        total = lost(stats)
-        is_too_soon = self._reported_ns is not None and now - self._reported_ns < self._interval_ns
-        if total <= self._reported or (is_too_soon and not last):
-            return None
-        new, self._reported, self._reported_ns = total - self._reported, total, now
-        reasons = {reason: count for reason, count in stats["dropped"].items() if count}
-        if stats["failed"]:
-            reasons["failed"] = stats["failed"]
-        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
-        return f"mqtrace: {self._lane}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
-
-
 class LossWatch:
-    """Reports what a lane has lost since the last report; never raises."""
+    """Reports what a lane has lost since the last report; never raises.
+
+    The log gets one line in thirty seconds at most, with totals, so that a dead peer cannot flood it.
+    """
 
     def __init__(self, lane: str, *, on_drop: OnDrop | None = None, ledger: Ledger | None = None) -> None:
         self._lane = lane
         self._on_drop = on_drop
         self._ledger = ledger
-        self._log = LossLog(lane)
+        self._logged = 0
+        self._log_next_ns: int | None = None
         self._reported: dict[str, int] = {}
         self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
 
     def look(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
         """Report what is new in ``stats``; ``last`` says that there will be no later occasion."""
         with self._looking:
-            line = self._log.line(stats, now, last=last)
+            line = self._line(stats, now, last=last)
             new = {} if self._on_drop is None else self._new_losses(stats)
         if line is not None:
             _logger.warning("%s", line)
@@ -232,6 +214,19 @@ class LossWatch:
                 _logger.debug("on_drop raised", exc_info=True)
         if self._ledger is not None:
             self._ledger.save_due(now, last=last)
+
+    def _line(self, stats: LaneStats, now: MonotonicNs, *, last: bool) -> str | None:
+        """Return the line to log now; ``None``: nothing new was lost, or it is too soon and not the last chance."""
+        total = lost(stats)
+        is_too_soon = self._log_next_ns is not None and now < self._log_next_ns
+        if total <= self._logged or (is_too_soon and not last):
+            return None
+        new, self._logged, self._log_next_ns = total - self._logged, total, now + _LOG_EVERY_NS
+        reasons = {reason: count for reason, count in stats["dropped"].items() if count}
+        if stats["failed"]:
+            reasons["failed"] = stats["failed"]
+        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+        return f"mqtrace: {self._lane}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
 
     def _new_losses(self, stats: LaneStats) -> dict[str, int]:
         """Return what was lost since the last call, by reason; ``stats`` older than the last ones report nothing."""

@@ -7,6 +7,7 @@ until that task asks again, stops the consumer or ends. Explicit ``process(recor
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import ConsumerRecord
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import MessageRow
 
 __all__ = ["ConsumerState", "traced_commit", "traced_getmany", "traced_getone", "traced_stop"]
-
-_Turn = tuple["ConsumerState", "Tracing", "int | None"]
-"""Whose call begins, under which Tracing, and when, if polls are recorded."""
 
 
 class ConsumerState(TaskConsumerState):
@@ -117,64 +115,52 @@ def _has_ended(entry: Entry) -> bool:
     return isinstance(call, ProcessSpan) and not call.is_open
 
 
+@dataclass(slots=True)
+class _Poll:
+    """A ``getone`` or, as a ``batch``, a ``getmany`` under way; ``start_ns`` is set where polls are recorded."""
+
+    state: ConsumerState
+    tracing: Tracing
+    start_ns: int | None
+    batch: bool
+
+    @guarded("Consumer.failed")
+    def failed(self, raised: Any) -> None:
+        """Record what was raised, but for a task that was cancelled, or a consumer stopped, while it waited."""
+        if isinstance(raised, Exception) and not isinstance(raised, ConsumerStoppedError):
+            error, description = describe_error(raised)
+            self.state.bind(self.tracing).poll_failed(
+                start_ns=self.start_ns, error=error, description=description, exception=raised, batch=self.batch
+            )
+
+    @guarded("Consumer.handed")
+    def succeeded(self, result: Any) -> None:
+        """Record that the task gets what the call returned."""
+        state, start_ns, batch = self.state, self.start_ns, self.batch
+        if not batch and state.record(result, start_ns):
+            return
+        records = [record for several in result.values() for record in several] if batch else (result,)
+        if records and batch and state.record_batch(records, result, start_ns):
+            return
+        if records:
+            state.hand_over(self.tracing, records, start_ns=start_ns, batch=batch, handed=result)
+        else:
+            state.bind(self.tracing).empty(start_ns=start_ns, batch=True)
+
+
 @guarded("Consumer.get")
-def _begin(consumer: Any) -> _Turn | None:
+def _begin(consumer: Any, *, batch: bool) -> _Poll | None:
     tracing = active.tracing
     if tracing is None:
         return None
     state: ConsumerState = state_of(consumer, ConsumerState)
     state.next_turn()
-    return state, tracing, state.bind(tracing).poll_begins()
+    return _Poll(state, tracing, state.bind(tracing).poll_begins(), batch)
 
 
-@guarded("Consumer.failed")
-def _failed(turn: _Turn, exception: BaseException, *, batch: bool) -> None:
-    if isinstance(exception, ConsumerStoppedError):
-        return  # the consumer was stopped while a task waited for messages
-    state, tracing, start_ns = turn
-    error, description = describe_error(exception)
-    state.bind(tracing).poll_failed(
-        start_ns=start_ns, error=error, description=description, exception=exception, batch=batch
-    )
-
-
-@guarded("Consumer.handed")
-def _handed(turn: _Turn, result: Any, *, batch: bool) -> None:
-    state, tracing, start_ns = turn
-    if not batch and state.record(result, start_ns):
-        return
-    records = [record for several in result.values() for record in several] if batch else (result,)
-    if records and batch and state.record_batch(records, result, start_ns):
-        return
-    if records:
-        state.hand_over(tracing, records, start_ns=start_ns, batch=batch, handed=result)
-    else:
-        state.bind(tracing).empty(start_ns=start_ns, batch=True)
-
-
-def _traced_get(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        async def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-            turn = _begin(self)
-            if turn is None:
-                return await original(self, *args, **kwargs)
-            try:
-                result = await original(self, *args, **kwargs)
-            except Exception as exception:
-                _failed(turn, exception, batch=batch)
-                raise
-            _handed(turn, result, batch=batch)
-            return result
-
-        return get
-
-    return wrap
-
-
-traced_getone = _traced_get(batch=False)
+traced_getone: Final = observed(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
 """``getone``; ``async for`` calls it."""
-traced_getmany = _traced_get(batch=True)
+traced_getmany: Final = observed(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
 """``getmany``."""
 
 
