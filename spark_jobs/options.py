@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.storage import as_path
+from bridge.addresses import parse_directory
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 
@@ -145,13 +145,7 @@ def duration_ms(name: str) -> Callable[[str], int]:
 
 def directory(name: str) -> Callable[[str], AnyPath]:
     """Return the parser of the option ``name`` that is a directory, of this machine or of a store."""
-
-    def parse(text: str) -> AnyPath:
-        if not text:
-            raise UsageError(f"{name} is empty: name a directory")
-        return as_path(text)  # of the text: a Path would join the slashes of hdfs:///
-
-    return parse
+    return lambda text: parse_directory(text, option=name)
 
 
 # -- the options -------------------------------------------------------------------------------------------------------

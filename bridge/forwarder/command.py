@@ -11,6 +11,7 @@ import typer
 
 from bridge.addresses import parse_directory
 from bridge.codec.framing import MessageTypeMap
+from bridge.page.options import option
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -29,168 +30,65 @@ class _ServiceNameFrom(str, Enum):
 
 _Source = Annotated[
     str,
-    typer.Option(
-        help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC, a file, DIR or glob; with --native "
-        "a Collector's topic or files of spans.",
+    option(
+        "Input",
+        "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC, a file, DIR or glob; with "
+        "--native a Collector's topic or files of spans.",
         metavar="SRC",
-        rich_help_panel="Input",
     ),
 ]
 _Landing = Annotated[
     str | None,
-    typer.Option(
-        help="Where the raw trace messages go: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
+    option(
+        "Output",
+        "Where the raw trace messages go: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
         metavar="URL",
-        rich_help_panel="Output",
     ),
 ]
 _OtlpEndpoint = Annotated[
     str | None,
-    typer.Option(
-        help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.",
-        metavar="URL",
-        rich_help_panel="Output",
-    ),
+    option("Output", "Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.", metavar="URL"),
 ]
 _Native = Annotated[
     str | None,
-    typer.Option(
-        help="Write spans as native records: to kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR.",
+    option(
+        "Output",
+        "Write spans as native records: to kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR.",
         metavar="URL",
-        rich_help_panel="Output",
     ),
 ]
-_Dialect = Annotated[
-    str,
-    typer.Option(
-        help="The records of --native: one of mqtrace dialects.",
-        metavar="NAME",
-        rich_help_panel="Output",
-    ),
-]
+_Dialect = Annotated[str, option("Output", "The records of --native: one of mqtrace dialects.", metavar="NAME")]
 _State = Annotated[
     str | None,
-    typer.Option(
-        help="Directory that remembers what is ahead of the commits; default: in the landing.",
-        metavar="DIR",
-        rich_help_panel="Input",
-    ),
+    option("Input", "Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
 ]
-_Group = Annotated[
-    str,
-    typer.Option(
-        help="Consumer group that remembers the position.",
-        metavar="GROUP",
-        rich_help_panel="Input",
-    ),
-]
+_Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]
 _ClientConfig = Annotated[
     Path | None,
-    typer.Option(
-        "--client-config",
-        "--kafka-config",
-        help="Properties of the client: TLS, SASL, ACL.",
-        metavar="FILE",
-        rich_help_panel="Input",
-    ),
+    option("Input", "Properties of the client: TLS, SASL, ACL.", "--client-config", "--kafka-config", metavar="FILE"),
 ]
-_LandingFormat = Annotated[
-    str,
-    typer.Option(
-        help="parquet, or jsonl, which needs no extra.",
-        metavar="parquet|jsonl",
-        rich_help_panel="Output",
-    ),
-]
-_AcceptTrimmed = Annotated[
-    bool,
-    typer.Option(
-        "--accept-trimmed",
-        help="Go on after messages that retention removed.",
-        rich_help_panel="Input",
-    ),
-]
-_TimeoutMs = Annotated[
-    float,
-    typer.Option(
-        min=1,
-        help="How long one answer of the broker may take.",
-        metavar="MS",
-        rich_help_panel="Input",
-    ),
-]
+_LandingFormat = Annotated[str, option("Output", "parquet, or jsonl, which needs no extra.", metavar="parquet|jsonl")]
+_AcceptTrimmed = Annotated[bool, option("Input", "Go on after messages that retention removed.", "--accept-trimmed")]
+_TimeoutMs = Annotated[float, option("Input", "How long one answer of the broker may take.", metavar="MS", min=1)]
 _OtlpTimeoutMs = Annotated[
-    float,
-    typer.Option(
-        min=1,
-        help="How long an OTLP request may take, with retries.",
-        metavar="MS",
-        rich_help_panel="Output",
-    ),
+    float, option("Output", "How long an OTLP request may take, with retries.", metavar="MS", min=1)
 ]
 _PairTimeout = Annotated[
-    str,
-    typer.Option(
-        help="How long half a listener call waits: 60s, 5m, 500ms.",
-        metavar="DURATION",
-        rich_help_panel="Spans",
-    ),
+    str, option("Spans", "How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")
 ]
-_MaxPending = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Records that may wait; each takes about 1 KB.",
-        metavar="N",
-        rich_help_panel="Spans",
-    ),
-]
+_MaxPending = Annotated[int, option("Spans", "Records that may wait; each takes about 1 KB.", metavar="N", min=1)]
 _NameFrom = Annotated[
-    _ServiceNameFrom,
-    typer.Option(
-        help="The spans' service.name: the record's group, or --service-name.",
-        rich_help_panel="Spans",
-    ),
+    _ServiceNameFrom, option("Spans", "The spans' service.name: the record's group, or --service-name.")
 ]
-_ServiceName = Annotated[
-    str,
-    typer.Option(
-        help="For --service-name-from fixed.",
-        metavar="NAME",
-        rich_help_panel="Spans",
-    ),
-]
-_MessagingSystem = Annotated[
-    str,
-    typer.Option(
-        help="The spans' messaging.system.",
-        metavar="NAME",
-        rich_help_panel="Spans",
-    ),
-]
+_ServiceName = Annotated[str, option("Spans", "For --service-name-from fixed.", metavar="NAME")]
+_MessagingSystem = Annotated[str, option("Spans", "The spans' messaging.system.", metavar="NAME")]
 _StampedAfter = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Groups whose Pub has the time after the send: Go's.",
-        rich_help_panel="Spans",
-    ),
+    list[str] | None, option("Spans", "Groups whose Pub has the time after the send: Go's.", metavar="PATTERN")
 ]
 _TypeMap = Annotated[
-    MessageTypeMap,
-    typer.Option(
-        help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.",
-        rich_help_panel="Input",
-    ),
+    MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
 ]
-_Charset = Annotated[
-    str,
-    typer.Option(
-        help="The writer's charset, such as gbk.",
-        metavar="NAME",
-        rich_help_panel="Input",
-    ),
-]
+_Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
 
 
 def forward(  # noqa: PLR0913 - one parameter per option

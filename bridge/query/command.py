@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bridge.codec.framing import MessageTypeMap
+from bridge.page.options import option
 from bridge.query.criteria import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -35,173 +36,50 @@ _Sources = Annotated[
 ]
 _MsgId = Annotated[
     str | None,
-    typer.Option(
-        help="The message: its unique id, the id of its place, or a prefix followed by *.",
-        metavar="ID",
-        rich_help_panel="Search",
-    ),
+    option("Search", "The message: its unique id, the id of its place, or a prefix followed by *.", metavar="ID"),
 ]
 _Key = Annotated[
-    str | None,
-    typer.Option(
-        help="Messages with this key; with --msg-id it must have both.",
-        metavar="KEY",
-        rich_help_panel="Search",
-    ),
+    str | None, option("Search", "Messages with this key; with --msg-id it must have both.", metavar="KEY")
 ]
-_Topic = Annotated[
-    str | None,
-    typer.Option(
-        help="Messages of this topic.",
-        metavar="TOPIC",
-        rich_help_panel="Search",
-    ),
-]
+_Topic = Annotated[str | None, option("Search", "Messages of this topic.", metavar="TOPIC")]
 _Group = Annotated[
-    str | None,
-    typer.Option(
-        help="Messages that this producer or consumer group handled.",
-        metavar="GROUP",
-        rich_help_panel="Search",
-    ),
+    str | None, option("Search", "Messages that this producer or consumer group handled.", metavar="GROUP")
 ]
 _Outcome = Annotated[
     OutcomeFilter | None,
-    typer.Option(
-        help="How the last send attempt or a group's last delivery ended; retried: there were several.",
-        rich_help_panel="Search",
-    ),
+    option("Search", "How the last send attempt or a group's last delivery ended; retried: there were several."),
 ]
-_Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        help="Search a Kafka trace topic: HOST:PORT,...",
-        metavar="HOST:PORT",
-        rich_help_panel="Input",
-    ),
-]
+_Bootstrap = Annotated[str | None, option("Input", "Search a Kafka trace topic: HOST:PORT,...", metavar="HOST:PORT")]
 _Landing = Annotated[
     str | None,
-    typer.Option(
-        help="Search a landing: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
-        metavar="URL",
-        rich_help_panel="Input",
-    ),
+    option("Input", "Search a landing: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.", metavar="URL"),
 ]
-_Namesrv = Annotated[
-    str | None,
-    typer.Option(
-        help="Search a RocketMQ cluster: HOST:PORT;...",
-        metavar="HOST:PORT",
-        rich_help_panel="Input",
-    ),
-]
+_Namesrv = Annotated[str | None, option("Input", "Search a RocketMQ cluster: HOST:PORT;...", metavar="HOST:PORT")]
 _TraceTopic = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again.",
-        metavar="TOPIC",
-        rich_help_panel="Input",
-    ),
+    option("Input", "Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again.", metavar="TOPIC"),
 ]
 _Begin = Annotated[
     str | None,
-    typer.Option(
-        help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.",
-        metavar="TIME",
-        rich_help_panel="Search",
-    ),
+    option("Search", "Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.", metavar="TIME"),
 ]
-_End = Annotated[
-    str | None,
-    typer.Option(
-        help="Trace messages that arrived until.",
-        metavar="TIME",
-        rich_help_panel="Search",
-    ),
-]
-_Scan = Annotated[
-    bool,
-    typer.Option(
-        "--scan",
-        help="RocketMQ: read every trace message instead of asking the index.",
-        rich_help_panel="Search",
-    ),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write a page that stands alone to this file, too.",
-        metavar="FILE",
-        rich_help_panel="Output",
-    ),
-]
-_AsJson = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print JSON instead of tables.",
-        rich_help_panel="Output",
-    ),
-]
-_Limit = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Messages on a page; page 1 has the newest.",
-        metavar="N",
-        rich_help_panel="Output",
-    ),
-]
-_Page = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="The page to show.",
-        metavar="N",
-        rich_help_panel="Output",
-    ),
-]
+_End = Annotated[str | None, option("Search", "Trace messages that arrived until.", metavar="TIME")]
+_Scan = Annotated[bool, option("Search", "RocketMQ: read every trace message instead of asking the index.", "--scan")]
+_Html = Annotated[Path | None, option("Output", "Write a page that stands alone to this file, too.", metavar="FILE")]
+_AsJson = Annotated[bool, option("Output", "Print JSON instead of tables.", "--json")]
+_Limit = Annotated[int, option("Output", "Messages on a page; page 1 has the newest.", metavar="N", min=1)]
+_Page = Annotated[int, option("Output", "The page to show.", metavar="N", min=1)]
 _LinkTemplate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Address of a trace, as in https://jaeger.example/trace/{trace_id}.",
-        rich_help_panel="Output",
-    ),
+    str | None, option("Output", "Address of a trace, as in https://jaeger.example/trace/{trace_id}.", metavar="URL")
 ]
 _KafkaConfig = Annotated[
-    Path | None,
-    typer.Option(
-        help="Properties file for the Kafka client: TLS, SASL.",
-        metavar="FILE",
-        rich_help_panel="Input",
-    ),
+    Path | None, option("Input", "Properties file for the Kafka client: TLS, SASL.", metavar="FILE")
 ]
 _MsgTypeMap = Annotated[
-    MessageTypeMap,
-    typer.Option(
-        help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.",
-        rich_help_panel="Input",
-    ),
+    MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
 ]
-_Charset = Annotated[
-    str,
-    typer.Option(
-        help="The writer's charset, such as gbk.",
-        metavar="NAME",
-        rich_help_panel="Input",
-    ),
-]
-_TimeoutMs = Annotated[
-    float,
-    typer.Option(
-        min=1,
-        help="How long one answer of a broker may take.",
-        metavar="MS",
-        rich_help_panel="Input",
-    ),
-]
+_Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
+_TimeoutMs = Annotated[float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1)]
 
 
 def query(  # noqa: PLR0913 - one parameter per option

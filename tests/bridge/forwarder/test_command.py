@@ -161,7 +161,7 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),
         (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
         (["--source", "files:.", "--landing", ""], "--landing is empty"),
-        (["--source", "files:.", "--landing", "foo://a/b"], "--landing foo://a/b: foo:// is no kind of store"),
+        (["--source", "files:.", "--landing", "kafka://a/b"], "--landing kafka://a/b: kafka:// is no kind of store"),
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
     ],
 )
