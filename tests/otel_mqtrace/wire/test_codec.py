@@ -84,12 +84,6 @@ def test_a_body_cut_off_anywhere_loses_only_its_last_record(cut):
     assert len(decoded.contexts) + len(decoded.errors) == 2
 
 
-def test_a_long_glued_body_takes_linear_time():
-    count = 100_000
-    decoded = decode_body(b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x01" * count)
-    assert len(decoded.contexts) == count
-
-
 # -- the reference's own decode vectors, X01-X26 ----------------------------------------------------------------------
 
 
