@@ -1,11 +1,14 @@
-"""What the documents say is what the code does."""
+"""Documents against code: links, commands, settings, deployment files and make targets."""
 
 import ast
+import inspect
 import re
 import shlex
+import subprocess
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from itertools import pairwise
 
 import pytest
@@ -147,3 +150,26 @@ def test_the_change_log_speaks_of_the_version_in_the_project_file():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"]
+
+
+COMMAND_MODULES = sorted(entry_points(group="mqtrace.commands"), key=lambda entry: entry.name)
+
+
+def test_there_are_commands_at_all():
+    assert {"demo", "decode", "reconcile"} <= {entry.name for entry in COMMAND_MODULES}
+
+
+@pytest.mark.parametrize("entry", COMMAND_MODULES, ids=lambda entry: entry.name)
+def test_a_command_s_options_are_types_at_run_time(entry):
+    """typer evaluates annotations: a name imported for type checkers only breaks the command."""
+    signature = inspect.signature(entry.load(), eval_str=True)
+    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())
+
+
+@pytest.mark.parametrize("entry", COMMAND_MODULES, ids=lambda entry: entry.name)
+def test_a_command_s_help_shows_an_example_of_itself(entry):
+    ask = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", entry.name, "--help"]
+    done = subprocess.run(ask, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    in_usage_and_in_example = 2
+    assert done.stdout.count(f"mqtrace {entry.name}") >= in_usage_and_in_example, done.stdout

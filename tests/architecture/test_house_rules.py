@@ -1,10 +1,17 @@
-"""Rules that a reader would otherwise have to remember."""
+"""The rules of the house: layers, clocks, names, sizes, docstrings and declared exports."""
 
 import ast
+import importlib
+import pkgutil
 import re
 from pathlib import Path
+from statistics import median, quantiles
 
-from tests.support.source_tree import PACKAGES, ROOT, all_files, name_of, shipped, tree_of
+import pytest
+from opentelemetry.semconv import _incubating, attributes
+
+from otel_mqtrace import semconv
+from tests.support.source_tree import PACKAGES, ROOT, all_files, functions_of, line_count, name_of, shipped, tree_of
 
 TIME_AND_THREADS = {
     "time": re.compile(r"otel_mqtrace/_clock\.py"),
@@ -122,3 +129,156 @@ def test_nothing_in_the_tree_belongs_to_one_machine():
 def test_every_package_tells_type_checkers_that_it_is_typed():
     """PEP 561."""
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
+
+
+def _declared(path):
+    for node in tree_of(path).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return ast.literal_eval(node.value)
+    return None
+
+
+def _defined(path):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in tree_of(path).body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def _module_name(path):
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+WITH_ALL = [path for path in shipped() if _declared(path) is not None]
+
+
+def test_modules_with_public_functions_declare_them():
+    """A module that defines public functions or classes has an ``__all__``."""
+    assert [name_of(path) for path in shipped() if _defined(path) and _declared(path) is None] == []
+
+
+def test_every_declared_name_exists_once():
+    """Every name of ``__all__`` can be had from its module, lazily or not."""
+    wrong = {}
+    for path in WITH_ALL:
+        names, module = _declared(path), importlib.import_module(_module_name(path))
+        if len(names) != len(set(names)) or not all(hasattr(module, name) for name in names):
+            wrong[name_of(path)] = names
+    assert wrong == {}
+
+
+def test_every_public_definition_is_declared():
+    """A function or class without an underscore is in ``__all__``: else it should have the underscore."""
+    missing = {name_of(path): set(_defined(path)) - set(_declared(path)) for path in WITH_ALL}
+    assert {name: names for name, names in missing.items() if names} == {}
+
+
+def _functions():
+    return [function for path in shipped() for function in functions_of(path)]
+
+
+def test_every_function_is_annotated_in_full():
+    assert {f.qualified: f.unannotated for f in _functions() if f.unannotated} == {}
+
+
+def test_every_public_function_and_method_has_a_docstring():
+    assert [f.qualified for f in _functions() if f.public and not f.documented] == []
+
+
+def test_every_public_class_has_a_docstring():
+    bare = [
+        f"{name_of(path)}:{node.name}"
+        for path in shipped()
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert bare == []
+
+
+def test_every_module_has_a_docstring():
+    """A package file may stay empty."""
+    modules = [path for path in shipped() if path.name not in {"__init__.py", "__main__.py"}]
+    assert [name_of(path) for path in modules if not ast.get_docstring(tree_of(path))] == []
+
+
+MAX_FILE = 600
+MAX_FUNCTION, P90_FUNCTION, MEDIAN_FUNCTION = 60, 30, 10
+
+
+def test_no_file_is_longer_than_six_hundred_lines():
+    paths = [*shipped(), *ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/*.py")]
+    too_long = {name_of(path): line_count(path) for path in paths if line_count(path) > MAX_FILE}
+    assert too_long == {}
+
+
+def test_no_function_is_longer_than_sixty_lines():
+    too_long = {function.qualified: function.lines for function in _functions() if function.lines > MAX_FUNCTION}
+    assert too_long == {}
+
+
+def test_functions_are_short_in_the_median_and_at_the_ninetieth_percentile():
+    lengths = [function.lines for function in _functions()]
+    assert median(lengths) <= MEDIAN_FUNCTION
+    assert quantiles(lengths, n=10)[-1] <= P90_FUNCTION
+
+
+OURS = "mqtrace."
+
+
+def _registry() -> set[str]:
+    names: set[str] = set()
+    for package in (attributes, importlib.import_module(f"{_incubating.__name__}.attributes")):
+        for info in pkgutil.iter_modules(package.__path__, prefix=f"{package.__name__}."):
+            module = importlib.import_module(info.name)
+            names |= {value for value in vars(module).values() if isinstance(value, str)}
+    return names
+
+
+def _literals(*prefixes: str) -> dict[str, str]:
+    return {name: value for name, value in vars(semconv).items() if name.startswith(prefixes) and "." in str(value)}
+
+
+def test_registry_names_are_in_the_installed_conventions_package():
+    ours_to_check = _literals("MESSAGING_", "SERVER_", "ERROR_", "NETWORK_", "CLIENT_")
+    newer_than_package = {"messaging.kafka.cluster.id"}
+    missing = {name: value for name, value in ours_to_check.items() if value not in _registry() | newer_than_package}
+    assert len(ours_to_check) > 10
+    assert missing == {}
+
+
+def test_the_registry_s_namespace_is_not_grown():
+    assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
+
+
+def test_no_name_is_spelled_twice():
+    values = [
+        value for value in vars(semconv).values() if isinstance(value, str) and value.startswith((OURS, "messaging."))
+    ]
+    assert len(values) == len(set(values))
+
+
+def test_a_client_knows_no_attribute():
+    """What is intercepted is told to the hooks in their words; only they say it in attributes."""
+    spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
+    a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.value}"
+        for path in shipped()
+        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value in spelled or a_name.match(node.value)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
+def test_a_small_adapter_uses_no_attribute_s_constant(adapter):
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.attr}"
+        for path in shipped()
+        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients" / adapter)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "semconv"
+        if not node.attr.startswith(("HEADER_", "SEND_"))
+    ]
+    assert found == []

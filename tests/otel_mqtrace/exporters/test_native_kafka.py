@@ -66,22 +66,6 @@ def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
     assert processor.stats()[NAME]["exported"] == 5
 
 
-def test_an_unknown_dialect_of_the_environment_does_not_silence_the_native_side(kafka, monkeypatch):
-    kafka.create_topic(TOPIC)
-    monkeypatch.setenv("MQTRACE_DIALECT", "9")
-    seen = []
-
-    def encode(trace_ctx, dialect):
-        seen.append(dialect)
-        return encode_context(trace_ctx, dialect)
-
-    processor, trace = traced(_exporter(kafka, encode=encode))
-    trace(pub(1))
-    assert processor.force_flush()
-    assert len(_records(_landed(kafka))) == 1
-    assert seen == ["5.5.0"]
-
-
 def test_a_start_is_delivered_before_the_end_comes(kafka):
     kafka.create_topic(TOPIC)
     exporter = _exporter(kafka)
@@ -143,17 +127,6 @@ def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka
     assert TOPIC in line
     assert "MQTRACE_CREATE_TRACE_TOPIC" in line
     assert processor.stats()[NAME]["failed"] == 2
-
-
-def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
-    exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1")
-    processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
-    trace(pub(1))
-    with caplog.at_level(logging.WARNING):
-        processor.run_once()
-    assert processor.stats()[NAME]["failed"] == 1
-    assert exporter.force_flush(0)
-    assert any("not delivered" in record.getMessage() for record in caplog.records)
 
 
 def test_creating_the_trace_topic_keeps_within_the_export_timeout():

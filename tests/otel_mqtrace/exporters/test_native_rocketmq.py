@@ -1,10 +1,8 @@
 """The exporter to a RocketMQ trace topic: delivery, and outages of brokers and name servers."""
 
-import inspect
 import logging
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import entry_points
 from itertools import count
 from threading import Event
 
@@ -208,14 +206,6 @@ def test_it_also_works_behind_the_stock_processor(cluster):
 
 def test_an_export_without_anything_native_needs_no_server():
     assert NativeRocketMqSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
-
-
-def test_its_entry_point_takes_plain_keywords():
-    """As OpenTelemetry's declarative configuration gives them."""
-    [point] = entry_points(group="opentelemetry_traces_exporter", name="mqtrace_native_rocketmq")
-    assert point.load() is NativeRocketMqSpanExporter
-    kinds = {each.kind for each in inspect.signature(NativeRocketMqSpanExporter).parameters.values()}
-    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])

@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import otel_mqtrace
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import guard, transaction
+from otel_mqtrace.hooks import transaction
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.outcome import Handling
 from otel_mqtrace.hooks.process import sources
@@ -189,20 +189,6 @@ def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_s
     ends.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=ends.now_ns())
     assert len(exporter.take_all("end_transaction orders")) == ends_shown
     exporter.take_all("send orders")
-
-
-def test_what_breaks_inside_us_is_counted_and_logged_once(caplog, monkeypatch):
-    monkeypatch.setattr(guard, "_failures", {})
-
-    @guard.guarded("a test place")
-    def broken():
-        raise ZeroDivisionError
-
-    assert [broken(), broken()] == [None, None]
-    assert guard.failures() == {"a test place": 2}
-    (record,) = caplog.records
-    assert "a test place" in record.getMessage()
-    assert record.exc_info[0] is ZeroDivisionError
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5) | st.text(max_size=5))))

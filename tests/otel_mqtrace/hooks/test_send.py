@@ -68,17 +68,6 @@ def test_propagation_off_writes_no_header_at_all(sender, exporter):
     assert (span.kind, span.attributes["messaging.message.id"]) == (SpanKind.CLIENT, "orders-2@7")
 
 
-def test_without_headers_both_sides_go_by_the_physical_id(tracing_with, exporter):
-    tracing = tracing_with(propagation=False)
-    send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
-    call = send.before("orders", body=b"x")
-    send.after(call, partition=0, offset=3)
-    for each in consume.before([IncomingMessage(topic="orders", partition=0, offset=3)]):
-        consume.after(each)
-    sent, received = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
-    assert sent.msg_id == received.msg_id == "orders-0@3"
-
-
 @pytest.mark.parametrize("settings", [{}, {"propagation": False}, {"creation_context": "keep"}])
 def test_a_client_that_cannot_send_headers_is_given_none(sender, exporter, settings):
     hook = sender(**settings)
