@@ -38,6 +38,11 @@ class Engine(Protocol):
         """How many tasks run at once."""
         ...
 
+    @property
+    def bucket_rows(self) -> int:
+        """How many rows one of its processes judges at a time."""
+        ...
+
     def prepare(self, module: str, tasks: int) -> None:
         """Get ready for a map of so many tasks, whose function is in ``module``, while something else runs."""
         ...

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
 from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator
+from spark_jobs.exchange.packing import BUCKET_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +48,8 @@ class LocalEngine:
     """
 
     name: Final = "local"
+    bucket_rows: Final = 2 * BUCKET_ROWS
+    """Nothing else wants the memory of these processes: a tenth less work than in as many buckets as Spark has."""
 
     def __init__(self, parallelism: int | None = None, *, clock: Clock | None = None) -> None:
         self.parallelism: int = parallelism or len(os.sched_getaffinity(0))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator, with_stores
+from spark_jobs.exchange.packing import BUCKET_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ class SparkEngine:
     """Runs picklable functions on picklable tasks; a task that Spark runs twice is answered once."""
 
     name = "spark"
+    bucket_rows = BUCKET_ROWS
 
     def __init__(self, session: SparkSession, parallelism: int, *, group: str = "", owns_workers: bool = False) -> None:
         self.session = session

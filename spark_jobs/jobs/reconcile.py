@@ -178,7 +178,7 @@ def _write_verdicts(
 ) -> Judged:
     """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
-    buckets = count_buckets(pieces, engine.parallelism)
+    buckets = count_buckets(pieces, engine.parallelism, engine.bucket_rows)
     merge = partial(merge_judged, plan.counting)
     answers = engine.exchange(
         partial(pack_events, buckets, again),

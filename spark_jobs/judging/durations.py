@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -190,11 +191,16 @@ def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:
 def _add_histograms(found: Durations, name: str, labels: Sequence[_Name], like: Ints, values: NullableInts) -> None:
     if not values.known.any():
         return
-    order = np.argsort(like[values.known], kind="stable")
-    names, known = like[values.known][order], values.values[values.known][order]
+    names, known = like[values.known], values.values[values.known]
+    order = np.lexsort((known, names))
+    names, known = names[order], known[order]
+    begins = np.flatnonzero(np.r_[True, (names[1:] != names[:-1]) | (known[1:] != known[:-1])])
+    counts = np.diff(np.r_[begins, len(names)])
+    names, known = names[begins], known[begins]
     begins = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(names)], strict=True):
-        found.named[name, labels[names[begin]]] = Histogram.of(known[begin:end])
+    for begin, end in pairwise([*begins.tolist(), len(names)]):
+        one = Histogram(known[begin:end], counts[begin:end], int(known[begin]), int(known[end - 1]))
+        found.named[name, labels[names[begin]]] = one.bounded()
 
 
 def merge_durations(parts: Iterable[Durations]) -> Durations:

@@ -13,6 +13,7 @@ class PlainEngine:
     """``spark_jobs.exchange.engine.Engine`` without processes."""
 
     name = "plain"
+    bucket_rows = 32_000
 
     def __init__(self, parallelism: int = 2) -> None:
         self.parallelism = parallelism
