@@ -85,8 +85,7 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
             yield work
         return
     with (
-        _made(out),
-        _locked(out),
+        _held(out),
         # A cancelled job may still write there; that error must not hide the cancellation.
         tempfile.TemporaryDirectory(prefix=_WORK, dir=out, ignore_cleanup_errors=True) as made,
     ):
@@ -108,19 +107,20 @@ def _work_in_store(out: StorePath) -> Iterator[StorePath]:
 
 
 @contextmanager
-def _made(out: Path) -> Iterator[None]:
+def _held(out: Path) -> Iterator[None]:
     absent = [path for path in (out, *out.parents) if not path.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot create --out {out}: {error.strerror}; choose another directory") from error
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # it is not empty
-            for path in absent:
-                path.rmdir()
-        raise
+    with _locked(out):
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):  # it is not empty
+                for path in absent:
+                    path.rmdir()
+            raise
 
 
 @contextmanager
