@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["start"]
-
 
 def start() -> int:
     """Run the command line.

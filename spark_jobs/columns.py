@@ -20,46 +20,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from numpy.typing import NDArray
 
-__all__ = [
-    "DIGITS",
-    "HEX",
-    "JSON_PLAIN",
-    "LOWER_HEX",
-    "Array",
-    "Column",
-    "binary_bytes",
-    "coalesced",
-    "distinct_rows",
-    "each",
-    "equal",
-    "fields_of",
-    "flags",
-    "greater",
-    "has_repeats",
-    "hash_texts",
-    "is_made_of",
-    "is_there",
-    "json_arrays",
-    "lists_of",
-    "maps_of",
-    "mix",
-    "null_where_empty",
-    "null_where_zeros",
-    "offsets_from",
-    "offsets_of",
-    "opened",
-    "parents_of",
-    "pc",
-    "read_json",
-    "repeated",
-    "sliced",
-    "taken",
-    "text_of_json",
-    "where",
-    "whole_number",
-]
-
-
 _ROOM: Final = 1 << 62
 
 

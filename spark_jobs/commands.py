@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result, Writers
 
-__all__ = ["inspect", "reconcile"]
-
 
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
@@ -175,8 +173,7 @@ def _run(
 
 
 def _print_policy(path: str | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
-    from spark_jobs.policy.policy import read_open_policy, with_grace  # noqa: PLC0415  (of the optional extra)
-    from spark_jobs.policy.text import print_policy  # noqa: PLC0415
+    from spark_jobs.policy.policy import print_policy, read_open_policy, with_grace  # noqa: PLC0415  (optional extra)
 
     policy, open_writers = read_open_policy(
         as_path(path) if path else None, profile=profile, native_writer=native_writer

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.report.graph import Edge, Graph
 
-__all__ = ["graph"]
-
-_FILES: Final = {
-    "html": "graph.html",
-    "svg": "graph.svg",
-    "dot": "graph.dot",
-    "json": "graph.json",
-}
+_FILES: Final = {name: f"graph.{name}" for name in ("html", "svg", "dot", "json")}
 _SHOWN: Final = 20
 
 

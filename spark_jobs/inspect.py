@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from bridge.codec.framing import BadBody, Framing, read_bodies
+from bridge.codec.framing import Framing, read_bodies
 from bridge.codec.records_json import body_json
 from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Bad, Message, read_messages
@@ -37,10 +37,7 @@ from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.storage import AnyPath
-
-__all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
-
+_Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _LONGEST_NAME: Final = 80
 _MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
@@ -67,12 +64,6 @@ class BadPiece:
     field: str | None = None
     reason: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    path: str
-    line: int | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,23 +212,19 @@ def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
     with file.path.open("rb") as stream:
         for at, body in enumerate(read_bodies(stream, _FRAMINGS[file.layout], name=str(file.path))):
             if isinstance(body, bytes):
-                yield from _records(_Place(str(file.path), at + 1), at, body, inventory)
+                yield from _records({"path": str(file.path), "line": at + 1}, at, body, inventory)
             elif tail and tail.startswith(body.text.strip()) and body.reason == "not JSON":
                 inventory.truncated_tail = True
             else:
-                inventory.add_bad(_bad_body(file.path, at, body))
-
-
-def _bad_body(path: AnyPath, at: int, body: BadBody) -> BadPiece:
-    text = body.text[:_SAMPLE_CHARACTERS]
-    return BadPiece(path=str(path), line=at + 1, field=body.field, reason=body.reason, text=text)
+                text = body.text[:_SAMPLE_CHARACTERS]
+                bad = BadPiece(path=str(file.path), line=at + 1, field=body.field, reason=body.reason, text=text)
+                inventory.add_bad(bad)
 
 
 def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:
     for item in body_json(at, decode_body(body)):
         if "error" in item:
-            bad = BadPiece(path=place.path, line=place.line, record_index=item["record_index"], **item["error"])
-            inventory.add_bad(bad)
+            inventory.add_bad(BadPiece(**place, record_index=item["record_index"], **item["error"]))
         else:
             inventory.add_item([item["timestamp_ms"]], item["topic"], item["group_name"])
             inventory.dialects[item["dialect"] or "unknown"] += 1
@@ -257,13 +244,13 @@ def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
         else:
             for span in spans_of(item.content):
                 index += 1
-                yield from _span(_Place(str(file.path), item.ordinal), index, span, inventory)
+                yield from _span({"path": str(file.path), "line": item.ordinal}, index, span, inventory)
 
 
 def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
     if span["bad"] is not None:
         name, reason, text = span["bad"]
-        inventory.add_bad(BadPiece(path=place.path, line=place.line, field=name, reason=reason, text=text))
+        inventory.add_bad(BadPiece(**place, field=name, reason=reason, text=text))
         return
     times_ms = (span["start_ns"] // _NS_PER_MS, span["end_ns"] // _NS_PER_MS)
     inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
@@ -308,7 +295,7 @@ def _topic(
     samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
     index = -1
     for at, message in enumerate(chain(looked_at, messages)):
-        place = _Place(f"{message['topic']}-{message['partition']}@{message['offset']}", None)
+        place: _Place = {"path": f"{message['topic']}-{message['partition']}@{message['offset']}", "line": None}
         value = message["value"] or b""
         content = parse_message(value) if side is Side.OTLP and value else None
         if side is Side.NATIVE and value:
@@ -316,7 +303,7 @@ def _topic(
         elif content is None:
             reason = "no value" if not value else "not OTLP traces" if side is Side.OTLP else "neither side's"
             text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
-            inventory.add_bad(BadPiece(path=place.path, line=None, reason=reason, text=text))
+            inventory.add_bad(BadPiece(**place, reason=reason, text=text))
         else:
             for span in spans_of(content):
                 index += 1

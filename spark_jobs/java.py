@@ -23,8 +23,6 @@ from otel_mqtrace._errors import MqTraceError, PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["MINIMUM_JAVA", "JavaHome", "find_java", "main"]
-
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 

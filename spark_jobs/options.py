@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,42 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bridge.storage import AnyPath
-
-__all__ = [
-    "AsJson",
-    "Begin",
-    "Charset",
-    "ClientConfig",
-    "Complete",
-    "Conf",
-    "DriverMemory",
-    "End",
-    "EngineName",
-    "Every",
-    "Grace",
-    "History",
-    "Ledger",
-    "LinkTemplate",
-    "Master",
-    "MsgTypeMap",
-    "Native",
-    "NativeWriter",
-    "Otlp",
-    "OtlpFormat",
-    "Out",
-    "PolicyFile",
-    "PrintPolicy",
-    "ProfileName",
-    "Samples",
-    "Stream",
-    "Strict",
-    "directory",
-    "duration_ms",
-    "instant_ms",
-    "parse_instant_ms",
-    "parse_settings",
-    "repeat_options",
-]
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
@@ -136,7 +101,7 @@ def duration_ms(name: str) -> Callable[[str], int]:
     """Return the parser of the option ``name`` that is a duration, as in 60s or 5m, in milliseconds."""
 
     def parse(text: str) -> int:
-        from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415  (a list of commands does without)
+        from spark_jobs.policy.settings import parse_duration_ms  # noqa: PLC0415  (a list of commands does without)
 
         return parse_duration_ms(text, name=name)
 
@@ -149,180 +114,116 @@ def directory(name: str) -> Callable[[str], AnyPath]:
 
 
 # -- the options -------------------------------------------------------------------------------------------------------
-INPUT, JUDGEMENT, SPARK, OUTPUT = "Input", "Judgement", "Spark", "Output"
-"""The panels of ``--help``."""
+_input, _judgement, _spark, _output = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Judgement", "Spark", "Output")
+)
 
 Native = Annotated[
     list[str] | None,
-    typer.Option(
+    _input(
         show_default="required",
         help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
         metavar="SRC…",
-        rich_help_panel=INPUT,
     ),
 ]
 Otlp = Annotated[
     list[str] | None,
-    typer.Option(
+    _input(
         show_default="required",
         help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
         "several may follow.",
         metavar="SRC…",
-        rich_help_panel=INPUT,
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
+    _output(
         parser=directory("--out"),
         show_default="required",
         help="Directory for the verdicts and the reports.",
         metavar="DIR",
-        rich_help_panel=OUTPUT,
     ),
 ]
 Ledger = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow.",
-        metavar="FILE…",
-        rich_help_panel=INPUT,
+    _input(
+        help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow.", metavar="FILE…"
     ),
 ]
-PolicyFile = Annotated[
-    str | None,
-    typer.Option("--policy", help="TOML file with tolerances and gates.", metavar="FILE", rich_help_panel=JUDGEMENT),
-]
-ProfileName = Annotated[
-    str,
-    typer.Option(
-        "--profile", help="Who wrote the spans.", metavar="auto|mqtrace|java-agent", rich_help_panel=JUDGEMENT
-    ),
-]
-NativeWriter = Annotated[
-    str,
-    typer.Option(
-        help="Who wrote the native trace.", metavar="auto|mqtrace|rocketmq[-VERSION]", rich_help_panel=JUDGEMENT
-    ),
-]
+PolicyFile = Annotated[str | None, _judgement("--policy", help="TOML file with tolerances and gates.", metavar="FILE")]
+ProfileName = Annotated[str, _judgement("--profile", help="Who wrote the spans.", metavar="auto|mqtrace|java-agent")]
+NativeWriter = Annotated[str, _judgement(help="Who wrote the native trace.", metavar="auto|mqtrace|rocketmq[-VERSION]")]
 Grace = Annotated[
     int | None,
-    typer.Option(
+    _judgement(
         "--grace",
         parser=duration_ms("--grace"),
         help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.",
         metavar="DURATION",
-        rich_help_panel=JUDGEMENT,
     ),
 ]
 Complete = Annotated[
-    bool,
-    typer.Option(
-        "--complete",
-        help="Nothing more will arrive: wait for no record, in place of --grace.",
-        rich_help_panel=JUDGEMENT,
-    ),
+    bool, _judgement("--complete", help="Nothing more will arrive: wait for no record, in place of --grace.")
 ]
 Begin = Annotated[
     int | None,
-    typer.Option(
+    _input(
         "--begin",
         parser=instant_ms("--begin"),
         help="Start of the window: ISO 8601 or epoch milliseconds.",
         metavar="TIME",
-        rich_help_panel=INPUT,
     ),
 ]
-End = Annotated[
-    int | None,
-    typer.Option("--end", parser=instant_ms("--end"), help="End of the window.", metavar="TIME", rich_help_panel=INPUT),
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.", rich_help_panel=JUDGEMENT)]
+End = Annotated[int | None, _input("--end", parser=instant_ms("--end"), help="End of the window.", metavar="TIME")]
+Strict = Annotated[bool, _judgement("--strict", help="Let warnings fail the run.")]
 EngineName = Annotated[
     str | None,
-    typer.Option(
+    _spark(
         "--engine",
         help="Where to judge: on Spark, or in this process without Java (local).",
         show_default="spark where pyspark and a Java are found, else local",
         metavar="spark|local",
-        rich_help_panel=SPARK,
     ),
 ]
 Master = Annotated[
     str | None,
-    typer.Option(
-        help="Spark's master URL, sc://HOST:PORT included.",
-        show_default="spark-submit's, else local[*]",
-        metavar="URL",
-        rich_help_panel=SPARK,
+    _spark(
+        help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]", metavar="URL"
     ),
 ]
-DriverMemory = Annotated[str, typer.Option(help="Memory of Spark's driver.", metavar="SIZE", rich_help_panel=SPARK)]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.", rich_help_panel=SPARK),
-]
-MsgTypeMap = Annotated[str, typer.Option(help="Ordinals of message types.", metavar="a|b", rich_help_panel=INPUT)]
-OtlpFormat = Annotated[
-    str | None, typer.Option(help="Layout of the spans in place of detection.", metavar="NAME", rich_help_panel=INPUT)
-]
-Charset = Annotated[
-    str,
-    typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.", metavar="NAME", rich_help_panel=INPUT),
-]
+DriverMemory = Annotated[str, _spark(help="Memory of Spark's driver.", metavar="SIZE")]
+Conf = Annotated[list[str] | None, _spark(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")]
+MsgTypeMap = Annotated[str, _input(help="Ordinals of message types.", metavar="a|b")]
+OtlpFormat = Annotated[str | None, _input(help="Layout of the spans in place of detection.", metavar="NAME")]
+Charset = Annotated[str, _input(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.", metavar="NAME")]
 ClientConfig = Annotated[
-    Path | None,
-    typer.Option(
-        help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE", rich_help_panel=INPUT
-    ),
+    Path | None, _input(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE")
 ]
 History = Annotated[
     str | None,
-    typer.Option(
-        help="Where runs leave to the next one what is open.",
-        show_default="history under --out",
-        metavar="DIR",
-        rich_help_panel=JUDGEMENT,
+    _judgement(
+        help="Where runs leave to the next one what is open.", show_default="history under --out", metavar="DIR"
     ),
 ]
 Stream = Annotated[
-    bool,
-    typer.Option(
-        "--stream", help="Read only what is new since the last such run, and judge everything.", rich_help_panel=SPARK
-    ),
+    bool, _spark("--stream", help="Read only what is new since the last such run, and judge everything.")
 ]
 Every = Annotated[
     int | None,
-    typer.Option(
+    _spark(
         "--every",
         parser=duration_ms("--every"),
         help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.",
         metavar="DURATION",
-        rich_help_panel=SPARK,
     ),
 ]
 Samples = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=10_000,
-        help="Events laid open in the report; above 400 it grows to 10 MB.",
-        metavar="N",
-        rich_help_panel=OUTPUT,
-    ),
+    int, _output(min=0, max=10_000, help="Events laid open in the report; above 400 it grows to 10 MB.", metavar="N")
 ]
 LinkTemplate = Annotated[
-    str | None,
-    typer.Option(
-        help="Address behind a sample, as in https://jaeger.example/trace/{trace_id}.",
-        metavar="URL",
-        rich_help_panel=OUTPUT,
-    ),
+    str | None, _output(help="Address behind a sample, as in https://jaeger.example/trace/{trace_id}.", metavar="URL")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.", rich_help_panel=OUTPUT)]
+AsJson = Annotated[bool, _output("--json", help="Print result.json instead of a table.")]
 PrintPolicy = Annotated[
-    bool,
-    typer.Option(
-        "--print-policy", help="Print the whole policy as TOML, with comments, and stop.", rich_help_panel=JUDGEMENT
-    ),
+    bool, _judgement("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
 ]

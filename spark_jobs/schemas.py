@@ -11,28 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = [
-    "BAD",
-    "COMPARED_FIELDS",
-    "EVENT",
-    "LEDGER",
-    "MENTION",
-    "NATIVE_BODY",
-    "NORMALISED",
-    "PREFIXES",
-    "READ_BODY",
-    "READ_EVENT",
-    "READ_SPAN",
-    "SIDE_FIELDS",
-    "SPAN",
-    "VERDICT",
-    "CountedDrop",
-    "bad_piece",
-    "bare",
-    "mentioned_in",
-]
-
-
 _TEXT: Final[Any] = pa.string()
 _LONG: Final[Any] = pa.int64()
 _INT: Final[Any] = pa.int32()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-__all__ = ["ExitCode", "FieldVerdict", "Kind", "Lifecycle", "Outcome", "Reason", "Status", "Verdict"]
-
 
 class Kind(str, Enum):
     """The kind of an event of a message."""

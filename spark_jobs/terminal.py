@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
 
-__all__ = ["Tasks", "active_tasks", "print_summary", "shown_progress"]
-
 _STYLES: Final = {
     "PASS": "bold green",
     "WARN": "bold yellow",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
 from spark_jobs.policy.settings import (
+    DEFAULT_GATES,
     FIELD_SETTINGS,
     GATE_SETTINGS,
     SETTINGS,

@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from spark_jobs.schemas import CountedDrop
     from spark_jobs.sources.ledger import LedgerRead
 
-__all__ = [
-    "Budgets",
-    "Settled",
-    "SettledNotes",
-    "allow_missing",
-    "limit_missing",
-    "make_spendable",
-    "merge_settled",
-    "note_settled",
-    "share_out",
-    "summarise_ledger",
-]
-
 _MOST_SERVICES: Final = 20_000
 _SAMPLED_DETAIL: Final = "policy_sampling_ratio"
 _Z_99_ONE_SIDED: Final = 2.3263478740408408

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.schemas import CountedDrop
 
-__all__ = [
-    "CELL_MS",
-    "Allocation",
-    "Loss",
-    "LossGroup",
-    "add_carried_over",
-    "allocate",
-    "carry_over",
-    "cells_of",
-    "find_stretches",
-]
-
 CELL_MS: Final = 10_000
 """The width of a cell of time; ``mqtrace``'s own ledger counts in the same."""
 

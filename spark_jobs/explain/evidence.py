@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
     from spark_jobs.policy.profiles import ByDesign
 
-__all__ = [
-    "MOST_MOMENTS",
-    "NEXT_IDS",
-    "TRAFFIC_COLUMNS",
-    "Evidence",
-    "ResidueRows",
-    "RowEvidence",
-    "WantedKeys",
-    "collect_evidence",
-    "collect_traffic",
-    "find_wanted_keys",
-    "merge_evidence",
-]
-
 MOST_MOMENTS: Final = 256
 """The moments of a key with more than these are dropped, to bound what a task returns."""
 NEXT_IDS: Final = 8
@@ -373,7 +359,7 @@ class RowEvidence:
         return self._moments.get(int(self._keys.values[row]), ()) if self._keys.known[row] else ()
 
 
-class ResidueRows:
+class ResidueRows(KeyedRows):
     """Some rows of the residue, the evidence under their keys, and what is known of the whole input.
 
     Args:
@@ -384,8 +370,7 @@ class ResidueRows:
     """
 
     def __init__(self, residue: pa.Table, evidence: Evidence, policy: Policy, facts: Facts) -> None:
-        self.keyed = KeyedRows(flatten_sides(residue))
-        self.rows = self.keyed.rows
+        super().__init__(flatten_sides(residue))
         self.policy, self.facts = policy, facts
         self._evidence = evidence
         self._known: dict[str, RowEvidence] = {}
@@ -393,7 +378,7 @@ class ResidueRows:
     @cached_property
     def families(self) -> dict[str, Keys]:
         """The keys of the rows by family."""
-        return _wanted_families(self.keyed, _rules_of(self.policy))
+        return _wanted_families(self, _rules_of(self.policy))
 
     @cached_property
     def _moments(self) -> dict[int, list[int]]:
@@ -408,26 +393,14 @@ class ResidueRows:
             self._known[family] = RowEvidence(self._evidence, self._moments, self.families[family])
         return self._known[family]
 
-    def is_concerned_by(self, rule: ByDesign) -> bool:
-        """Tell whether a rule is about this run's writers."""
-        return self.policy.is_concerned_by(rule)
-
     def may_concern(self, rule: ByDesign) -> Mask:
         """Tell which keys a rule may be about: where sources mix writers, not those with a span of ours."""
         own = self.policy.other is not None and not rule.holds(self.policy.profile.name, self.policy.native_writer)
-        return ~(equals(self.column("otlp.writer"), "mqtrace") & own)
+        return ~(equals(self.columns["otlp.writer"], "mqtrace") & own)
 
     def none(self) -> Mask:
         """Return a mask of no rows."""
         return np.zeros(self.rows, bool)
-
-    def column(self, name: str) -> Column:
-        """Return a column of ``RESIDUE``."""
-        return self.keyed.columns[name]
-
-    def number(self, name: str) -> NullableInts:
-        """Return a column of integers."""
-        return self.keyed.number(name)
 
     def constant(self, value: int) -> NullableInts:
         """Return the same number for every row."""
@@ -436,13 +409,9 @@ class ResidueRows:
     def is_alone(self, side: str) -> Mask:
         """Tell which keys are on this side only."""
         status = Status.NATIVE_ONLY if side == "native" else Status.OTLP_ONLY
-        return equals(self.column("status"), status.value)
-
-    def is_kind(self, kind: Kind) -> Mask:
-        """Tell which keys are of this kind."""
-        return equals(self.column("kind"), kind.value)
+        return equals(self.columns["status"], status.value)
 
     @property
     def is_lost_delivery(self) -> Mask:
         """Which keys are deliveries without a native record."""
-        return self.is_alone("otlp") & self.is_kind(Kind.CONSUME)
+        return self.is_alone("otlp") & self.is_consume

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
 
-__all__ = ["EXPLAINERS", "Explainer", "Reasons", "explain"]
-
 _ROWS_AT_ONCE: Final = 100_000
 
 

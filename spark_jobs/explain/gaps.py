@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Mask
 
-__all__ = ["DELIVERIES", "GAP_COLUMNS", "Neighbours", "find_neighbours", "is_in_gap"]
-
 GAP_COLUMNS: Final = ["kind", "msg_id", "group", "event_ms", "native.start_ms"]
 """The columns of ``VERDICT`` that ``find_neighbours`` reads; of ``native`` any field, to tell where it is absent."""
 

@@ -1,4 +1,4 @@
-"""64-bit keys under which the rows of a run are looked up: message, process, service, producer, call.
+"""The residue, verdicts without a final reason, and 64-bit keys under which rows are looked up: message, process, call.
 
 RocketMQ message ids (``MessageClientIDSetter``) end in four bytes of milliseconds since the month began and two bytes
 of a counter. The bytes before these (host address, process id, class loader) are the same for all ids of one JVM.
@@ -15,16 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.columns import hash_texts, mix
-from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, is_known, is_true
-from spark_jobs.schemas import bare
-from spark_jobs.taxonomy import Kind
+from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, flatten_sides, is_known, is_true
+from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
+from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_jobs.judging.columns import Column, Ints, Mask
-
-__all__ = ["COUNTER_VALUES", "Ids", "KeyedRows", "Keys", "read_ids"]
 
 COUNTER_VALUES: Final = 1 << 16
 """The counter of message ids starts again after so many."""
@@ -234,3 +232,38 @@ _FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "attempt": ("attempt",),
     "span": ("trace", "listener span"),
 }
+
+_OF_VERDICT: Final = (
+    *("kind", "msg_id", "topic", "group", "attempt_id", "status", "reason", "reason_detail", "event_ms"),
+    "first_seen_run",
+)
+_OF_BOTH_SIDES: Final = (
+    *("group_name", "client_host", "service", "start_ms", "end_ms", "batch_size", "path", "record_index", "raw_hash"),
+    *("first_seen_run", "left_as"),
+)
+_OF_NATIVE: Final = (*_OF_BOTH_SIDES, "attempt_id")
+_OF_OTLP: Final = (*_OF_BOTH_SIDES, "trace_id", "span_id", "parent_span_id", "writer")
+
+_TYPES: Final[Mapping[str, Any]] = {
+    **{name: VERDICT.field(name).type for name in _OF_VERDICT},
+    **{f"native.{name}": SIDE_FIELDS[name] for name in _OF_NATIVE},
+    **{f"otlp.{name}": SIDE_FIELDS[name] for name in _OF_OTLP},
+}
+RESIDUE: Final = pa.schema([*_TYPES.items(), ("on_native", pa.bool_())])
+"""The residue, one flat row a key. ``on_native`` (never null) tells on which of the two sides the key is."""
+
+
+def is_residue(verdicts: pa.Table) -> Mask:
+    """Tell which rows of ``VERDICT`` have no reason yet: one-sided keys that their own message does not explain."""
+    return equals(flatten_sides(verdicts.select(["reason"]))["reason"], Reason.UNEXPLAINED.value)
+
+
+def narrow(verdicts: pa.Table) -> pa.Table:
+    """Return the residue among ``VERDICT`` as ``RESIDUE``, in the order of its rows."""
+    columns = flatten_sides(verdicts.filter(pa.array(is_residue(verdicts))))
+    return pa.table([columns[field.name].cast(field.type) for field in RESIDUE], schema=RESIDUE)
+
+
+def own_field(rows: Mapping[str, Column], name: str) -> Column:
+    """Return a field of the one side that each residue row is on."""
+    return pc.coalesce(rows[f"native.{name}"], rows[f"otlp.{name}"])

@@ -31,27 +31,6 @@ if TYPE_CHECKING:
     from spark_jobs.explain.evidence import ResidueRows, RowEvidence
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = [
-    "BEGINNINGS",
-    "INSTANCES",
-    "SILENT",
-    "UNSAMPLED",
-    "Found",
-    "confirm_producers",
-    "confirm_several_groups",
-    "confirm_weak_keys",
-    "find_before_input",
-    "find_calls_without_region",
-    "find_lite_pull",
-    "find_shutdown_window",
-    "find_silent_writer",
-    "find_unrecorded_messages",
-    "find_unrecorded_producers",
-    "find_unsampled",
-    "find_untraced_sends",
-    "find_weak_keys",
-]
-
 Found: TypeAlias = npt.NDArray[np.int8] | npt.NDArray[np.bool_]
 
 SILENT: Final = ("topic", "group", "service and topic", "service and group", "service", "process")
@@ -108,7 +87,7 @@ class _Send(NamedTuple):
 def find_untraced_sends(rows: ResidueRows) -> Found:
     """Return the sends after which the sequence of ids shows that no trace context was created."""
     found = rows.none()
-    if rows.is_concerned_by(NO_TRACE_CONTEXT):
+    if rows.policy.is_concerned_by(NO_TRACE_CONTEXT):
         for row, send in _sends_with_next_id(rows):
             found[row] = _created_no_context(send)
         found &= rows.may_concern(NO_TRACE_CONTEXT)
@@ -119,9 +98,9 @@ def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
     nexts = [rows.evidence_of(f"next{step}") for step in range(1, NEXT_IDS + 1)]
     idless, ends = ([rows.evidence_of(f"{what}{later}") for later in (0, 1)] for what in ("idless", "end"))
     start_ms, end_ms = rows.number("otlp.start_ms"), rows.number("otlp.end_ms")
-    own_ms, keys = rows.keyed.sender.drawn_ms, rows.evidence_of("process").count("keys")
+    own_ms, keys = rows.sender.drawn_ms, rows.evidence_of("process").count("keys")
     is_concerned = np.logical_or.reduce([each.is_known for each in nexts]) & start_ms.known & end_ms.known
-    for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_kind(Kind.PUBLISH)).tolist():
+    for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_publish).tolist():
         behind = _find_next(nexts, row, int(own_ms[row]))
         if behind is not None:
             times_ms = int(start_ms.values[row]), int(end_ms.values[row])
@@ -163,10 +142,10 @@ def find_unrecorded_producers(rows: ResidueRows) -> Found:
 
     A native record of the group whose client host is unknown may be of this producer.
     """
-    if not rows.is_concerned_by(PRODUCER_NOT_TRACED):
+    if not rows.policy.is_concerned_by(PRODUCER_NOT_TRACED):
         return rows.none()
     is_recorded = [rows.evidence_of(name).count("native") > 0 for name in ("producer", "producer group")]
-    is_sent = rows.is_alone("otlp") & rows.is_kind(Kind.PUBLISH) & rows.may_concern(PRODUCER_NOT_TRACED)
+    is_sent = rows.is_alone("otlp") & rows.is_publish & rows.may_concern(PRODUCER_NOT_TRACED)
     found: Mask = is_sent & rows.families["producer"].known & ~np.logical_or(*is_recorded)
     return found
 
@@ -185,7 +164,7 @@ def find_calls_without_region(rows: ResidueRows) -> Found:
     were sent in a batch have none, and a record without a region is dropped. Where several messages are the last of a
     call, all of them must have been sent in a batch.
     """
-    if not rows.is_concerned_by(CALL_WITHOUT_REGION):
+    if not rows.policy.is_concerned_by(CALL_WITHOUT_REGION):
         return rows.none()
     call = rows.evidence_of("span")
     is_closed_by_batch = call.has_none("native") & call.has_none("call_recorded")
@@ -200,7 +179,7 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
     nor are several in whose line of messages the next one is missing too (``gaps``). Of a group that records no
     delivery at all the absence says nothing.
     """
-    if not rows.is_concerned_by(TRACE_OFF):
+    if not rows.policy.is_concerned_by(TRACE_OFF):
         return rows.none()
     records_others = rows.evidence_of("name").count("native") > 0
     is_unrecorded = rows.evidence_of("message").has_none("native_deliveries") & records_others
@@ -224,12 +203,12 @@ def find_lite_pull(rows: ResidueRows) -> Found:
 
     A lite pull consumer runs both hooks one after the other when ``poll`` returns; the agent instruments listeners.
     """
-    if not rows.is_concerned_by(LITE_PULL) or not _names_any(rows, "otlp", Kind.CONSUME):
+    if not rows.policy.is_concerned_by(LITE_PULL) or not _names_any(rows, "otlp", Kind.CONSUME):
         return rows.none()
     group = rows.evidence_of("name")
     cost_ms = group.value("cost_ms")
     is_instant = cost_ms.known & (cost_ms.values <= _INSTANT_MS)
-    found: Mask = rows.is_alone("native") & rows.is_kind(Kind.CONSUME) & group.has_none("otlp") & is_instant
+    found: Mask = rows.is_alone("native") & rows.is_consume & group.has_none("otlp") & is_instant
     return found
 
 
@@ -243,7 +222,7 @@ def find_unsampled(rows: ResidueRows) -> Found:
     """Return which of ``UNSAMPLED`` shows that a span was never created."""
     size = rows.number("native.batch_size").filled(1)
     on_native = rows.is_alone("native")
-    of_batch = rows.is_kind(Kind.CONSUME) & (size > 1)
+    of_batch = rows.is_consume & (size > 1)
     message, attempt, sampler = (rows.evidence_of(family) for family in ("message", "attempt", "sampler"))
     follows_send = on_native & ~of_batch & (message.count("following") == 0) & (message.count("sampled") == 0)
     is_whole_call = (attempt.count("otlp") == 0) & (attempt.count("keys") > 1)
@@ -301,8 +280,8 @@ def find_silent_writer(rows: ResidueRows) -> Found:
     finer = max(minimum, _ENOUGH)
     for own, other in _SIDES:
         instance = "service" if own == "otlp" else "process"
-        for kind, name in ((Kind.PUBLISH, "topic"), (Kind.CONSUME, "group")):
-            is_here = rows.is_alone(own) & rows.is_kind(kind)
+        for kind, name, is_kind in ((Kind.PUBLISH, "topic", rows.is_publish), (Kind.CONSUME, "group", rows.is_consume)):
+            is_here = rows.is_alone(own) & is_kind
             is_named = np.full(rows.rows, _names_any(rows, other, kind))
             cases = {
                 name: is_named & _is_silent(rows, "name", own, other, minimum),
@@ -343,7 +322,7 @@ def find_shutdown_window(rows: ResidueRows) -> Found:
 
 def _is_last_of(rows: ResidueRows, instance: str, own: str, horizon_ms: int) -> Mask:
     """Tell which keys, on side ``own`` only, lie at the end of their instance."""
-    evidence, over_ms = rows.evidence_of(instance), rows.keyed.over_ms(own)
+    evidence, over_ms = rows.evidence_of(instance), rows.over_ms(own)
     window_ms = rows.constant(rows.policy.shutdown_window_ms)
     last_ms, first_ms = evidence.value("last_ms"), evidence.value("first_ms")
     shown_ms = evidence.value("otlp_ms" if own == "native" else "native_ms")
@@ -365,7 +344,7 @@ def find_before_input(rows: ResidueRows) -> Found:
     for place, (own, other) in enumerate(_SIDES, 1):
         first_ms = rows.facts.first.get(other)
         if first_ms is not None:
-            over_ms = rows.keyed.over_ms(own)
+            over_ms = rows.over_ms(own)
             is_before = over_ms.known & (over_ms.values < first_ms - rows.policy.late_after_ms)
             found[rows.is_alone(own) & is_before] = place
     return found
@@ -380,7 +359,7 @@ def _is_at_least(one: NullableInts, other: NullableInts) -> Mask:
 # -- a record, and a span without an id that may be its pair ----------------------------------------------------------
 def find_weak_keys(rows: ResidueRows) -> Found:
     """Return the keys that may be half of a pair without a common id: native records, and spans without an id."""
-    return ~is_known(rows.column("msg_id")) | rows.is_alone("native")
+    return ~is_known(rows.columns["msg_id"]) | rows.is_alone("native")
 
 
 def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:

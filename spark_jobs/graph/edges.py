@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from spark_jobs.graph.journeys import Journeys
     from spark_jobs.judging.columns import Ints
 
-__all__ = ["MOST_EDGES", "SPREADS", "EdgeSum", "GraphPart", "add_up", "build_graph", "find_judged_span", "merge_parts"]
-
 MOST_EDGES: Final = 2_000
 """So many edges of each kind are shown one by one; one more sums up all others."""
 SPREADS: Final = ("busy_ms", "queue_ms")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
 
-__all__ = ["COUNTS", "FATES", "NUMBERS", "ORIGINS", "End", "Journeys", "follow"]
-
 FATES: Final = (
     "consumed",
     "failed",

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column
 
-__all__ = [
-    "LEG",
-    "choose_owners",
-    "find_owners",
-    "find_verdict_owners",
-    "make_legs",
-    "merge_owners",
-    "read_verdict_legs",
-]
-
 _LONGEST_NAME: Final = 1_000
 _MOST_OWNERS: Final = 1_000
 """So many groups are given their service, those with the most legs that name it first."""

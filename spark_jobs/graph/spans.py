@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = ["Calls", "count_direct_calls", "tie_spans"]
-
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
 _MOST_BUCKETS: Final = 2_000
 _NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")

@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result, SideInputs
 
-__all__ = [
-    "RUNS",
-    "TREND_RUNS",
-    "History",
-    "lock_directory",
-    "open_history",
-    "read_groups",
-    "read_rows",
-    "summarise_run",
-    "trend_points",
-    "write_rows",
-]
-
 RUNS: Final = "runs.jsonl"
 """The file of the runs, one JSON object a line, oldest first."""
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.history.carried import POSITION
 from spark_jobs.history.lifecycle import COVERED, LEAVING_OPEN
-from spark_jobs.history.positions import POSITION
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true, take_rows
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_jobs.judging.columns import Column, Ints, Mask
-
-__all__ = [
-    "CANDIDATE",
-    "CLOSED",
-    "find_closed",
-    "keep_open_events",
-    "merge_closed",
-    "number_within",
-    "select_left_open",
-]
 
 CANDIDATE: Final = EVENT.append(pa.field("verdict_row", pa.int64()))
 """An event that may be left open, and the row of its verdict in the table or file that the verdicts are written to."""

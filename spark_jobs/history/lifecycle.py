@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.history.carried import POSITION, Positions
 from spark_jobs.history.history import read_groups
-from spark_jobs.history.positions import POSITION, Positions
 from spark_jobs.judging.columns import NullableInts, apply_to_distinct, as_rows, flatten_sides
 from spark_jobs.judging.counts import find_last
 from spark_jobs.schemas import EVENT
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from spark_jobs.judging.columns import Column
-
-__all__ = [
-    "COVERED",
-    "LEAVING_OPEN",
-    "ClosedPositions",
-    "OpenKey",
-    "Outcome",
-    "Runs",
-    "assign_lifecycle",
-    "decide_lifecycle",
-    "find_closed_runs",
-]
 
 COVERED: Final = Reason.DROP_ATTRIBUTED.value
 """The reason of a key that a counted loss covers."""

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from spark_jobs.exchange.buckets import open_bucket
 from spark_jobs.exchange.packing import pack_pieces
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
-from spark_jobs.explain.residue import is_residue, narrow
+from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
 from spark_jobs.history.leaving import (
@@ -138,7 +138,7 @@ def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
 class Judged:
     """The answer of some buckets: counts of their settled verdicts, durations of all, what budgets need of the settled.
 
-    ``residue`` has per bucket the verdicts without a reason yet as ``explain.residue.RESIDUE``, in the order of their
+    ``residue`` has per bucket the verdicts without a reason yet as ``explain.keys.RESIDUE``, in the order of their
     file; ``owners`` tell how consumer groups name their services.
     """
 

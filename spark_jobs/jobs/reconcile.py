@@ -31,7 +31,7 @@ from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.text import hash_policy
+from spark_jobs.policy.policy import hash_policy
 from spark_jobs.spark_errors import delay_interrupt
 from spark_jobs.storage import list_files, replace_tree
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["event_batches"]
-
 _OF_SPAN: Final = (
     *("path", "line", "trace_id", "span_id", "parent_span_id", "service", "dropped_attributes"),
     *("bad", "expected", "tails"),

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["CLAIM", "claims_in", "identified_by_offset", "resolve_message_ids"]
-
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
 
 CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["BODY_COLUMNS", "native_batches"]
-
 BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
 """Those of ``READ_BODY`` that events are made of; what else a landing holds may be of any type."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["MOST_ROWS", "MOST_TEXT", "RecordCount", "record_columns"]
-
 MOST_ROWS: Final = 4096
 MOST_TEXT: Final = 8 << 20
 """Rows are laid into columns together until they are so many, or until their text is so many characters long."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native.layout import Form
     from spark_jobs.columns import Column
 
-__all__ = ["SEPARATOR", "TERMINATOR", "TextRecords", "enum_texts", "field_type", "read_text"]
-
 SEPARATOR: Final = FIELD_SEPARATOR.encode()
 TERMINATOR: Final = RECORD_TERMINATOR.encode()
 

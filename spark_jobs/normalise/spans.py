@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["Attributes", "Messages", "SpanBatch"]
-
 _NAMES: Final = sorted({name for alias in ALIASES.values() for name in (*alias.names, *alias.arrays)})
 _CODES: Final = {name: code for code, name in enumerate(_NAMES)}
 _TEXTS: Final = pa.list_(pa.string())

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = [
-    "event_batch",
-    "first_text",
-    "folded_id",
-    "hashed",
-    "integer",
-    "json_texts",
-    "key_set",
-    "key_sets",
-    "present",
-    "row_hashes",
-]
-
 _ABSENT: Final = pa.array(sorted(ABSENT_TEXTS))
 _HEX: Final = r"\A[0-9A-Fa-f]+\z"
 _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
     from spark_jobs.policy.settings import GateRule
 
-__all__ = ["ATTRIBUTED", "conclude", "count_losses", "evaluate_gates", "find_doubt", "upper_bound_95_ppm"]
-
 ATTRIBUTED: Final = frozenset(
     reason.value
     for reason in (

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.policy import Policy
 
-__all__ = ["make_plan"]
-
 _TIMED: Final = ("start_ms", "end_ms", "cost_ms")
 
 

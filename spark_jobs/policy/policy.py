@@ -1,7 +1,8 @@
-"""The policy of a run, what it tolerates: the TOML file over the defaults, and one line for the first error in it."""
+"""The policy of a run, what it tolerates: the TOML file over the defaults, one line for the first error; printed."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,30 +27,18 @@ from spark_jobs.policy.settings import (
     GateRule,
     SilentRule,
     WriterRule,
-    parse_duration_ms,
     refuse_unknown,
+    write_toml,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.settings import Setting
-
-__all__ = [
-    "CRITICAL_FIELDS",
-    "DEFAULT_GATES",
-    "GateRule",
-    "OpenWriters",
-    "Policy",
-    "parse_duration_ms",
-    "read_open_policy",
-    "read_policy",
-    "with_grace",
-]
 
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
@@ -66,6 +55,10 @@ class _IsSilent:
     def __call__(self, key: Alone) -> bool:
         wanted = ((self.topic, key.topic), (self.group, key.group_name), (self.service, key.service))
         return all(name is None or name == own for name, own in wanted)
+
+
+def _declared(says: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
+    return ByDesign(rule=f"policy_says_{says}", status=_ALONE[side], when=when)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +97,8 @@ class Policy:
 
     def tolerance(self, name: str) -> int:
         """Return the tolerance of a time field: the policy file's, else the profile's for this pair of writers."""
-        shared = self.profile.name == "mqtrace" and self.native_writer == "mqtrace"
-        start_ms = self.profile.shared_clock_ms if shared else self.profile.start_ms
-        defaults = {"start_ms": start_ms, "end_ms": self.profile.end_ms, "cost_ms": self.profile.cost_ms}
-        return self.tolerance_ms.get(name, defaults[name])
+        is_one_object = name == "start_ms" and self.profile.name == self.native_writer == "mqtrace"
+        return self.tolerance_ms.get(name, 0 if is_one_object else self.profile.tolerance_ms)
 
     def widest_tolerance(self, name: str) -> int:
         """Return the greatest tolerance of a time field for any pair of writers of this run."""
@@ -155,23 +146,10 @@ class Policy:
     def declared(self) -> tuple[ByDesign, ...]:
         """What the file says never to be on a side, as rules of the capability matrix."""
         kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
-        never = [
-            ByDesign(
-                rule=f"policy_says_{rule.writer}_never_records_{kind}",
-                status=_ALONE[rule.side],
-                when=IsKind(Kind(kind)),
-            )
-            for rule, kind in kinds
-        ]
-        silent = [
-            ByDesign(
-                rule="policy_says_silent",
-                status=_ALONE[rule.side],
-                when=_IsSilent(rule.topic, rule.group, rule.service),
-            )
-            for rule in self.silent
-        ]
-        return (*never, *silent)
+        return (
+            *(_declared(f"{rule.writer}_never_records_{kind}", rule.side, IsKind(Kind(kind))) for rule, kind in kinds),
+            *(_declared("silent", rule.side, _IsSilent(rule.topic, rule.group, rule.service)) for rule in self.silent),
+        )
 
     def _writers(self) -> Iterable[WriterRule]:
         own = {"native": parse_native_writer(self.native_writer), "otlp": (self.profile.name, ())}
@@ -336,3 +314,81 @@ def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
     if values["side"] == "otlp" and "service" in values:
         raise UsageError(f"{place}: what otlp lacks only native records tell, which name no service; name its group")
     return SilentRule(**values)
+
+
+_NO_EXAMPLE: Final = ('# [writers."rocketmq-5.3.3"]', '# never = ["recall"]', '# never_fields = ["region_id"]')
+_NO_SILENCE: Final = ("# [[silent]]", '# side = "otlp"', '# group = "nightly-batch"')
+_COLUMN: Final = 34
+
+
+def print_policy(policy: Policy, *, open_writers: OpenWriters | None = None) -> str:
+    """Return the whole policy as TOML; what has no value stands as a comment with an example.
+
+    Args:
+        policy: to print.
+        open_writers: what the input of a run decides; the policy's own writers count where it is absent.
+    """
+    return "\n".join(_lines(policy, open_writers=open_writers)) + "\n"
+
+
+def hash_policy(policy: Policy) -> str:
+    """Return SHA-256, in hex, of what decides: the policy without its comments, the writers, strictness."""
+    lines = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
+    lines += [*policy.writer_names, str(policy.strict)]
+    lines += ["complete"] if policy.is_complete else []
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters | None = None) -> Iterator[str]:
+    named = open_writers or OpenWriters(*policy.writer_names, frozenset())
+    yield f"# --profile {named.profile} --native-writer {named.native_writer}"
+    for setting in SETTINGS:
+        yield _line(setting, getattr(policy, setting.attribute), says=explained)
+    yield from _head("[fields.NAME]", FIELD_SETTINGS)
+    for name in COMPARED_FIELDS:
+        yield from _table(
+            f"[fields.{name}]", _field(policy, name, has_tolerance=name in TIMED_FIELDS and name not in named.timed)
+        )
+    yield from _head("[gates.NAME]", GATE_SETTINGS)
+    for name, rule in policy.gates.items():
+        rows = [(each, getattr(rule, each.attribute)) for each in GATE_SETTINGS]
+        yield from _table(f"[gates.{name}]", rows, says=f"{rule.explanation}: {rule.op} threshold")
+    yield from _head('[writers."NAME"]', WRITER_SETTINGS)
+    yield from () if policy.writers else _NO_EXAMPLE
+    for writer in policy.writers:
+        rows = [(each, getattr(writer, each.attribute)) for each in WRITER_SETTINGS]
+        yield from _table(f"[writers.{write_toml(writer.writer)}]", rows)
+    yield from _head("[[silent]]", SILENT_SETTINGS)
+    yield from () if policy.silent else _NO_SILENCE
+    for silent in policy.silent:
+        values = [(each, getattr(silent, each.attribute)) for each in SILENT_SETTINGS]
+        yield from _table("[[silent]]", [(each, value) for each, value in values if value is not None])
+
+
+def _field(policy: Policy, name: str, *, has_tolerance: bool) -> Iterator[tuple[Setting, Any]]:
+    values = {
+        "severity": policy.severity[name],
+        "tolerance_ms": policy.tolerance(name) if has_tolerance else None,
+        "verdicts": policy.verdicts.get(name),
+    }
+    return ((each, values[each.key]) for each in FIELD_SETTINGS if values.get(each.key) is not None)
+
+
+def _head(name: str, settings: Iterable[Setting]) -> Iterator[str]:
+    yield ""
+    yield f"# {name}"
+    for setting in settings:
+        yield f"#   {setting.key}: {setting.says}"
+
+
+def _table(head: str, rows: Iterable[tuple[Setting, Any]], *, says: str = "") -> Iterator[str]:
+    yield ""
+    yield f"{head}  # {says}" if says else head
+    for setting, value in rows:
+        yield _line(setting, value)
+
+
+def _line(setting: Setting, value: Any, *, says: bool = False) -> str:
+    absent = value is None
+    line = f"{'# ' if absent else ''}{setting.key} = {setting.example if absent else setting.write(value)}"
+    return f"{line:<{_COLUMN}}  # {setting.says}" if says else line

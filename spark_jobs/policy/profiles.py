@@ -7,7 +7,7 @@ recorded by RocketMQ's own trace and by OpenTelemetry's Java agent (clients 4.9.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 from spark_jobs.taxonomy import Kind, Status
@@ -16,27 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_jobs.judging.plan import Alone
-
-__all__ = [
-    "AUTO",
-    "BATCH_SENT",
-    "BY_DESIGN",
-    "CALL_WITHOUT_REGION",
-    "LITE_PULL",
-    "MIXED",
-    "NATIVE_CARRIES",
-    "NEWEST_RELEASE",
-    "NO_TRACE_CONTEXT",
-    "PRODUCER_NOT_TRACED",
-    "PROFILES",
-    "TRACE_OFF",
-    "ByDesign",
-    "IsKind",
-    "Profile",
-    "by_design_rules",
-    "is_newer_than_known",
-    "parse_native_writer",
-]
 
 AUTO: Final = "auto"
 """The value of ``--profile`` and ``--native-writer`` that leaves the choice to the input."""
@@ -66,17 +45,13 @@ _TIMES = frozenset({"start_ms", "end_ms", "cost_ms"})
 class Profile:
     """What spans of one writer record. A missing field of ``carries`` is a finding; of ``may_carry`` it is tolerated.
 
-    Anything in neither is never written, so it is not comparable. Tolerances are milliseconds; ``shared_clock_ms`` is
-    the one for starts when both records were made from one event object.
+    Anything in neither is never written, so it is not comparable. Times may differ by ``tolerance_ms``.
     """
 
     name: str
     carries: dict[Kind, frozenset[str]]
     may_carry: dict[Kind, frozenset[str]]
-    start_ms: int
-    end_ms: int
-    cost_ms: int
-    shared_clock_ms: int
+    tolerance_ms: int
 
     @property
     def tolerated(self) -> frozenset[str]:
@@ -85,15 +60,7 @@ class Profile:
 
 
 PROFILES: Final[dict[str, Profile]] = {
-    "mqtrace": Profile(
-        name="mqtrace",
-        carries=dict.fromkeys(Kind, _EVERYTHING),
-        may_carry={},
-        start_ms=5,
-        end_ms=5,
-        cost_ms=5,
-        shared_clock_ms=0,
-    ),
+    "mqtrace": Profile(name="mqtrace", carries=dict.fromkeys(Kind, _EVERYTHING), may_carry={}, tolerance_ms=5),
     # Start and duration differed by up to 331 ms where a hook loaded its classes or the JVM was cold.
     "java-agent": Profile(
         name="java-agent",
@@ -104,10 +71,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 {"topic", "group_name", "tags", "store_host", "body_length", "success", "context_code"}
             ),
         },
-        start_ms=500,
-        end_ms=500,
-        cost_ms=500,
-        shared_clock_ms=500,
+        tolerance_ms=500,
     ),
 }
 """Every value of ``--profile``."""
@@ -136,10 +100,6 @@ class ByDesign:
         old_enough = self.until is None or (version != () and version < self.until)
         new_enough = version == () or version >= self.since
         return profile in self.profiles and name in self.native_writers and old_enough and new_enough
-
-
-_ROCKETMQ = frozenset({"rocketmq"})
-_JAVA_AGENT = frozenset({"java-agent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,85 +133,59 @@ def _is_delivery_of_batch(key: Alone) -> bool:
 BATCH_SENT: Final = "rocketmq_records_no_delivery_of_batch_sent_messages"
 """The rule for deliveries of messages that were sent in a batch; what else was in such a call asks for it."""
 
-_FROM_THE_KEY: Final = (
-    ByDesign(
-        rule="java_agent_makes_no_span_for_transaction_end",
-        status=Status.NATIVE_ONLY,
-        when=IsKind(Kind.TRANSACTION_END),
-        says="the end of a transaction",
-        profiles=_JAVA_AGENT,
-    ),
-    ByDesign(
-        rule="java_agent_makes_no_span_for_recall",
-        status=Status.NATIVE_ONLY,
-        when=IsKind(Kind.RECALL),
-        says="a recall",
-        profiles=_JAVA_AGENT,
-    ),
-    ByDesign(
-        rule="rocketmq_records_no_failed_send",
-        status=Status.OTLP_ONLY,
-        when=_is_failed_send,
-        says="a send that the broker refused or that timed out",
-        native_writers=_ROCKETMQ,
-    ),
-    ByDesign(
-        rule="rocketmq_records_no_one_way_send",
-        status=Status.OTLP_ONLY,
-        when=_is_one_way_send,
-        says="a one-way send: its span has no message id, or has it from a captured property only",
-        native_writers=_ROCKETMQ,
-    ),
-    ByDesign(
-        rule="rocketmq_skips_topics_named_like_the_trace_topic",
-        status=Status.OTLP_ONLY,
-        when=_is_named_like_the_trace_topic,
-        says="a topic whose name begins like the trace topic's",
-        native_writers=_ROCKETMQ,
-    ),
-    ByDesign(
-        rule=BATCH_SENT,
-        status=Status.OTLP_ONLY,
-        when=_is_delivery_of_batch,
-        says="the delivery of a message that was sent in a batch",
-        native_writers=_ROCKETMQ,
-        since=(5, 3, 1),
-    ),
-)
 
-NO_TRACE_CONTEXT: Final = ByDesign(
-    rule="producer_made_no_trace_context",
-    status=Status.OTLP_ONLY,
-    says="a send after which its process drew no id for a trace context: native trace is off in that producer",
-    native_writers=_ROCKETMQ,
+def _spanless(rule: str, says: str, **fields: Any) -> ByDesign:
+    return ByDesign(rule=rule, says=says, status=Status.NATIVE_ONLY, profiles=frozenset({"java-agent"}), **fields)
+
+
+def _unrecorded(rule: str, says: str, **fields: Any) -> ByDesign:
+    return ByDesign(rule=rule, says=says, status=Status.OTLP_ONLY, native_writers=frozenset({"rocketmq"}), **fields)
+
+
+_FROM_THE_KEY: Final = (
+    _spanless(
+        "java_agent_makes_no_span_for_transaction_end", "the end of a transaction", when=IsKind(Kind.TRANSACTION_END)
+    ),
+    _spanless("java_agent_makes_no_span_for_recall", "a recall", when=IsKind(Kind.RECALL)),
+    _unrecorded(
+        "rocketmq_records_no_failed_send", "a send that the broker refused or that timed out", when=_is_failed_send
+    ),
+    _unrecorded(
+        "rocketmq_records_no_one_way_send",
+        "a one-way send: its span has no message id, or has it from a captured property only",
+        when=_is_one_way_send,
+    ),
+    _unrecorded(
+        "rocketmq_skips_topics_named_like_the_trace_topic",
+        "a topic whose name begins like the trace topic's",
+        when=_is_named_like_the_trace_topic,
+    ),
+    _unrecorded(
+        BATCH_SENT, "the delivery of a message that was sent in a batch", when=_is_delivery_of_batch, since=(5, 3, 1)
+    ),
 )
-PRODUCER_NOT_TRACED: Final = ByDesign(
-    rule="producer_not_traced",
-    status=Status.OTLP_ONLY,
-    says="a send of a producer (client host and group) that made no trace context for two sends and recorded none",
-    native_writers=_ROCKETMQ,
+NO_TRACE_CONTEXT: Final = _unrecorded(
+    "producer_made_no_trace_context",
+    "a send after which its process drew no id for a trace context: native trace is off in that producer",
 )
-CALL_WITHOUT_REGION: Final = ByDesign(
-    rule="rocketmq_records_no_call_that_ends_with_a_batch_sent_message",
-    status=Status.OTLP_ONLY,
-    says="a listener call whose last message was sent in a batch: nothing of the call is recorded",
-    native_writers=_ROCKETMQ,
+PRODUCER_NOT_TRACED: Final = _unrecorded(
+    "producer_not_traced",
+    "a send of a producer (client host and group) that made no trace context for two sends and recorded none",
+)
+CALL_WITHOUT_REGION: Final = _unrecorded(
+    "rocketmq_records_no_call_that_ends_with_a_batch_sent_message",
+    "a listener call whose last message was sent in a batch: nothing of the call is recorded",
     since=(5, 3, 1),
 )
-TRACE_OFF: Final = ByDesign(
-    rule="rocketmq_4_records_no_delivery_of_messages_with_trace_off",
-    status=Status.OTLP_ONLY,
-    says="a message that several groups had and no consumer recorded: its property TRACE_ON is false",
-    native_writers=_ROCKETMQ,
+TRACE_OFF: Final = _unrecorded(
+    "rocketmq_4_records_no_delivery_of_messages_with_trace_off",
+    "a message that several groups had and no consumer recorded: its property TRACE_ON is false",
     until=(5,),
 )
-LITE_PULL: Final = ByDesign(
-    rule="java_agent_makes_no_span_for_lite_pull",
-    status=Status.NATIVE_ONLY,
-    says="a consumer group that has no span at all and took no time over any message: a lite pull consumer",
-    profiles=_JAVA_AGENT,
+LITE_PULL: Final = _spanless(
+    "java_agent_makes_no_span_for_lite_pull",
+    "a consumer group that has no span at all and took no time over any message: a lite pull consumer",
 )
-
 BY_DESIGN: Final = (*_FROM_THE_KEY, NO_TRACE_CONTEXT, PRODUCER_NOT_TRACED, CALL_WITHOUT_REGION, TRACE_OFF, LITE_PULL)
 """The capability matrix: every rule of BY_DESIGN, in the order they are tried."""
 

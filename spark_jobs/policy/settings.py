@@ -16,25 +16,6 @@ from spark_jobs.taxonomy import FieldVerdict, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = [
-    "CRITICAL_FIELDS",
-    "DEFAULT_GATES",
-    "DISAGREEMENT",
-    "FIELD_SETTINGS",
-    "GATE_SETTINGS",
-    "SETTINGS",
-    "SILENT_SETTINGS",
-    "TIMED_FIELDS",
-    "WRITER_SETTINGS",
-    "GateRule",
-    "Setting",
-    "SilentRule",
-    "WriterRule",
-    "parse_duration_ms",
-    "refuse_unknown",
-    "write_toml",
-]
-
 CRITICAL_FIELDS: Final = frozenset(
     {
         *("offset_msg_id", "topic", "group_name", "start_ms", "success", "retry_times", "body_length", "msg_type"),

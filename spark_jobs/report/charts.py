@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from bridge.page.markup import Markup
     from spark_jobs.report.result import Finding, Latency, TimeBucket
 
-__all__ = [
-    "CURVE_STYLES",
-    "Bar",
-    "count_losses",
-    "curves",
-    "dash",
-    "merge_buckets",
-    "sign",
-    "stacked",
-    "swatch",
-    "timeline",
-    "trend",
-]
-
-
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.html import PageOptions
     from spark_jobs.report.result import Result, SideInputs
 
-__all__ = ["REPORTS", "shorten_path", "write_reports", "write_texts"]
-
 REPORTS: Final[dict[str, Callable[[Result], str]]] = {
     "report.html": render_page,
     "summary.md": render_summary,

@@ -11,26 +11,6 @@ from typing import Final
 from bridge.page.svg import AMBER, GREEN, GREY, RED, SKY, SLATE
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 
-__all__ = [
-    "EXPLAINED",
-    "FIELD_VERDICTS",
-    "FINE",
-    "GROUPS",
-    "GROUP_COLOUR",
-    "OUTCOME_COLOUR",
-    "PROBLEM",
-    "REASONS",
-    "SIDE_NAME",
-    "STATUSES",
-    "VERDICT_COLOUR",
-    "WAITING",
-    "Entry",
-    "find_entry",
-    "group_field_verdict",
-    "group_finding",
-    "label_finding",
-]
-
 SIDE_NAME: Final = {"native": "native trace", "otlp": "OTLP"}
 
 

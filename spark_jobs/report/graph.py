@@ -12,20 +12,6 @@ from typing import Any, Final
 
 from spark_jobs.report.wording import count, duration, percent, visible
 
-__all__ = [
-    "CONSUME",
-    "NODE_KINDS",
-    "PUBLISH",
-    "Call",
-    "Edge",
-    "Graph",
-    "Node",
-    "Spread",
-    "describe_edge",
-    "node_id",
-    "node_name",
-]
-
 PUBLISH, CONSUME = "publish", "consume"
 NODE_KINDS: Final = ("producer", "topic", "consumer_group")
 """The kinds of node in the order that messages pass them."""

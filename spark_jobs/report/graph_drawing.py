@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.graph import Edge, Graph, Node
 
-__all__ = ["MOST_NODES", "graph_svg"]
-
-
 MOST_NODES: Final = 20
 """Nodes drawn per column; a line below it counts the others."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.graph import Edge, Graph
 
-__all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_dot", "render_graph_page"]
-
 _SHAPES: Final = {"producer": "box", "topic": "cylinder", "consumer_group": "box"}
 
 

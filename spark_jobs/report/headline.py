@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Finding, Loss, Result
 
-__all__ = ["Matched", "Part", "describe_scope", "figures", "loss_sentence", "matched", "meaning", "parts"]
-
 _SUBJECT: Final = {"native": "The native trace", "otlp": "OTLP"}
 _LOST: Final = (("otlp", Status.NATIVE_ONLY.value, "span"), ("native", Status.OTLP_ONLY.value, "native record"))
 """Side that lost, status of its lost events, and a noun for one."""

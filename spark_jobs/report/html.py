@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Finding, Group, Result, Topic
     from spark_jobs.report.samples import ShownSamples
 
-__all__ = ["HEAVY_PAGE_BYTES", "MOST_SAMPLES", "PageOptions", "render_page"]
-
 HEAVY_PAGE_BYTES: Final = 5_000_000
 """Browsers take seconds to open a page of this size; the command warns."""
 

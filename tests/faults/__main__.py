@@ -1,7 +1,5 @@
 """The command ``python -m tests.faults``: play the corpora, print the proof, write it into the docs."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 Names, kinds, parents, links and flags are those of the two recorded runs in ``tests/vectors/dual``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import md5
@@ -12,8 +10,6 @@ from typing import Any
 
 from otel_mqtrace.model import ContextCode, TraceType
 from tests.faults.calls import Application, Spoken
-
-__all__ = ["agent_line", "agent_spans", "send_ids"]
 
 _ROOT, _REMOTE, _UNSAMPLED = 259, 771, 770
 _INTERNAL, _CLIENT, _PRODUCER, _CONSUMER = 1, 3, 4, 5

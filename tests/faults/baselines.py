@@ -4,8 +4,6 @@ Both are given more than a user would have: records and spans that our own reade
 the columns that both sides carry for that kind of event. datacompy gets the profile's tolerance for times, too.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +19,6 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 from tests.faults.truth import Event
-
-__all__ = ["EQUAL", "LOST_NATIVE", "LOST_OTLP", "Calls", "baselines", "tables"]
 
 EQUAL, DIFFERS, LOST_OTLP, LOST_NATIVE = "equal", "differs", "native only", "span only"
 Calls = Mapping[Event, Counter[str]]

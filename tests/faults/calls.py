@@ -9,8 +9,6 @@ from typing import Any
 from otel_mqtrace.model import AccessChannel, ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from tests.faults.truth import Event
 
-__all__ = ["Application", "Call", "Draft", "Record", "Spoken", "consuming", "ending", "kind_of", "recalling", "sending"]
-
 REGION = "cn-shanghai"
 STORE_HOST = "10.0.0.5:10911"
 _KINDS = {

@@ -1,7 +1,5 @@
 """What can happen to a call on its way to either side: each fault a change to a draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,29 +8,12 @@ from otel_mqtrace.model import AccessChannel, TraceContext, TraceType
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 from tests.faults.calls import Draft, Record
 
-__all__ = [
-    "Change",
-    "arrives_late",
-    "both",
-    "clock_off",
-    "contradicted",
-    "copied",
-    "damaged_record",
-    "half_lost",
-    "native_says",
-    "over_cloud",
-    "record_copied",
-    "record_lost",
-    "record_says",
-    "respelt",
-    "restamped",
-    "span_lost",
-    "span_says",
-    "torn_span",
-]
-
 Change = Callable[[Draft], object]
 _NO_NUMBER = b"damaged"
+
+
+def nothing(_draft: Draft) -> None:
+    """Let both sides tell it as it was."""
 
 
 def both(*changes: Change) -> Change:
@@ -62,6 +43,10 @@ def half_lost(half: TraceType) -> Change:
         draft.records[:] = [record for record in draft.records if record.context.trace_type is not half]
 
     return change
+
+
+died = both(half_lost(TraceType.SUB_AFTER), span_lost)
+"""A delivery that never ended: all that is there of it is its SubBefore."""
 
 
 def record_copied(draft: Draft) -> None:

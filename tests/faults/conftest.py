@@ -1,7 +1,5 @@
 """Fixtures of the proof: each corpus reconciled once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.corpora import CORPORA

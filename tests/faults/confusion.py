@@ -1,15 +1,11 @@
 """Compare verdicts with the truth, event by event: what was expected, and the verdict."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tests.faults.truth import Event, Expected, Truth
-
-__all__ = ["NOTHING", "Cell", "compared", "disagreements", "matrix"]
 
 NOTHING = "(nothing)"
 Row = Mapping[str, Any]

@@ -1,14 +1,12 @@
 """The corpora: which tables are played on which stage, and how each is reconciled."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.faults.agent_faults import AGENT_EPILOGUE, AGENT_FAULTS, AGENT_SCENES, REFUSED
+from tests.faults.agent_faults import AGENT_FAULTS, AGENT_SCENES, REFUSED
 from tests.faults.agent_spans import agent_line, agent_spans
 from tests.faults.calls import Spoken
 from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, Fault, play_fault
@@ -17,8 +15,6 @@ from tests.faults.own_spans import line_of, sdk_span
 from tests.faults.recording import Recording
 from tests.faults.stage import BEGIN_MS, CONSUMERS, Process, Stage
 from tests.faults.truth import NORMALISED, Truth
-
-__all__ = ["CORPORA", "Corpus", "agent_corpus", "own_corpus", "own_stage"]
 
 _HOUR_MS = 3_600_000
 Scene = Callable[[Stage], object]
@@ -44,7 +40,7 @@ def own_corpus(seed: int = 0) -> Corpus:
     stage = own_stage()
     for scene in PROLOGUE:
         scene(stage)
-    _play(stage, FAULTS, SCENES, EPILOGUE, seed)
+    _play(stage, FAULTS, SCENES, seed)
     return Corpus(
         name="mqtrace",
         recording=stage.recording,
@@ -64,7 +60,7 @@ def own_stage() -> Stage:
 def agent_corpus(seed: int = 0) -> Corpus:
     """Return the corpus of RocketMQ 5.3.3 clients under the Java agent; one consumer's agent uses the old names."""
     stage = Stage(recording=Recording(dialect="5.3.2"), speak=_agent_lines, usual=NORMALISED, burns_ids=True)
-    _play(stage, AGENT_FAULTS, AGENT_SCENES, AGENT_EPILOGUE, seed)
+    _play(stage, AGENT_FAULTS, AGENT_SCENES, seed)
     refused = sum(fault == REFUSED for fault in stage.truth.faults.values())
     stage.recording.prometheus.append(
         "# TYPE otelcol_receiver_refused_spans counter\n"
@@ -80,12 +76,12 @@ def agent_corpus(seed: int = 0) -> Corpus:
     )
 
 
-def _play(stage: Stage, faults: Sequence[Fault], scenes: Sequence[Scene], epilogue: Sequence[Scene], seed: int) -> None:
+def _play(stage: Stage, faults: Sequence[Fault], scenes: Sequence[Scene], seed: int) -> None:
     """Play faults and scenes in an order drawn from ``seed``, the epilogue last: each in a slot of its own."""
     plays: list[Scene] = [partial(play_fault, fault=fault, on=on) for fault in faults for on in fault.on]
     plays += scenes
     random.Random(seed).shuffle(plays)
-    for play in stage.slots([*plays, *epilogue]):
+    for play in stage.slots([*plays, *EPILOGUE]):
         play(stage)
 
 

@@ -1,24 +1,19 @@
 """Scenes of more than one call: bursts, ends of processes, silence, gaps, repetitions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from opentelemetry.trace import SpanKind
 
-from otel_mqtrace.model import MessageType, TraceType, TransactionState
+from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.loss_ledger import BUCKET_MS, Ledger
 from tests.faults import changes as do
-from tests.faults.calls import Application, Draft, consuming, ending, received, sending
+from tests.faults.calls import Application, Call, Draft, consuming, ending, received, sending
 from tests.faults.own_spans import line_of, plain_span, sdk_span, send_context
 from tests.faults.stage import BEGIN_MS, Process, Stage
-from tests.faults.truth import EXACT, Event, Expected, one_sided
-
-__all__ = ["EPILOGUE", "PROLOGUE", "SCENES"]
+from tests.faults.truth import EXACT, LOST, Event, Expected, one_sided
 
 _HOUR_MS = 3_600_000
-_LOST = "UNEXPLAINED"
 _COUNTED = "DROP_ATTRIBUTED"
 
 
@@ -43,69 +38,52 @@ def _scene_before_the_window(stage: Stage) -> None:
     )
 
 
-def _scene_redelivered(stage: Stage) -> None:
+def redelivered(stage: Stage) -> None:
     """Three attempts, each a key of its own; the topic of a redelivery is the group's retry topic, as Kafka's is not."""
-    bean = stage.bean()
-    stage.play(stage.send(bean))
+    bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
-    _several(stage, calls, "redelivered twice", EXACT, EXACT, EXACT)
+    stage.several(calls, "redelivered twice", *[stage.usual] * 3)
 
 
 def _scene_redelivered_at_once(stage: Stage) -> None:
     """Two attempts with the same retry count: what a broker does that checks a transaction twice."""
-    bean = stage.bean()
-    stage.play(stage.send(bean))
+    bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000 + number) for number in range(2)]
-    _several(stage, calls, "delivered twice, same retry count", EXACT, EXACT)
+    stage.several(calls, "delivered twice, same retry count", EXACT, EXACT)
 
 
 def _scene_one_of_three_attempts_lost(stage: Stage) -> None:
-    bean = stage.bean()
-    stage.play(stage.send(bean))
+    bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
-    expected = (EXACT, EXACT, one_sided("native", _LOST))
-    _several(stage, calls, "span of one attempt of three lost", *expected, changes={1: do.span_lost})
-
-
-def _several(
-    stage: Stage, calls: list, fault: str, *expected: Expected, changes: dict[int, do.Change] | None = None
-) -> None:
-    event = calls[0].events[0]
-    for number, call in enumerate(calls):
-        draft = Draft.clean(call)
-        (changes or {}).get(number, lambda _draft: None)(draft)
-        stage.record(draft)
-    stage.truth.expect(event, fault, *expected)
+    expected = (EXACT, EXACT, one_sided("native", LOST))
+    stage.several(calls, "span of one attempt of three lost", *expected, changes={1: do.span_lost})
 
 
 def _scene_loss_and_copy_cancel(stage: Stage) -> None:
     """One span lost, one written twice, in the same second: the counts of both sides are equal."""
     for change, expected in (
-        (do.span_lost, one_sided("native", _LOST)),
+        (do.span_lost, one_sided("native", LOST)),
         (do.copied(own_id=False), Expected(status="DUPLICATED_OTLP", also={"duplicates": "exact"})),
     ):
-        bean = stage.bean()
-        stage.play(stage.send(bean))
+        bean = stage.sent()
         stage.play(stage.deliver(bean), change, expected, fault="a loss and a copy cancel in the counts")
 
 
 def _scene_batch_consumed(stage: Stage) -> None:
     """One listener call for four messages: one span with four links, eight native records."""
-    _batch(stage, lambda _draft: None, EXACT, "a batch consumed")
+    _batch(stage, do.nothing, EXACT, "a batch consumed")
 
 
 def _scene_batch_span_lost(stage: Stage) -> None:
-    _batch(stage, do.span_lost, one_sided("native", _LOST), "span of a batch lost")
+    _batch(stage, do.span_lost, one_sided("native", LOST), "span of a batch lost")
 
 
 def _scene_batch_record_lost(stage: Stage) -> None:
-    _batch(stage, do.record_lost, one_sided("otlp", _LOST), "native records of a batch lost")
+    _batch(stage, do.record_lost, one_sided("otlp", LOST), "native records of a batch lost")
 
 
 def _batch(stage: Stage, change: do.Change, expected: Expected, fault: str) -> None:
-    beans = [stage.bean() for _ in range(4)]
-    for bean in beans:
-        stage.play(stage.send(bean))
+    beans = [stage.sent() for _ in range(4)]
     stage.play(stage.deliver(*beans, cost_ms=43), change, expected, fault=fault)
 
 
@@ -118,7 +96,7 @@ def _scene_transaction_checked(stage: Stage) -> None:
         ending(stage.producer, stage.now_ms + 2000 * (1 + number), bean, transaction_state=state)
         for number, state in enumerate(states)
     ]
-    _several(stage, calls, "a transaction checked twice", EXACT, EXACT, EXACT)
+    stage.several(calls, "a transaction checked twice", EXACT, EXACT, EXACT)
 
 
 def _scene_other_spans(stage: Stage) -> None:
@@ -171,7 +149,7 @@ def _scene_ledger_of_another(stage: Stage) -> None:
     stage.recording.ledgers.append({"ledger_version": 1, "rows": book.rows()})
     for number in range(3):
         call = stage.send(stage.bean(), after_ms=10_000 + 20 * number)
-        stage.play(call, do.record_lost, one_sided("otlp", _LOST), fault="lost while a stranger counted losses")
+        stage.play(call, do.record_lost, one_sided("otlp", LOST), fault="lost while a stranger counted losses")
     usual = sending(stranger, stage.now_ms + 200_000, stage.bean(topic="catalogue", process=Process("10.9.9.9", 8)))
     stage.play(usual)
 
@@ -181,7 +159,7 @@ def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 
     book = Ledger(None, clock=stage.clock).book(side=side, component="queue")
     here = stage.now_ms + 10_000 + after_ms
     at_ms = here - here % BUCKET_MS + 1000
-    words = [one_sided(_other(side), _COUNTED)] * counted + [one_sided(_other(side), _LOST)] * (lost - counted)
+    words = [one_sided(_other(side), _COUNTED)] * counted + [one_sided(_other(side), LOST)] * (lost - counted)
     fault = f"{side} queue full, {'all' if lost == counted else 'some'} counted"
     events = []
     for number in range(lost):
@@ -202,41 +180,41 @@ def _other(side: str) -> str:
 
 def _scene_process_ends(stage: Stage) -> None:
     """A batch job sends and ends without a flush: the last three seconds of its native trace never left."""
-    job = Application("nightly-job", "PG_nightly", "10.1.7.7")
-    process = Process("10.1.7.7", 99)
-    _until_the_end(
-        stage, job, process, do.record_lost, one_sided("otlp", "SHUTDOWN_WINDOW"), "native tail of a process"
-    )
+    job, process = Application("nightly-job", "PG_nightly", "10.1.7.7"), Process("10.1.7.7", 99)
+    times = [stage.now_ms + 1000 * number for number in range(30)]
+    calls = (sending(job, at_ms, stage.bean(at_ms=at_ms, process=process)) for at_ms in times)
+    expected = one_sided("otlp", "SHUTDOWN_WINDOW")
+    _lose_last(stage, calls, range(27, 30), do.record_lost, expected, "native tail of a process")
 
 
 def _scene_consumer_killed(stage: Stage) -> None:
     """A consumer is killed: the spans of its last three seconds never left, the native records had."""
+    kill_consumer(stage, deliveries=30, every_ms=2000, after_ms=900, lost=1)
+
+
+def kill_consumer(stage: Stage, *, deliveries: int, every_ms: int, after_ms: int, lost: int) -> None:
+    """Let a consumer of its own receive messages, ``after_ms`` behind their sends, and lose the last spans of it."""
     killed = Application("loyalty-service", "CG_loyalty", "10.1.8.8")
-    for number in range(30):
-        bean = stage.bean()
-        stage.play(stage.send(bean, after_ms=2000 * number))
-        at_ms = stage.now_ms + 2000 * number + 900
-        last = number >= 29
-        stage.play(
-            consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed)),
-            do.span_lost if last else (lambda _draft: None),
-            one_sided("native", "SHUTDOWN_WINDOW") if last else EXACT,
-            fault="span tail of a killed consumer" if last else "none",
-        )
+
+    def calls() -> Iterator[Call]:
+        for number in range(deliveries):
+            bean = stage.sent(at_ms=stage.now_ms + every_ms * number, after_ms=every_ms * number)
+            at_ms = stage.now_ms + every_ms * number + after_ms
+            yield consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed))
+
+    last = range(deliveries - lost, deliveries)
+    expected = one_sided("native", "SHUTDOWN_WINDOW")
+    _lose_last(stage, calls(), last, do.span_lost, expected, "span tail of a killed consumer")
 
 
-def _until_the_end(
-    stage: Stage, job: Application, process: Process, change: do.Change, expected: Expected, fault: str
+def _lose_last(
+    stage: Stage, calls: Iterable[Call], last: range, change: do.Change, expected: Expected, fault: str
 ) -> None:
-    for number in range(30):
-        at_ms = stage.now_ms + 1000 * number
-        last = number >= 27
-        stage.play(
-            sending(job, at_ms, stage.bean(at_ms=at_ms, process=process)),
-            change if last else (lambda _draft: None),
-            expected if last else EXACT,
-            fault=fault if last else "none",
-        )
+    for number, call in enumerate(calls):
+        if number in last:
+            stage.play(call, change, expected, fault=fault)
+        else:
+            stage.play(call)
 
 
 def _scene_silent_writers(stage: Stage) -> None:
@@ -257,12 +235,11 @@ def _scene_silent_writers(stage: Stage) -> None:
 
 def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
     """Two attempts at the same time, one span that names neither: one is lost for certain, nobody knows which."""
-    bean = stage.bean()
-    stage.play(stage.send(bean))
+    bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
     nameless = do.span_says(mqtrace__request_id=None)
-    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", _LOST))
-    _several(stage, calls, "two attempts, one nameless span", *expected, changes={0: nameless, 1: do.span_lost})
+    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", LOST))
+    stage.several(calls, "two attempts, one nameless span", *expected, changes={0: nameless, 1: do.span_lost})
 
 
 def _scene_id_left_out(stage: Stage) -> None:
@@ -278,10 +255,8 @@ def _scene_id_left_out(stage: Stage) -> None:
 
 
 def _scene_handler_hangs(stage: Stage) -> None:
-    bean = stage.bean()
-    stage.play(stage.send(bean))
-    change = do.both(do.half_lost(TraceType.SUB_AFTER), do.span_lost)
-    stage.play(stage.deliver(bean), change, one_sided("native", "IN_FLIGHT"), fault="a handler still at work")
+    bean = stage.sent()
+    stage.play(stage.deliver(bean), do.died, one_sided("native", "IN_FLIGHT"), fault="a handler still at work")
 
 
 def _scene_too_young(stage: Stage) -> None:
@@ -289,8 +264,8 @@ def _scene_too_young(stage: Stage) -> None:
     for change, fault in ((do.record_lost, "native record not there yet"), (do.span_lost, "span not there yet")):
         expected = Expected(status="PENDING")
         bean = stage.bean()
-        stage.play(stage.send(bean), change, expected, fault=fault)
-        stage.play(stage.deliver(bean), change, expected, fault=fault)
+        for call in (stage.send(bean), stage.deliver(bean)):
+            stage.play(call, change, expected, fault=fault)
     stage.now_ms -= 230_000  # the end comes right after
 
 
@@ -298,7 +273,7 @@ PROLOGUE: tuple[Callable[[Stage], None], ...] = (_scene_before_the_window, _scen
 """What lies before the two sides overlap."""
 
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    _scene_redelivered,
+    redelivered,
     _scene_redelivered_at_once,
     _scene_one_of_three_attempts_lost,
     _scene_loss_and_copy_cancel,

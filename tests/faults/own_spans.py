@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tests.faults.calls import Application, Spoken
 
-__all__ = ["line_of", "plain_span", "sdk_span", "send_context"]
-
 _SCOPE = InstrumentationScope("otel_mqtrace", "1.0")
 _NS_PER_MS = 1_000_000
 _TORN_CHARACTERS = 4  # closing brackets: no JSON any more, every id still legible

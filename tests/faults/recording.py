@@ -16,8 +16,6 @@ from otel_mqtrace.wire.native import encode_context
 if TYPE_CHECKING:
     from tests.faults.calls import Record
 
-__all__ = ["Files", "Laid", "Recording"]
-
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _BATCH = 5  # records of one trace message, spans of one line
 

@@ -15,9 +15,6 @@ from tests.support.verdict_rows import read_verdicts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Judged", "reconciled"]
-
-
 _AS_PLAYED = Laid()
 
 

@@ -1,8 +1,6 @@
 """Play a corpus: each fault in a time of its own, among clean traffic that never stops."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -10,10 +8,9 @@ from otel_mqtrace._clock import Clock
 from otel_mqtrace.message_id import UniqueIds
 from otel_mqtrace.model import TraceBean
 from tests.faults.calls import Application, Call, Draft, consuming, message, received, sending
+from tests.faults.changes import Change, nothing
 from tests.faults.recording import Recording
 from tests.faults.truth import EXACT, Expected, Truth
-
-__all__ = ["BEGIN_MS", "SLOT_MS", "Process", "Stage"]
 
 BEGIN_MS = 1_793_489_400_000
 """2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
@@ -88,6 +85,12 @@ class Stage:
         new_id = (process or self.process).new_id(self.now_ms if at_ms is None else at_ms)
         return message(new_id, number=self.messages, **fields)
 
+    def sent(self, *, after_ms: int = 1000, **fields: Any) -> TraceBean:
+        """Return a new message that was sent in this slot."""
+        bean = self.bean(**fields)
+        self.play(self.send(bean, after_ms=after_ms))
+        return bean
+
     def attempt(self, consumer: Application) -> str:
         """Return a new request id of a consumer's process."""
         process = self.processes.setdefault(consumer.group, Process(consumer.host, 800 + len(self.processes)))
@@ -121,7 +124,7 @@ class Stage:
     def play(
         self,
         call: Call,
-        change: Callable[[Draft], object] = lambda _draft: None,
+        change: Change = nothing,
         *expected: Expected,
         fault: str = "none",
     ) -> Draft:
@@ -132,6 +135,16 @@ class Stage:
         for event in call.events:
             self.truth.expect(event, fault, *(expected or (self.usual,)))
         return draft
+
+    def several(
+        self, calls: Iterable[Call], fault: str, *expected: Expected, changes: Mapping[int, Change] | None = None
+    ) -> None:
+        """Record what is left of calls about one event and expect its verdicts; ``changes`` by the number of the call."""
+        drafts = [Draft.clean(call) for call in calls]
+        for number, draft in enumerate(drafts):
+            (changes or {}).get(number, nothing)(draft)
+            self.record(draft)
+        self.truth.expect(drafts[0].call.events[0], fault, *expected)
 
     def record(self, draft: Draft) -> None:
         """Record what is left of a call, and expect nothing."""

@@ -1,7 +1,5 @@
 """Print the proof: the verdict of every fault, the confusion matrix, and the two rivals."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from tests.faults.baselines import LOST_NATIVE, LOST_OTLP, Calls
 from tests.faults.confusion import Cell, matrix
 from tests.faults.truth import Event
-
-__all__ = ["Score", "confusion_table", "faults_table", "filled_in", "found", "rivals_table"]
 
 _BLOCK = re.compile(r"(<!-- played: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _UNEXPLAINED = "UNEXPLAINED"

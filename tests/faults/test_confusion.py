@@ -1,7 +1,5 @@
 """Every fault is called what it is: the real job on the whole corpus, verdict by verdict against the truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The corpora themselves: made anew they are the same, and they hold what the proof needs."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_jobs.taxonomy import Reason, Status

@@ -1,7 +1,5 @@
 """What must not matter does not: row order, files, engines. The same verdicts, row for row, and the same result."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

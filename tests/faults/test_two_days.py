@@ -1,7 +1,5 @@
 """What one run leaves open the next one takes up: new, still open, resolved."""
 
-from __future__ import annotations
-
 from tests.faults.confusion import compared, disagreements
 from tests.faults.runs import reconciled
 from tests.faults.two_days import two_days

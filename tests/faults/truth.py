@@ -1,12 +1,8 @@
 """The verdict that each event of a corpus must get: the truth that verdicts are compared with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-__all__ = ["EXACT", "NORMALISED", "Event", "Expected", "Truth", "one_sided"]
 
 
 class Event(NamedTuple):
@@ -37,11 +33,17 @@ class Expected:
 
 EXACT = Expected(status="MATCHED_EXACT")
 NORMALISED = Expected(status="MATCHED_NORMALISED")
+LOST = "UNEXPLAINED"
 
 
 def one_sided(side: str, reason: str | None, **also: Any) -> Expected:
     """Return the verdict of an event that only ``side`` (native, otlp) shows, settled."""
     return Expected(status=f"{side.upper()}_ONLY", reason=reason, also=also)
+
+
+def by_design(side: str, rule: str) -> Expected:
+    """Return the verdict of an event that the other side leaves out by a rule of its profile."""
+    return one_sided(side, "BY_DESIGN", reason_detail=rule)
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Two days of one application: what the first leaves open, and how it ends on the second."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from otel_mqtrace.model import TraceType
@@ -11,8 +9,6 @@ from tests.faults.corpora import Corpus, own_stage
 from tests.faults.recording import Recording
 from tests.faults.stage import Stage
 from tests.faults.truth import EXACT, Expected, Truth, one_sided
-
-__all__ = ["two_days"]
 
 _DAY_MS = 86_400_000
 _LOST, _HANGING = "a loss nobody explains", "a handler that takes long"

@@ -1,6 +1,4 @@
-"""`mqtrace reconcile` as a user calls it: exit codes, one line per error, what is printed and written."""
-
-from __future__ import annotations
+"""`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
 from pathlib import Path
@@ -14,9 +12,8 @@ SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.json
 AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0", "--engine", "local"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+WRONG = {
+    "reconcile": [
         (["--native", "x", "--out", "o"], "--otlp"),
         ([*SIDES, "--out", "o", "--profile", "perl"], "--profile 'perl' is unknown"),
         ([*SIDES, "--out", "o", "--native-writer", "perl"], "--native-writer 'perl' is unknown"),
@@ -47,11 +44,27 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         (["--print-policy", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         (["--print-policy", "--grace", "soon"], "--grace: invalid duration 'soon'"),
     ],
+    "graph": [
+        (["--out", "o"], "give --native SRC, --otlp SRC, or both"),
+        (["--otlp", SIDES[3]], "--out"),
+        (["--otlp", SIDES[3], "--out", "o", "--format", "png"], "--format 'png' is unknown"),
+        (["--otlp", SIDES[3], "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
+        (["--otlp", SIDES[3], "--out", "o", "--grace", "soon"], "--grace: invalid duration 'soon'"),
+        (["--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
+        (["--native", SIDES[3], "--out", "o"], "not native"),
+        (["--otlp", SIDES[3], "--out", "taken"], "cannot create --out taken"),
+        (["--otlp", SIDES[3], "--out", ""], "--out is empty"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"), [(command, *row) for command, rows in WRONG.items() for row in rows]
 )
-def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
+def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, command, arguments, said):
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("a file")
-    assert main(["reconcile", *arguments]) == 2
+    assert main([command, *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("mqtrace: error: ")
     assert captured.err.count("\n") == 1

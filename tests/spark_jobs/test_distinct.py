@@ -1,7 +1,5 @@
 """A function is asked once per distinct value, and every row gets its answer."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

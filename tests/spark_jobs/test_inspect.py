@@ -1,7 +1,5 @@
 """``mqtrace inspect`` says what is in an input, and streams it as JSON."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which Java Spark is given, seen with small programs that answer as a Java does."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

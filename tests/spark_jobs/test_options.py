@@ -1,7 +1,5 @@
 """How sources and instants are written on the command line."""
 
-from __future__ import annotations
-
 import pytest
 
 from otel_mqtrace._errors import UsageError

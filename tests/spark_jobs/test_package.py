@@ -1,7 +1,5 @@
 """Our code as one zip: everything a driver and an executor import, and how the command line finds its commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

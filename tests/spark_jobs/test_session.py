@@ -1,7 +1,5 @@
 """The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 

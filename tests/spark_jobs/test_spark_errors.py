@@ -1,7 +1,5 @@
 """Failures of Spark are one line with the cause; an interrupt leaves no orphan, no noise and no half-written file."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

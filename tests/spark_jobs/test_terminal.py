@@ -1,7 +1,5 @@
 """The summary of a run and its progress, on terminals of any width, in pipes, and without colours."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,8 +1,7 @@
-"""Everything that the local engine uses, in a process where pyspark, py4j and pandas cannot be imported."""
-
-from __future__ import annotations
+"""Runs in a process of their own: without pyspark, py4j and pandas, and as a CI job starts them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +59,20 @@ def test_spark_engine_without_pyspark_names_its_extra(tmp_path):
     done = run("reconcile", *SIDES, "--out", tmp_path, "--engine", "spark")
     assert done.returncode == 2
     assert "pip install 'otel-mqtrace[spark]'" in done.stderr
+
+
+# -- A whole run in a process of its own, as a CI job starts it: what is said where nobody looks at a terminal
+@pytest.mark.spark
+def test_a_normal_run_says_nothing_on_standard_error(tmp_path):
+    command = [sys.executable, "-m", "spark_jobs", "reconcile", *SIDES, "--out", tmp_path / "out", *JUDGED]
+    plain = {
+        name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR", "MQTRACE_DEBUG"}
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=plain)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert done.stderr == ""
+    assert done.returncode == result["exit_code"]
+    assert done.stdout.startswith(f"{result['verdict']}: native trace against OTLP spans")
+    assert "\x1b" not in done.stdout
+    assert not set(done.stdout) & set("│┃━─┏╭")
+    assert len(done.stdout.splitlines()) > 20

@@ -1,7 +1,5 @@
 """What both engines promise: answers in order, blobs in their buckets, what a task raised, nothing left behind."""
 
-from __future__ import annotations
-
 import operator
 import os
 import subprocess

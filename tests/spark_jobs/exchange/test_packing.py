@@ -1,7 +1,5 @@
 """Rows packed into buckets come out whole, in memory and from a mapped file, whatever their number."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyarrow import parquet

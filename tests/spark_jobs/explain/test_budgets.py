@@ -1,7 +1,5 @@
 """Which keys of the residue budgets cover, what a ledger reports, and how many spans may be missing by sampling."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter
@@ -26,7 +24,7 @@ from spark_jobs.explain.budgets import (
     summarise_ledger,
 )
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
-from spark_jobs.explain.residue import is_residue, narrow
+from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy

@@ -1,7 +1,5 @@
 """Counted drops as a budget: what they cover, what they never cover, and what a later run has of them."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections import Counter

@@ -1,7 +1,5 @@
 """Evidence of a run about its unexplained rows, however the run is cut into tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,8 +12,7 @@ from spark_jobs.explain.evidence import (
     find_wanted_keys,
     merge_evidence,
 )
-from spark_jobs.explain.keys import read_ids
-from spark_jobs.explain.residue import RESIDUE, narrow
+from spark_jobs.explain.keys import RESIDUE, narrow, read_ids
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, VERDICT

@@ -1,7 +1,5 @@
 """What the rest of a run testifies of a key that its own message leaves unexplained, and what it must not excuse."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

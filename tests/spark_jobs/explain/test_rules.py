@@ -1,7 +1,5 @@
 """Rules on made-up inputs, against plain Python: whole runs, weak keys, and gaps in a group's line of messages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.explain.gaps import DELIVERIES, find_neighbours, is_in_gap
-from spark_jobs.explain.residue import RESIDUE
+from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.policy.policy import read_policy

@@ -1,7 +1,5 @@
 """Producers that are proven not to trace: which of their other sends that excuses, and which it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Legs add up to edges: against a plain Python oracle, in parts, capped, and a fate for every message."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Verdicts become legs: names without what stands around them, places for want of ids, the owners of groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

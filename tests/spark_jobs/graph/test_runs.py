@@ -1,7 +1,5 @@
 """`mqtrace graph` on the spans of a made-up system, and the graphs of what two real systems recorded."""
 
-from __future__ import annotations
-
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout

@@ -1,7 +1,5 @@
 """Spans that point at each other: whose message a span is about, and who calls whom, against plain readings of both."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter, defaultdict
 from typing import Any

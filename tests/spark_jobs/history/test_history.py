@@ -1,7 +1,5 @@
 """The history on disk: one run at a time, and nothing of a run that did not end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

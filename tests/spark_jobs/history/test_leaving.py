@@ -1,7 +1,5 @@
 """What a run leaves to the next one: events of open keys, places of closed ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

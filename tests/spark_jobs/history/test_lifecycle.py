@@ -1,7 +1,5 @@
 """The lifecycle of a key: one rule, and columns of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A history of runs: what one leaves open the next one carries over; counted losses cover no key twice."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -3,8 +3,6 @@
 The expected counts are those of the recordings' own notes: what the application saw, and what each side leaves out.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """The events of a task, written by the task: one file that is whole or not there, and what it comes to."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import fields, replace

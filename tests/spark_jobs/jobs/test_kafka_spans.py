@@ -1,7 +1,5 @@
 """Our native trace against spans of OpenTelemetry's Java agent for Kafka, which know no message ids; both on topics."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One side read by the tasks of an engine: its files, its counts, and that both survive being written down."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stream: whatever comes when, and however it was killed, it ends where one batch over everything ends."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

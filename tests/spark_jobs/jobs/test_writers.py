@@ -1,7 +1,5 @@
 """Who wrote the sources of a run, as their first spans and records show it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Columns of numbers that may be unknown, codes of values, rows taken and sorted: each against plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

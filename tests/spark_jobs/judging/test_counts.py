@@ -1,7 +1,5 @@
 """From verdicts to the numbers of a report: counts, durations, groups, samples, differing values."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

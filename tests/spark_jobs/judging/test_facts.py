@@ -1,7 +1,5 @@
 """What is known of the whole input before any key is judged, folded from a few counted rows."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

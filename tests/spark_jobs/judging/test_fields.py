@@ -1,7 +1,5 @@
 """The rules of fields: which unequal values are called equal, and by which word."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

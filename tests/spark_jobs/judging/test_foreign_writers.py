@@ -1,7 +1,5 @@
 """RocketMQ's own trace against OpenTelemetry's Java agent: weak keys, wide tolerances, gaps by design."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

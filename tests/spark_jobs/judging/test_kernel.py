@@ -1,7 +1,5 @@
 """The kernel against a plain Python reconciliation, and on one message given to thousands of deliveries."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Times that no clock can have shown: one such record must cost its own verdict, never the run."""
 
-from __future__ import annotations
-
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts

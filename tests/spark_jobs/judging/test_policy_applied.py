@@ -1,7 +1,5 @@
 """What a policy changes in verdicts: severities, redaction, masking, declarations; one run with many cases."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Every status and reason, one small story each; all stories are judged in one run, as messages of one input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

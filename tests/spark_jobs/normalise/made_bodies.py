@@ -1,7 +1,5 @@
 """Bodies made for a test: rows of ``READ_BODY`` as an Arrow batch, the events facts from them, and what they should be."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Spans made for a test: rows of ``READ_SPAN`` and ``LEDGER`` as an Arrow batch, and the events facts from them."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from spark_jobs.normalise.event_columns import event_batches

@@ -1,7 +1,5 @@
 """A batch of spans becomes a batch of events, whatever stands in it and however it is cut."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

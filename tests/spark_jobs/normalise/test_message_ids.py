@@ -1,7 +1,5 @@
 """A place on a broker is called by the message that a native send names for it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from spark_jobs.normalise.message_ids import claims_in, resolve_message_ids

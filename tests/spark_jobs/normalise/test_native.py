@@ -1,7 +1,5 @@
 """Native bodies become canonical events exactly as the Python decoder reads them."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Bodies read column by column say what the codec says of them record by record, in every column."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Spans of any layout and any convention become canonical events on Spark."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two spans have the same number when they say the same, and only then."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Texts of both sides are brought to one form; numbers and arrays are read as Spark reads them."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,14 +1,12 @@
 """The policy file: what it may say, and the one line for each thing wrong in it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import pytest
 
 from otel_mqtrace._errors import MqTraceError, UsageError
-from spark_jobs.policy.policy import parse_duration_ms, read_policy
+from spark_jobs.policy.policy import Policy, hash_policy, print_policy, read_policy
 from spark_jobs.policy.profiles import (
     NATIVE_CARRIES,
     PROFILES,
@@ -23,12 +21,24 @@ from spark_jobs.policy.settings import (
     SETTINGS,
     SILENT_SETTINGS,
     WRITER_SETTINGS,
+    parse_duration_ms,
 )
-from spark_jobs.policy.text import hash_policy, print_policy
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
 
+POLICY = "policy.toml"
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard library reads TOML since 3.11")
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that reads a policy of this text."""
+
+    def read(text: str, **writers: str) -> Policy:
+        (tmp_path / POLICY).write_text(text)
+        return read_policy(tmp_path / POLICY, **writers)
+
+    return read
 
 
 @pytest.mark.parametrize(
@@ -53,17 +63,16 @@ def test_invalid_duration_is_refused_with_its_option(text):
         parse_duration_ms(text, name="--grace")
 
 
-def test_policy_file_changes_only_what_it_names(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text(
-        'grace = "5m"\nwriter_silent_minimum = 9\n'
-        "[fields.start_ms]\ntolerance_ms = 40\n[fields.tags]\ncritical = true\n"
+def test_policy_file_changes_only_what_it_names(read):
+    policy = read(
+        'grace = "5m"\nwriter_silent_minimum = 9\n[fields.start_ms]\ntolerance_ms = 40\n'
+        "[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n"
         '[gates.malformed]\nthreshold = 3\nseverity = "warn"\n'
     )
-    policy, default = read_policy(path), read_policy(None)
+    default = read_policy(None)
     assert (policy.grace_ms, policy.writer_silent_minimum) == (300_000, 9)
     assert (policy.tolerance("start_ms"), policy.tolerance("end_ms")) == (40, default.tolerance("end_ms"))
-    assert policy.severity == {**default.severity, "tags": "fail"}
+    assert policy.severity == {**default.severity, "tags": "fail", "topic": "warn"}
     assert (policy.gates["malformed"].threshold, policy.gates["malformed"].severity) == (3, "warn")
     assert {name: gate for name, gate in policy.gates.items() if name != "malformed"} == {
         name: gate for name, gate in default.gates.items() if name != "malformed"
@@ -113,12 +122,10 @@ def test_policy_file_changes_only_what_it_names(tmp_path):
         ("grace = ", "not valid TOML"),
     ],
 )
-def test_invalid_policy_is_refused_in_one_line_that_names_the_place(tmp_path, text, said):
-    path = tmp_path / "policy.toml"
-    path.write_text(text)
+def test_invalid_policy_is_refused_in_one_line_that_names_the_place(read, text, said):
     with pytest.raises(MqTraceError, match=said) as refused:
-        read_policy(path)
-    assert "policy.toml" in str(refused.value)
+        read(text)
+    assert POLICY in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -222,35 +229,27 @@ service = "cron"
 @pytest.mark.parametrize("native_writer", ["mqtrace", "rocketmq", "rocketmq-4.9.8"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("text", ["", EVERYTHING])
-def test_printed_policy_reads_back_as_the_same_policy(tmp_path, profile, native_writer, text):
-    given, printed = tmp_path / "given.toml", tmp_path / "printed.toml"
-    given.write_text(text)
+def test_printed_policy_reads_back_as_the_same_policy(read, profile, native_writer, text):
     writers = {"profile": profile, "native_writer": native_writer}
-    policy = read_policy(given, **writers)
-    printed.write_text(print_policy(policy))
-    again = read_policy(printed, **writers)
+    policy = read(text, **writers)
+    again = read(print_policy(policy), **writers)
     assert again == policy
     assert print_policy(again) == print_policy(policy)
     assert hash_policy(again) == hash_policy(policy)
     assert bool(text) is (policy != read_policy(None, **writers))
 
 
-def test_hash_differs_by_setting_and_ignores_comments(tmp_path):
-    path = tmp_path / "policy.toml"
+def test_hash_differs_by_setting_and_ignores_comments(read):
     texts = [f"{line}\n" for line in EVERYTHING.splitlines() if "=" in line and "[" not in line][:7]
-    hashes = set()
-    for text in ["", *texts, "[fields.tags]\nseverity = 'fail'", "[gates.late]\nthreshold = 2"]:
-        path.write_text(f"# a comment\n{text}")
-        hashes.add(hash_policy(read_policy(path)))
+    others = ["", "[fields.tags]\nseverity = 'fail'", "[gates.late]\nthreshold = 2"]
+    hashes = {hash_policy(read(f"# a comment\n{text}")) for text in (*texts, *others)}
     assert len(hashes) == len(texts) + 3
     assert hash_policy(read_policy(None)) in hashes
     assert hash_policy(read_policy(None, native_writer="rocketmq")) not in hashes
 
 
-def test_field_verdict_has_its_fields_severity_unless_the_policy_overrides_it(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text(EVERYTHING)
-    policy = read_policy(path)
+def test_field_verdict_has_its_fields_severity_unless_the_policy_overrides_it(read):
+    policy = read(EVERYTHING)
     said = {
         (name, verdict): policy.judgement(name, verdict.value)
         for name in ("topic", "store_host", "tags", "keys")
@@ -266,12 +265,9 @@ def test_field_verdict_has_its_fields_severity_unless_the_policy_overrides_it(tm
     assert agent.judgement("topic", FieldVerdict.DIFFERENT.value) == "fail"
 
 
-def test_writer_version_stands_for_all_below_it(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text(EVERYTHING)
-
+def test_writer_version_stands_for_all_below_it(read):
     def never(writer: str) -> tuple[frozenset[str], set[str]]:
-        policy = read_policy(path, native_writer=writer)
+        policy = read(EVERYTHING, native_writer=writer)
         return policy.never_recorded("native"), {rule.rule for rule in policy.declared}
 
     for writer in ("rocketmq-5.3", "rocketmq-5.3.3"):
@@ -281,16 +277,8 @@ def test_writer_version_stands_for_all_below_it(tmp_path):
         )
     for writer in ("mqtrace", "rocketmq", "rocketmq-5.5.0", "rocketmq-5.30.1"):
         assert never(writer) == (frozenset(), {"policy_says_silent"})
-    assert read_policy(path).never_recorded("otlp") == {"keys"}
-    assert read_policy(path, profile="java-agent").never_recorded("otlp") == frozenset()
-
-
-def test_critical_is_read_as_severity(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text("[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n")
-    policy = read_policy(path)
-    assert (policy.severity["tags"], policy.severity["topic"]) == ("fail", "warn")
-    assert policy.severity == {**read_policy(None).severity, "tags": "fail", "topic": "warn"}
+    assert read(EVERYTHING).never_recorded("otlp") == {"keys"}
+    assert read(EVERYTHING, profile="java-agent").never_recorded("otlp") == frozenset()
 
 
 HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation" / "policy.md"
@@ -303,10 +291,8 @@ def test_policy_reference_names_every_key_field_and_gate():
     assert [name for name in (*COMPARED_FIELDS, *DEFAULT_GATES) if f"| `{name}` |" not in text] == []
 
 
-def test_policy_examples_of_the_handbook_are_read(tmp_path):
-    path = tmp_path / "policy.toml"
+def test_policy_examples_of_the_handbook_are_read(read):
     blocks = HANDBOOK.read_text(encoding="utf-8").split("```toml\n")[1:]
     assert blocks
     for block in blocks:
-        path.write_text(block.partition("```")[0])
-        read_policy(path)
+        read(block.partition("```")[0])

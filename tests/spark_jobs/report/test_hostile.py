@@ -63,20 +63,16 @@ def poisoned(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_page_shows_untrusted_text_and_gains_no_element(text):
-    harmless, hostile = Page(render_page(poisoned("harmless"))), Page(render_page(poisoned(text)))
+def test_page_shows_untrusted_text_without_odd_characters_and_gains_no_element(text):
+    written = render_page(poisoned(text))
+    assert not re.search("[\x00-\x08\x0b-\x1f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", written)
+    harmless, hostile = Page(render_page(poisoned("harmless"))), Page(written)
     assert [tag for tag, _ in hostile.elements if tag not in {"mark", "tspan"}] == [
         tag for tag, _ in harmless.elements if tag not in {"mark", "tspan"}
     ]
     assert [sorted(attrs) for _, attrs in hostile.elements] == [sorted(attrs) for _, attrs in harmless.elements]
     assert hostile.scripts == harmless.scripts
     assert " ".join(visible(text, limit=80).split()) in hostile.text
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_page_contains_no_invisible_or_direction_changing_character(text):
-    written = render_page(poisoned(text))
-    assert not re.search("[\x00-\x08\x0b-\x1f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", written)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())

@@ -1,7 +1,5 @@
 """Addresses of Jaeger, and servers that are none; the real one is in ``tests/peers/jaeger``."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

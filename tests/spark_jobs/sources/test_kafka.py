@@ -1,7 +1,5 @@
 """Topics of a Kafka are sources like files: the same records and spans, each with its place, and offsets for the counts."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter
@@ -15,6 +13,7 @@ from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.sources.kafka import PartitionRange, TopicAddress, apart, chunks, messages_in, topic_ranges
+from spark_jobs.sources.spark_kafka import java_properties
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -177,3 +176,29 @@ def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
     options = ReadOptions(client_config={"sasl.password": "secret"})
     check_inputs([source], [str(SPANS)], ReadOptions())
     assert "secret" not in repr(options)
+
+
+# -- Spark's own Kafka connector is a Java client: properties are translated for it, or it is not used
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {}),
+        ({"client.id": "c"}, {"client.id": "c"}),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": 'p"w'},
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="u" password="p\\"w";',
+            },
+        ),
+        ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
+        ({"sasl.mechanism": "OAUTHBEARER"}, None),
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, None),
+        ({"ssl.key.location": "/key.pem"}, None),
+    ],
+)
+def test_properties_are_translated_for_the_java_client_or_the_other_client_is_taken(given, told):
+    """What cannot be said in Java's words is never left out in silence."""
+    assert java_properties(given) == told

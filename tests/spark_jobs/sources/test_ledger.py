@@ -1,7 +1,5 @@
 """Ledgers of losses in every form they come in, and the one line for what is none."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import Counter
@@ -37,37 +35,23 @@ def own(*rows, version=1) -> str:
 
 def metric(name, *points, temporality=2, service="shop") -> dict:
     """Return one line of the Collector's file exporter; a point is (attributes, start s, at s, value)."""
+
+    def listed(attributes):
+        return [{"key": key, "value": {"stringValue": text}} for key, text in attributes.items()]
+
+    points = [
+        {
+            "attributes": listed(attributes),
+            "startTimeUnixNano": str(start * SECOND_NS),
+            "timeUnixNano": str(at * SECOND_NS),
+            "asInt": str(value),
+        }
+        for attributes, start, at, value in points
+    ]
+    summed = {"aggregationTemporality": temporality, "isMonotonic": True, "dataPoints": points}
+    scopes = [{"metrics": [{"name": name, "sum": summed}]}]
     return {
-        "resourceMetrics": [
-            {
-                "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]},
-                "scopeMetrics": [
-                    {
-                        "metrics": [
-                            {
-                                "name": name,
-                                "sum": {
-                                    "aggregationTemporality": temporality,
-                                    "isMonotonic": True,
-                                    "dataPoints": [
-                                        {
-                                            "attributes": [
-                                                {"key": key, "value": {"stringValue": text}}
-                                                for key, text in attributes.items()
-                                            ],
-                                            "startTimeUnixNano": str(start * SECOND_NS),
-                                            "timeUnixNano": str(at * SECOND_NS),
-                                            "asInt": str(value),
-                                        }
-                                        for attributes, start, at, value in points
-                                    ],
-                                },
-                            }
-                        ]
-                    }
-                ],
-            }
-        ]
+        "resourceMetrics": [{"resource": {"attributes": listed({"service.name": service})}, "scopeMetrics": scopes}]
     }
 
 

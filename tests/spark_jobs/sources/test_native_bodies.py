@@ -1,7 +1,5 @@
 """Bodies of native landings: lines that no writer of ours makes, parquet of any shape, files of any size."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """What an executor does with files and messages: the fast way as long as it can, the counts kept, in one task."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

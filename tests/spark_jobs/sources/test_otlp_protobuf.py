@@ -1,7 +1,5 @@
 """Messages in protobuf are read as columns as they are read span by span."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st

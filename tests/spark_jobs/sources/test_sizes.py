@@ -1,7 +1,5 @@
 """Nothing that is read needs memory for more than one message: documents, lines and frames of any number."""
 
-from __future__ import annotations
-
 import io
 import json
 

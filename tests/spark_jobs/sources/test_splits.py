@@ -1,7 +1,5 @@
 """Files are cut into splits at any byte, and every line is read once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
