@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.addresses import Kind, parse_address, root_of
 from bridge.forwarder.service import TraceSource
+from bridge.forwarder.sources.files import FilesTraceSource, SpanFilesSource
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,14 +52,9 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
         PeerError: the source does not answer.
     """
     address = parse_address(source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
-    if address.kind is Kind.FILES and of_spans:
-        from bridge.forwarder.sources.files import SpanFilesSource  # noqa: PLC0415 - one kind is used, at most
-
-        return SpanFilesSource(address.path, group=group, state=state)
     if address.kind is Kind.FILES:
-        from bridge.forwarder.sources.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
-
-        return FilesTraceSource(address.path, group=group, state=state)
+        files = SpanFilesSource if of_spans else FilesTraceSource
+        return files(address.path, group=group, state=state)
     return _OPENERS[address.kind](
         address.servers,
         address.topic,

@@ -131,7 +131,7 @@ class ResumeFile:
         for partition in self._first.keys() | held.keys():
             entries[partition] = self._entry(partition, held.get(partition))
         if entries != self._written:
-            self._write(entries)
+            self._write(self._file, entries)
             self._written = entries
         self._held = {partition: min(entry.begins) for partition, entry in held.items()}
         self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
@@ -159,27 +159,26 @@ class ResumeFile:
             return {}
         return read_memory(self._file, _entries_of, hint="remove it to go on by offsets alone") or {}
 
-    def _write(self, entries: dict[_Partition, _Entry]) -> None:
-        assert self._file is not None  # noqa: S101 - for the type checker
-        content = {"version": _VERSION, "partitions": [_json_of(*each) for each in entries.items()]}
-        write_memory(self._file, content)
+    def _write(self, file: AnyPath, entries: dict[_Partition, _Entry]) -> None:
+        partitions = [
+            {
+                "source": source,
+                "partition": partition,
+                "next": entry.next_offset,
+                "begins": sorted(entry.begins),
+                "pending": sorted(entry.pending.items()),
+            }
+            for (source, partition), entry in entries.items()
+        ]
+        write_memory(file, {"version": _VERSION, "partitions": partitions})
 
 
 def _entries_of(content: Any) -> dict[_Partition, _Entry]:
-    return dict(_entry_of(each) for each in content["partitions"])
-
-
-def _json_of(partition: _Partition, entry: _Entry) -> dict[str, Any]:
     return {
-        "source": partition[0],
-        "partition": partition[1],
-        "next": entry.next_offset,
-        "begins": sorted(entry.begins),
-        "pending": sorted(entry.pending.items()),
+        (each["source"], each["partition"]): _Entry(
+            each["next"],
+            {(offset, arrival_ms) for offset, arrival_ms in each["begins"]},
+            {offset: list(indexes) for offset, indexes in each["pending"]},
+        )
+        for each in content["partitions"]
     }
-
-
-def _entry_of(said: dict[str, Any]) -> tuple[_Partition, _Entry]:
-    begins = {(offset, arrival_ms) for offset, arrival_ms in said["begins"]}
-    pending = {offset: list(indexes) for offset, indexes in said["pending"]}
-    return (said["source"], said["partition"]), _Entry(said["next"], begins, pending)

@@ -326,15 +326,14 @@ def _as_json(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, _: F
 def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, options: ForwardOptions) -> str:
     if isinstance(spans, NativeForwarding):
         return _native_text(counts, source, spans.counts, options)
-    said = f"{counts.messages} trace messages ({counts.body_bytes} bytes)"
+    said, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
     if options.landing is not None:
         said += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
         told = spans.counts
         said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"
-        said += "".join(f"; {number} {what}" for number, what in _noteworthy(spans) if number)
-    gone = _gone(source)
-    return f"{said}; {gone} offsets had been trimmed before" if gone else said
+        notes = _noteworthy(spans)
+    return said + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
 
 
 def _native_text(counts: ForwardCounts, source: OpenSource, told: NativeCounts, options: ForwardOptions) -> str:
@@ -349,9 +348,11 @@ def _native_text(counts: ForwardCounts, source: OpenSource, told: NativeCounts, 
         *((number, f"records refused: {reason}") for reason, number in sorted(told.refused.items())),
         (told.replaced, "separator characters written as _"),
     ]
-    said += "".join(f"; {number} {what}" for number, what in notes if number)
-    gone = _gone(source)
-    return f"{said}; {gone} offsets had been trimmed before" if gone else said
+    return said + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
+
+
+def _in_words(notes: list[tuple[int, str]]) -> str:
+    return "".join(f"; {number} {what}" for number, what in notes if number)
 
 
 def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:

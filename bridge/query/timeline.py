@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -443,66 +443,41 @@ def first_ms(timeline: Iterable[Event]) -> int | None:
 def _events(story: MessageTimeline) -> Iterator[Event]:
     several = len({send.topic for send in story.sends}) > 1
     for send in story.sends:
-        yield Event(
-            name=f"send to {visible(send.topic or ABSENT, limit=80)}" if several else "send",
-            kind=Kind.SEND,
-            from_ms=send.begin_ms,
-            until_ms=send.begin_ms if send.end_ms is None else send.end_ms,
-            took_ms=send.cost_ms,
-            group=send.group,
-            outcome=send.outcome.value,
-            tone=OUTCOME_TONES[send.outcome],
-            topic=send.topic,
-            store_host=send.store_host,
-            client_host=send.client_host,
-        )
+        name = f"send to {visible(send.topic or ABSENT, limit=80)}" if several else "send"
+        until_ms = send.begin_ms if send.end_ms is None else send.end_ms
+        how = (send.cost_ms, send.outcome.value, OUTCOME_TONES[send.outcome])
+        yield _event(send, Kind.SEND, name, send.begin_ms, until_ms, *how)
     for end in story.transaction_ends:
-        yield Event(
-            name="transaction",
-            kind=Kind.TRANSACTION_END,
-            from_ms=end.at_ms,
-            until_ms=end.at_ms,
-            took_ms=None,
-            group=end.group,
-            outcome=f"{_STATE_WORDS[end.state]}{' on check' if end.from_check else ''}",
-            tone=_STATE_TONES[end.state],
-            topic=end.topic,
-            store_host=end.store_host,
-            client_host=end.client_host,
-        )
+        outcome = f"{_STATE_WORDS[end.state]}{' on check' if end.from_check else ''}"
+        how = (None, outcome, _STATE_TONES[end.state])
+        yield _event(end, Kind.TRANSACTION_END, "transaction", end.at_ms, end.at_ms, *how)
     for recall in story.recalls:
-        yield Event(
-            name="recall",
-            kind=Kind.RECALL,
-            from_ms=recall.at_ms,
-            until_ms=recall.at_ms,
-            took_ms=None,
-            group=recall.group,
-            outcome=recall.outcome.value,
-            tone=OUTCOME_TONES[recall.outcome],
-            topic=recall.topic,
-        )
+        how = (None, recall.outcome.value, OUTCOME_TONES[recall.outcome])
+        yield _event(recall, Kind.RECALL, "recall", recall.at_ms, recall.at_ms, *how)
     for group in story.groups:
-        for number, attempt in enumerate(group.attempts, start=1):
-            yield _of_consume(group.group, number, attempt)
+        for number, consume in enumerate(group.attempts, start=1):
+            name = f"consume (delivery {number})" if number > 1 else "consume"
+            late = consume.context_code is ContextCode.TIME_OUT and consume.outcome is Outcome.SUCCESS
+            how = (consume.elapsed_ms, _consume_words(consume), Tone.CARE if late else OUTCOME_TONES[consume.outcome])
+            event = _event(consume, Kind.CONSUME, name, consume.from_ms, consume.end_ms, *how)
+            yield replace(event, group=group.group, attempt=number, begin_known=consume.missing is not Half.BEGIN)
 
 
-def _of_consume(group: str | None, number: int, consume: Consume) -> Event:
-    late = consume.context_code is ContextCode.TIME_OUT
-    return Event(
-        name=f"consume (delivery {number})" if number > 1 else "consume",
-        kind=Kind.CONSUME,
-        from_ms=consume.from_ms,
-        until_ms=consume.end_ms,
-        took_ms=consume.elapsed_ms,
-        group=group,
-        outcome=_consume_words(consume),
-        tone=Tone.CARE if late and consume.outcome is Outcome.SUCCESS else OUTCOME_TONES[consume.outcome],
-        attempt=number,
-        topic=consume.topic,
-        client_host=consume.client_host,
-        begin_known=consume.missing is not Half.BEGIN,
-    )
+def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
+    said: Send | TransactionEnd | Recall | Consume,
+    kind: Kind,
+    name: str,
+    from_ms: int | None,
+    until_ms: int | None,
+    took_ms: int | None,
+    outcome: str,
+    tone: Tone,
+) -> Event:
+    shared: dict[str, Any] = {
+        field: getattr(said, field, None) for field in ("group", "topic", "store_host", "client_host")
+    }
+    when: dict[str, Any] = {"from_ms": from_ms, "until_ms": until_ms, "took_ms": took_ms}
+    return Event(name=name, kind=kind, outcome=outcome, tone=tone, **when, **shared)
 
 
 def _consume_words(consume: Consume) -> str:
