@@ -305,7 +305,7 @@ def test_child_of_a_fork_does_not_end_what_its_parent_polled():
 def test_span_that_the_handler_ended_says_the_same_in_both_formats(form, status, is_success):
     world = _World()
     call = getattr(world, form)(_Message())
-    call.span.set_status(status)
+    call.span.set_status(status, "card refused")
     call.span.end(call.start_ns + 5_000_000)
     span, exported = world.exported(call, code=ContextCode.EXCEPTION, exception=ValueError("after the end"))
     [(_, _, body, _)], refused = _native(exported, "5.5.0")
@@ -313,3 +313,4 @@ def test_span_that_the_handler_ended_says_the_same_in_both_formats(form, status,
     code = ContextCode.SUCCESS if is_success else ContextCode.FAILED
     assert (record.success, record.context_code, refused) == (is_success, code, {})
     assert (span.attributes["mqtrace.success"], span.attributes["mqtrace.context_code"]) == (is_success, code.name)
+    assert span.status.description == (None if is_success else "card refused")

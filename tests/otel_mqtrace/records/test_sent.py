@@ -187,6 +187,12 @@ def test_attributes_that_a_processor_removed_are_not_exported():
     assert "messaging.kafka.message.key" not in {each.key for each in written.attributes}
 
 
+def test_key_of_a_message_without_headers_is_exported():
+    _, span = _World().by_record(_Sending(key=b"k"))
+    (written,) = _spans_of(encode_spans([span]).body)
+    assert "messaging.kafka.message.key" in {each.key for each in written.attributes}
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -4,6 +4,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
@@ -41,6 +42,9 @@ class _Span(ReadableSpan):
     dropped_attributes = dropped_events = dropped_links = 0
 
 
+bounded = st.builds(BoundedAttributes, st.sampled_from([None, 1]), attributes)  # with 1, the others count as dropped
+
+
 @st.composite
 def spans(draw):
     code = draw(st.sampled_from(StatusCode))
@@ -50,8 +54,8 @@ def spans(draw):
         parent=draw(st.none() | contexts),
         resource=draw(resources),
         attributes=draw(attributes),
-        events=[Event(draw(texts), draw(attributes), draw(times)) for _ in range(draw(st.integers(0, 2)))],
-        links=[Link(draw(contexts), draw(attributes)) for _ in range(draw(st.integers(0, 2)))],
+        events=[Event(draw(texts), draw(bounded), draw(times)) for _ in range(draw(st.integers(0, 2)))],
+        links=[Link(draw(contexts), draw(bounded)) for _ in range(draw(st.integers(0, 2)))],
         kind=draw(st.sampled_from(SpanKind)),
         status=Status(code, draw(st.none() | texts) if code is StatusCode.ERROR else None),
         start_time=draw(st.none() | times),
