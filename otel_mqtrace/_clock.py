@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LAST_MS", "Clock", "MonotonicNs", "SystemClock", "WallNs", "pause"]
-
 LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, in epoch milliseconds: calendars know no later one, and no writer means it."""
 

@@ -23,8 +23,6 @@ from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["COMMAND_GROUP", "DISTRIBUTION", "help_of", "run"]
-
 COMMAND_GROUP: Final = "mqtrace.commands"
 DISTRIBUTION: Final = "otel-mqtrace"
 _NAME: Final = "mqtrace"

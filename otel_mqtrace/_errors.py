@@ -13,16 +13,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "EncodeError",
-    "MissingExtraError",
-    "MqTraceError",
-    "PeerError",
-    "SubinterpreterError",
-    "UnreadableInputError",
-    "UsageError",
-]
-
 
 class MqTraceError(Exception):
     """Root of every exception raised on purpose; its text is one line that names the fix."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["start"]
-
 _INTERRUPTED = 130
 _STDERR = 2
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-__all__ = ["open_console", "print_table"]
-
 _WIDTH_OF_A_PIPE: Final = 10_000
 """Wider than any text: rich folds what does not fit."""
 _WIDEST: Final = 40

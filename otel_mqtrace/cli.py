@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
     from types import FrameType
 
-__all__ = ["EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
-
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _EXIT_PIPE_CLOSED = 1

@@ -10,8 +10,6 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_properties", "without_password"]
-
 _USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
 
 

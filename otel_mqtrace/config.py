@@ -15,20 +15,6 @@ from typing import Any, Final
 
 from otel_mqtrace.client_properties import without_password
 
-__all__ = [
-    "BATCH_SIZE",
-    "DIALECTS",
-    "ENVIRONMENT_PREFIX",
-    "LINGER_MS",
-    "NEVER_SHOWN",
-    "QUEUE_SIZE",
-    "Settings",
-    "application_kafka_config",
-    "connection_settings",
-    "forget_application_kafka_config",
-    "remember_application_kafka_config",
-]
-
 _log: Final = logging.getLogger(__name__)
 _warned: Final[set[tuple[str, str]]] = set()
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.provider import ProviderBinding
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
-__all__ = ["AioKafkaInstrumentor", "ClientInstrumentor", "ClientPatches", "MqTraceInstrumentor", "RocketMqInstrumentor"]
-
 _log: Final = logging.getLogger(__name__)
 
 

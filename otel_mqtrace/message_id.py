@@ -24,17 +24,6 @@ from weakref import WeakSet
 
 from otel_mqtrace._clock import Clock, SystemClock
 
-__all__ = [
-    "OffsetId",
-    "UniqueId",
-    "UniqueIds",
-    "new_offset_id",
-    "new_unique_id",
-    "own_address",
-    "read_offset_id",
-    "read_unique_id",
-]
-
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _TAIL_BYTES: Final = 12  # everything but the address, in either id
 _NS_PER_MS: Final = 1_000_000

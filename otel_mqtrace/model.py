@@ -11,17 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
-__all__ = [
-    "KEY_SEPARATOR",
-    "AccessChannel",
-    "ContextCode",
-    "MessageType",
-    "TraceBean",
-    "TraceContext",
-    "TraceType",
-    "TransactionState",
-]
-
 KEY_SEPARATOR: Final = " "
 """Between the keys of a message, in its ``keys`` and in the ``KEYS`` property (``MessageConst.KEY_SEPARATOR``)."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.config import Settings
 
-__all__ = ["EXPORTER_GROUP", "ProviderBinding", "split_exporters"]
-
 _log: Final = logging.getLogger(__name__)
 EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
 """The entry points that exporters are named by."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["INSTRUMENTATIONS", "Instrumentation", "find_wrapper", "identify_class", "identify_method"]
-
 
 class Instrumentation(NamedTuple):
     """Another instrumentation: its name, the module of its code, its distribution, what keeps it off the client.

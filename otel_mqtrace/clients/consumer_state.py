@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
-__all__ = ["ConsumerState", "KafkaConsumerState", "TaskConsumerState"]
-
 _NONE: Final[frozenset[int]] = frozenset()
 
 

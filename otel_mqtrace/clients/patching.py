@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.state import ActiveTracing
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["Change", "Observer", "Patches", "Wrapper", "Wrappers", "observed", "replacement_class"]
-
 _log: Final = logging.getLogger(__name__)
 _ABSENT: Final = object()
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any] | None]

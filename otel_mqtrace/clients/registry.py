@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["MAX_MESSAGES", "Entry", "LiveObjects", "MessageRegistry"]
-
 MAX_MESSAGES: Final = 10_000
 _T = TypeVar("_T")
 

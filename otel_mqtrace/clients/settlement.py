@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.transaction import TransactionHook
     from otel_mqtrace.model import TransactionState
 
-__all__ = ["Positions", "Settlement", "begin_transaction", "end_transaction", "find_creation_context"]
-
 
 class Positions:
     """Where one consumer stands, and the creation contexts of the last 10,000 messages it handed over.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["STATE", "ActiveTracing", "Arguments", "attach_state", "known_state"]
-
 STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.config import Settings
     from otel_mqtrace.doctor.checks import Checkup
 
-__all__ = ["examine_broker"]
-
 _TIMEOUT_S: Final = 4.0
 _DESCRIBE_TIMEOUT_S: Final = 2.0
 _MOST_SKEW_MS: Final = 1_000

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.conflicts import Instrumentation
 
-__all__ = ["NO_PROPAGATOR", "Checkup", "Finding", "examine_directories", "examine_environment", "examine_otlp"]
-
 NO_PROPAGATOR: Final = "no trace context is written into messages: senders and handlers end up in separate traces"
 
 

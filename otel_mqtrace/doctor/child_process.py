@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.doctor.checks import Checkup
 
-__all__ = ["examine_reports", "run_command"]
-
 _FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _INSTRUMENTED: Final = "instrumented"
 _NO_TRACE_CONTEXT: Final = frozenset({"baggage"})

@@ -14,8 +14,6 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["doctor"]
-
 
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="A command to run and watch, after --.")] = None,

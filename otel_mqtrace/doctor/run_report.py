@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
-__all__ = ["REPORT_DIRECTORY", "Instrumented", "Surveyed", "capture_logs", "captured_logs", "report"]
-
 REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
 _LOGGERS: Final = ("otel_mqtrace", "bridge")
 _PREFIX: Final = "mqtrace: "

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
     from otel_mqtrace.spans.stats import ExportOutcome
 
-__all__ = [
-    "PATIENCE_MS",
-    "DeliveryFailures",
-    "MessageDelivery",
-    "NativeDeliveryExporter",
-    "NativeExporter",
-    "SpooledDelivery",
-    "Undelivered",
-    "with_spool",
-]
-
-
 _logger = logging.getLogger(__name__)
 
 

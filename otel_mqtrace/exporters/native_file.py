@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
-__all__ = ["NativeFileSpanExporter"]
-
 _NS_PER_MS: Final = 1_000_000
 
 

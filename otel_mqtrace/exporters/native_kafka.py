@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
-__all__ = ["NativeKafkaSpanExporter", "TraceProducer", "connection_of"]
-
-
 _logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.05
 _HEADROOM_BYTES: Final = 64 * 1024

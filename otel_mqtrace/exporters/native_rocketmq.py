@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
     from otel_mqtrace.rocketmq.commands import Queue
 
-__all__ = ["NativeRocketMqSpanExporter", "RocketMqTraceProducer", "trace_topic_of"]
-
-
 _logger = logging.getLogger(__name__)
 _GROUP: Final = "mqtrace-native"
 _CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["GRPC", "HTTP", "OtlpSpanExporter", "open_stock_exporter"]
-
 _logger: Final = logging.getLogger(__name__)
 GRPC, HTTP = "grpc", "http/protobuf"
 _MODULES: Final = {

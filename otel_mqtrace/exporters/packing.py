@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import EncodedContext
 
-__all__ = ["MAX_KEYS_BYTES", "Encode", "NativeCounts", "Packed", "Packing", "SpanPacker", "TraceMessage", "has_record"]
-
 _logger = logging.getLogger(__name__)
 MAX_KEYS_BYTES: Final = 22_767
 """Bound of the ``KEYS`` text: RocketMQ's own of 5.1.1-5.3.0. Its brokers refuse properties of 32 767 bytes and more

@@ -37,8 +37,6 @@ try:
 except ImportError:  # pragma: no cover - not on this platform
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Segment", "Spool", "Waiting", "framed", "opened"]
-
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024

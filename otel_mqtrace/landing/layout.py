@@ -23,21 +23,6 @@ if TYPE_CHECKING:
 
     AnyPath = TypeVar("AnyPath", bound=PurePath)
 
-__all__ = [
-    "BODY_BASE64",
-    "FIELDS",
-    "IN_PROGRESS_SUFFIX",
-    "MANIFEST_NAME",
-    "NATIVE_DIRECTORY",
-    "LandedMessage",
-    "LandedPart",
-    "date_of",
-    "in_progress_path",
-    "manifest_path",
-    "native_directory",
-    "part_directory",
-]
-
 NATIVE_DIRECTORY: Final = "native"
 MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""

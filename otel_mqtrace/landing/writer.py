@@ -45,18 +45,6 @@ try:
 except ImportError:  # Windows: no advisory locks, hence no adoption
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "LOCKS",
-    "JsonLinesPart",
-    "LandingWriter",
-    "ParquetPart",
-    "Part",
-    "adopt_orphans",
-    "claim",
-    "json_line",
-    "landed_table",
-]
-
 LOCKS: Final = fcntl is not None
 """Whether a lock shows which writers live; without locks nothing is ever adopted."""
 

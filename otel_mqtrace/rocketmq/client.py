@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.rocketmq.frames import Command
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
-__all__ = ["Outgoing", "Pulled", "RemotingClient", "Sent", "has_key", "offset_of", "pulled", "sent"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pulled:

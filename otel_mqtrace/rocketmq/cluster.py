@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.rocketmq.commands import Credentials
     from otel_mqtrace.rocketmq.frames import Command
 
-__all__ = ["Cluster", "Question", "TopicRoute", "read_masters", "read_route"]
-
-
 _MASTER: Final = 0
 _WRITE, _READ = 2, 4  # bits of a queue's permissions
 _TEXT_OR_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)

@@ -19,30 +19,6 @@ from otel_mqtrace.rocketmq.frames import Command
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = [
-    "AUTO_CREATE_TOPIC",
-    "PULLED",
-    "STORED",
-    "Credentials",
-    "Queue",
-    "RefusedError",
-    "RequestCode",
-    "ResponseCode",
-    "checked",
-    "cluster_info",
-    "committed_offset",
-    "create_topic",
-    "max_offset",
-    "min_offset",
-    "offset_at",
-    "pull",
-    "query",
-    "remember_offset",
-    "route",
-    "send",
-    "signed",
-]
-
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic whose route stands for those that a broker with ``autoCreateTopicEnable`` makes at the first send."""
 _DEFAULT_QUEUES: Final = 4

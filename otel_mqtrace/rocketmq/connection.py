@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.rocketmq.frames import Command
 
-__all__ = ["Connections", "Posted", "SilentError", "read_address", "read_addresses"]
-
 _RECEIVE_BYTES: Final = 256 * 1024
 _NS_PER_S: Final = 1e9
 _MAX_OPAQUE: Final = 0x7FFFFFFF

@@ -20,8 +20,6 @@ from otel_mqtrace._errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MAX_FRAME_BYTES", "Command", "FrameReader", "ProtocolError", "encode_command", "response_to"]
-
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """Far above Java's default of 16 MiB: what announces more is not RocketMQ."""
 _LENGTH: Final = struct.Struct(">I")

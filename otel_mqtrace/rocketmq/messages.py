@@ -22,17 +22,6 @@ from otel_mqtrace.rocketmq.frames import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "COMPRESSED",
-    "BodyError",
-    "StoredMessage",
-    "compressed",
-    "decode_messages",
-    "encode_properties",
-    "plain_body",
-    "read_properties",
-]
-
 COMPRESSED: Final = 0x1
 _BORN_V6, _STORE_V6 = 0x10, 0x20
 _COMPRESSION_SHIFT, _COMPRESSION_MASK = 8, 0x7

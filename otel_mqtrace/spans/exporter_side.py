@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.settings import LaneSettings
 
-__all__ = ["SPANS_AT_ONCE", "ExporterSide"]
-
 _logger = logging.getLogger(__name__)
 SPANS_AT_ONCE: Final = 512
 """Spans of one ``export_batches`` at most: OpenTelemetry's default batch, which every receiver takes."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
 
-__all__ = ["Flush", "Lane"]
-
 _logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 _IDLE_S: Final = 1.0

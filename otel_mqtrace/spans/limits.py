@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.util.types import AttributeValue
 
-__all__ = [
-    "ATTRIBUTES",
-    "LENGTH",
-    "LINKS",
-    "LINK_ATTRIBUTES",
-    "SCOPE",
-    "bounded",
-    "is_ours",
-    "limits_hit",
-    "lost_its_type",
-    "was_cut",
-]
-
 SCOPE: Final = "otel_mqtrace"
 """The instrumentation scope of the spans made here."""
 ATTRIBUTES: Final = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock, MonotonicNs
 
-__all__ = ["BUCKET_MS", "LEDGER_VERSION", "MAX_ROWS", "Ledger", "LossBook", "LossWatch", "OnDrop"]
-
 _logger = logging.getLogger(__name__)
 LEDGER_VERSION: Final = 1
 BUCKET_MS: Final = 10_000

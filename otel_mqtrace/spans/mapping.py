@@ -26,25 +26,6 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 
-__all__ = [
-    "MESSAGE_ATTRIBUTES",
-    "OPERATIONS",
-    "RECORD_ATTRIBUTES",
-    "Operation",
-    "SpanAttributes",
-    "attributes_of",
-    "bean_attributes",
-    "bean_of",
-    "context_attributes",
-    "cost_ms",
-    "kept_attributes",
-    "keys_attribute",
-    "raw_attribute",
-    "share_attributes",
-    "span_attributes",
-    "trace_context_of",
-]
-
 _E = TypeVar("_E", bound=Enum)
 Attributes = dict[str, AttributeValue]
 

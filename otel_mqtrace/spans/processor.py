@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.settings import LingerFrom
     from otel_mqtrace.spans.stats import LaneStats
 
-__all__ = ["PRESETS", "MqTraceSpanProcessor"]
-
 _NS_PER_MS: Final = 1_000_000
 _NONE: Final = -1
 _LONGEST_MS: Final = 365 * 86_400_000

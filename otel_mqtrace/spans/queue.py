@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-__all__ = ["DropPolicy", "FlushMark", "SpanQueue"]
-
 DropPolicy = Literal["newest", "oldest"]
 Item = TypeVar("Item")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.lane import Lane
     from otel_mqtrace.spans.stats import LaneStats
 
-__all__ = ["COMPONENT_TYPE", "observe"]
-
 COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
 """A component of our own kind is named by its class, says the convention."""
 _ordinals: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.queue import DropPolicy
 
-__all__ = ["LaneSettings", "LingerFrom", "fitting_batch", "refuse_wrong", "resolve"]
-
 _logger = logging.getLogger(__name__)
 LingerFrom = Literal["arrival", "last_batch"]
 

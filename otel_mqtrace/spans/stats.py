@@ -12,20 +12,6 @@ from typing import TYPE_CHECKING, Final, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ALREADY_SHUTDOWN",
-    "ENCODE_ERROR",
-    "EXPORT_FAILED",
-    "QUEUE_FULL",
-    "SHUTDOWN_TIMEOUT",
-    "TOO_LARGE",
-    "TRUNCATED",
-    "WANTS_ERROR",
-    "ExportOutcome",
-    "LaneStats",
-    "lost",
-]
-
 QUEUE_FULL: Final = "queue_full"
 """The queue had no room: the newest span was refused, or the oldest evicted under that policy."""
 ALREADY_SHUTDOWN: Final = "already_shutdown"

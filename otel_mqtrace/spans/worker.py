@@ -11,8 +11,6 @@ from otel_mqtrace._errors import SubinterpreterError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Worker", "refuse_subinterpreter"]
-
 _INTERPRETERS: Final = ("_interpreters", "_xxsubinterpreters")
 """What CPython calls its module since 3.13, and before."""
 

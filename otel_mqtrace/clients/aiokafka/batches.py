@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.transaction import TransactionHook
 
-__all__ = ["traced_create_batch", "traced_send_batch"]
-
 _LEAVE: Final = "leave"
 _SEND_EACH: Final = "send_each"
 _APPENDED: Final = "_mqtrace_appended"

@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
-__all__ = [
-    "Cluster",
-    "active",
-    "describe_error",
-    "error_type",
-    "header_pairs",
-    "incoming",
-    "info_of",
-    "recording_cluster_id",
-    "registry",
-    "settled_offsets",
-    "state_of",
-    "stored_at_ms",
-]
-
 active: Final = ActiveTracing()
 _CLUSTER_ID: Final = "_mqtrace_cluster_id"
 """The attribute of the client's cluster metadata that holds the cluster's id: the client itself forgets it."""

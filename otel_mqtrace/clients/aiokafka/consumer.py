@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.handled import MessageRow
 
-__all__ = ["ConsumerState", "traced_commit", "traced_getmany", "traced_getone", "traced_stop"]
-
 
 class ConsumerState(TaskConsumerState):
     """What one consumer needs to be traced."""

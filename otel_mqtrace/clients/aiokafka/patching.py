@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["AioKafkaPatches", "apply", "foreign_wrapper"]
-
 _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
     AIOKafkaProducer: {
         "send": producer.traced_send,

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.sent import Sent
 
-__all__ = [
-    "ProducerState",
-    "Sending",
-    "traced_abort",
-    "traced_begin",
-    "traced_end",
-    "traced_send",
-    "traced_send_offsets",
-    "traced_serialize",
-    "traced_stop",
-]
-
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 """The positional parameters of ``AIOKafkaProducer.send``."""
 _PARAMETERS: Final = frozenset(_SEND_ORDER)

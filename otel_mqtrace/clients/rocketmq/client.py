@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["active", "describe_error", "first_address", "observe_call", "state_of"]
-
 active: Final = ActiveTracing()
 _SYSTEM: Final = "rocketmq"
 _CLUSTERING: Final = "clustering"

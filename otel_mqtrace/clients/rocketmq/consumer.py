@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ProcessSpan
     from otel_mqtrace.hooks.settle import SettleCall
 
-__all__ = ["PUSH_CONSUMER_METHODS", "SIMPLE_CONSUMER_METHODS", "TracedListener", "standing_in"]
-
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
     return args[index] if len(args) > index else kwargs.get(name)

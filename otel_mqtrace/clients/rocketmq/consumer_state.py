@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["RocketMqConsumerState", "close_consumers", "consumer_state", "received_messages"]
-
 _NS_PER_S: Final = 1_000_000_000
 _DEFAULT_INVISIBLE_S: Final = 60
 """The proxy's own invisible duration, where the caller names none."""

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.propagation import Headers
     from otel_mqtrace.hooks.send import SendCall, SendHook
 
-__all__ = [
-    "MESSAGE_METHODS",
-    "OutgoingMessage",
-    "ReceivedMessage",
-    "bean_of_message",
-    "creation_of_message",
-    "incoming",
-    "open_send",
-    "received_of",
-    "settled",
-]
-
 _TYPES: Final[Mapping[int, MessageType]] = {
     definition_pb2.FIFO: MessageType.ORDER,
     definition_pb2.DELAY: MessageType.DELAY,

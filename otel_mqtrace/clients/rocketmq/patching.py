@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["RocketMqPatches", "apply", "foreign_wrapper"]
-
 _PATCHED: Final[Mapping[str, Wrappers]] = {
     "Message": MESSAGE_METHODS,
     "Producer": {**PRODUCER_METHODS, "__init__": standing_in("checker", TracedChecker)},

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
     from otel_mqtrace.hooks.transaction import RecallCall
 
-__all__ = ["PRODUCER_METHODS", "TracedChecker"]
-
 _STATES: Final[Mapping[int, TransactionState]] = {
     TransactionResolution.COMMIT: TransactionState.COMMIT_MESSAGE,
     TransactionResolution.ROLLBACK: TransactionState.ROLLBACK_MESSAGE,

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["RETENTION_BYTES", "EmbeddedKafka", "find_librdkafka", "load_mock_api"]
-
-
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_conf_new": (c_void_p, ()),
     "rd_kafka_conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
