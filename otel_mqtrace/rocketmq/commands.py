@@ -170,13 +170,16 @@ def create_topic(topic: str, *, queues: int) -> Command:
     )
 
 
+def _of_queue(code: RequestCode, queue: Queue, **fields: object) -> Command:
+    return _request(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker, **fields)
+
+
 def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms: int) -> Command:
     """Ask for messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
-    return _request(
+    return _of_queue(
         RequestCode.PULL_MESSAGE,
+        queue,
         consumerGroup=group,
-        topic=queue.topic,
-        queueId=queue.queue_id,
         queueOffset=offset,
         maxMsgNums=max_messages,
         sysFlag=_SUBSCRIPTION | (_SUSPEND if suspend_ms else 0),
@@ -185,53 +188,32 @@ def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms
         subscription="*",
         subVersion=0,
         expressionType="TAG",
-        bname=queue.broker,
     )
 
 
 def min_offset(queue: Queue) -> Command:
     """Ask for the oldest offset that is still there."""
-    return _request(RequestCode.GET_MIN_OFFSET, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker)
+    return _of_queue(RequestCode.GET_MIN_OFFSET, queue)
 
 
 def max_offset(queue: Queue) -> Command:
     """Ask for the offset of the next message."""
-    return _request(RequestCode.GET_MAX_OFFSET, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker)
+    return _of_queue(RequestCode.GET_MAX_OFFSET, queue)
 
 
 def offset_at(queue: Queue, time_ms: int) -> Command:
     """Ask for the offset of the first message stored at ``time_ms`` or later."""
-    return _request(
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        topic=queue.topic,
-        queueId=queue.queue_id,
-        timestamp=time_ms,
-        bname=queue.broker,
-    )
+    return _of_queue(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=time_ms)
 
 
 def committed_offset(queue: Queue, group: str) -> Command:
     """Ask what ``group`` remembers; without ``setZeroIfNotFound=false`` a broker invents a zero."""
-    return _request(
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        consumerGroup=group,
-        topic=queue.topic,
-        queueId=queue.queue_id,
-        setZeroIfNotFound=False,
-        bname=queue.broker,
-    )
+    return _of_queue(RequestCode.QUERY_CONSUMER_OFFSET, queue, consumerGroup=group, setZeroIfNotFound=False)
 
 
 def remember_offset(queue: Queue, group: str, offset: int) -> Command:
     """Ask to remember ``offset`` for ``group``."""
-    return _request(
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        consumerGroup=group,
-        topic=queue.topic,
-        queueId=queue.queue_id,
-        commitOffset=offset,
-        bname=queue.broker,
-    )
+    return _of_queue(RequestCode.UPDATE_CONSUMER_OFFSET, queue, consumerGroup=group, commitOffset=offset)
 
 
 def send(  # noqa: PLR0913 - one parameter per field
