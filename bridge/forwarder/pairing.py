@@ -142,13 +142,13 @@ class Pairing:
 
     def uncommitted(self) -> set[Place]:
         """Return where the waiting records lie: what must be read again if it is not remembered here."""
-        return {record[0].place for record in self.waiting()}
+        return {origin.place for origin, *_ in self.waiting()}
 
     def add(self, records: Iterable[Record]) -> list[Event]:
         """Return the events that ``records`` complete: none of those that wait or say nothing new."""
         events: list[Event] = []
         for record in records:
-            trace_type = record[2]
+            _, _, trace_type, _, _ = record
             if trace_type is _PUB:
                 self._add_send(record, events)
             elif trace_type is _SUB_BEFORE or trace_type is _SUB_AFTER:
@@ -187,19 +187,21 @@ class Pairing:
                 self._wait(key, _FIRST, record, events)
             return
         first = waiting[_FIRST]
-        if first[2] is trace_type:
+        its_origin, _, its_type, _, _ = first
+        if its_type is trace_type:
             self.counts.repeated += 1
             return
         self._forget(key)
         self.counts.paired += 1
         # A trace message that comes twice brings both halves again, or this is needed.
-        if first[0] is not origin and first[0].place != origin.place:
+        if its_origin is not origin and its_origin.place != origin.place:
             self._completed.add(key, origin.since_ms)
         events.append(Event(first, record) if trace_type is _SUB_BEFORE else Event(record, first))
 
     def _alone(self, record: Record) -> Event:
         self.counts.halves += 1
-        return Event(record, half=Half.BEFORE if record[2] is _SUB_BEFORE else Half.AFTER)
+        _, _, trace_type, _, _ = record
+        return Event(record, half=Half.BEFORE if trace_type is _SUB_BEFORE else Half.AFTER)
 
     def _add_send(self, record: Record, events: list[Event]) -> None:
         origin, _, _, _, values = record
@@ -222,7 +224,8 @@ class Pairing:
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = {said: record}
-            heapq.heappush(self._oldest, (record[0].since_ms, next(self._ordinals), key))
+            origin, *_ = record
+            heapq.heappush(self._oldest, (origin.since_ms, next(self._ordinals), key))
         else:
             waiting[said] = record
         self._pending += 1
@@ -242,14 +245,15 @@ class Pairing:
     def _release(self, key: _Key) -> list[Event]:
         records = list(self._forget(key))
         if records and isinstance(key, str):  # no attempt was accepted: the first is the root, or there would be none
-            self._completed.add(key, records[-1][0].since_ms)
+            last, *_ = records[-1]
+            self._completed.add(key, last.since_ms)
             first, *others = sorted(records, key=_attempt_order)
             return [Event(first), *(Event(other, is_root=False) for other in others)]
         return [self._alone(record) for record in records]
 
 
 def _attempt_order(record: Record) -> tuple[int, str]:
-    values = record[4]
+    *_, values = record
     return values[_TIMESTAMP_MS] or 0, repr(_IN_ORDER(values))
 
 

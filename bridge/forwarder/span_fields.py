@@ -46,8 +46,8 @@ NS_PER_MS: Final = 1_000_000
 _MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # what OTLP's consumers can say, the year 2262
 _PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER
 _TIMESTAMP_MS: Final = MODEL_FIELDS.index("timestamp_ms")
-_NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "timestamp_ms")
-_named = itemgetter(*map(MODEL_FIELDS.index, (*_NAMES, "cost_ms", "success", "context_code")))
+_NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "cost_ms", "success", "context_code")
+_named = itemgetter(*map(MODEL_FIELDS.index, _NAMES))
 _OF_FIRST_HALF: Final = tuple(map(MODEL_FIELDS.index, {name for form in FORMS[_SUB_BEFORE] for name in form.fields}))
 _REGION: Final = MODEL_FIELDS.index("region_id")
 _WORDS: Final = (_TIMESTAMP_MS, *range(_REGION, _TIMESTAMP_MS), MODEL_FIELDS.index("access_channel"), *range(_REGION))
@@ -93,15 +93,13 @@ class OtlpSpanFields(NamedTuple):
 
 def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     """Return what ``event`` means: the same for the same records, wherever they were read."""
-    record, before, half, is_root = event
-    origin, _, trace_type, messages, values = record
-    began_ms = None
+    (origin, _, trace_type, messages, values), before, half, is_root = event
+    stamp_ms, began_ms = values[_TIMESTAMP_MS], None
     if before is not None:  # the later half wins, the earlier one fills what it leaves out
-        began_ms = before[4][_TIMESTAMP_MS]
-        values = _filled(values, before[4])
-    topic, msg_id, store_host, group_name, request_id, stamp_ms, cost_ms, success, code = _named(values)
-    if before is not None:
-        stamp_ms = record[4][_TIMESTAMP_MS]
+        *_, early = before
+        began_ms = early[_TIMESTAMP_MS]
+        values = _filled(values, early)
+    topic, msg_id, store_host, group_name, request_id, cost_ms, success, code = _named(values)
     subject = msg_id or _joined(trace_type, *_as_words(values))
     trace_id, root_id = _IDS[subject]
     is_send = trace_type is _PUB

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bridge.forwarder.otlp_bytes import requests_of
-from bridge.forwarder.pairing import Event, Half, Pairing
+from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Place
 from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.model import (
     AccessChannel,
@@ -23,6 +23,7 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.decode import decode_rows
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from tests.support.forwarded_spans import record_of, span_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
@@ -30,6 +31,7 @@ from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 TRACE_MS = START_MS + 5_000
+ORIGIN = Origin(Place("trace", 0, 0), START_MS, START_MS, START_MS)
 
 texts = st.sampled_from(
     ["", "null", "dKey", "a", "k1 k2", " ", "订单", "\ud800", "x\udfff y", "k" * 300, "\x00"]
@@ -113,13 +115,34 @@ def test_a_span_is_written_as_opentelemetry_writes_it(said, how):
 
 def _events_of(bodies):
     pairing = Pairing()
-    records = [
-        record_of(each, arrival_ms=START_MS, messages=len(explode(trace_ctx)))
-        for body in bodies
-        for trace_ctx in decode_body(body).contexts
-        for each in explode(trace_ctx)
+    return pairing.add(record for body in bodies for record in decode_rows(body, ORIGIN)[0]) + pairing.flush()
+
+
+def _check_rows(body, **how):
+    decoded = decode_body(body, **how)
+    expected = [
+        record_of(each, arrival_ms=START_MS, messages=len(pieces), record_index=index)
+        for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True)
+        for pieces in [explode(trace_ctx)]
+        for each in pieces
     ]
-    return pairing.add(records) + pairing.flush()
+    assert decode_rows(body, ORIGIN, **how) == (expected, list(decoded.errors))
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_rows_of_a_recorded_body_are_its_records(name):
+    bodies = [each.body for each in recorded(name)]
+    for body in [*bodies, b"".join(bodies), b"".join(bodies)[:-7].replace(b"1", b"x", 3)]:
+        for msg_type_map in "ab":
+            _check_rows(body, msg_type_map=msg_type_map)
+
+
+@settings(deadline=None)
+@given(sayable(), st.binary(max_size=20))
+def test_rows_of_a_written_body_are_its_records(drawn, noise):
+    trace_ctx, dialect, channel = drawn
+    body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
+    _check_rows(body + noise + body)
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
