@@ -353,6 +353,10 @@ def test_an_exporter_of_ours_reports_what_it_did():
         ("otel.sdk.exporter.operation.duration", "ours", None): 1,
         ("otel.sdk.exporter.operation.duration", "ours", "export_failed"): 1,
     }
+    assert {(metric.name.rpartition(".")[2], metric.unit) for metric in metrics} == {
+        *((name, "{span}") for name in ("size", "capacity", "processed", "inflight", "exported")),
+        ("duration", "s"),
+    }
 
 
 POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken")]
