@@ -281,6 +281,5 @@ def test_an_interrupt_outside_the_command_is_one_line_too(when):
 
 
 def test_the_version_may_stand_behind_a_command(capsys):
-    """As in `mqtrace decode -V`; behind a double dash it is somebody else's."""
     assert cli.main(["decode", "-V"]) == 0
     assert capsys.readouterr().out.startswith("mqtrace ")

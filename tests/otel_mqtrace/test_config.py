@@ -204,7 +204,6 @@ def test_shares_that_are_none_are_told_as_what_was_expected(caplog, monkeypatch,
     ],
 )
 def test_an_address_is_shown_without_user_and_password(text, shown):
-    """Nothing else of it is hidden."""
     assert without_password(text) == shown
 
 

@@ -288,7 +288,6 @@ NOTHING_ELSE = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none",
 
 
 def test_the_environment_alone_is_enough(run_instrumented, topic, tmp_path):
-    """opentelemetry-instrument, no line of code changed: a record on disk."""
     files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
     _, records = run_instrumented(topic, **NOTHING_ELSE, **files)
     assert topic in records
@@ -323,7 +322,6 @@ instrumentation/development:
 
 @needs_sdk(40, "it has no declarative configuration")
 def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, topic, tmp_path):
-    """OTEL_CONFIG_FILE: our exporter among OpenTelemetry's processors, our settings as YAML's own types."""
     excluded = f"{topic}-excluded"
     kafka.create_topic(excluded, partitions=1)
     path = tmp_path / "otel.yaml"

@@ -53,7 +53,6 @@ def test_an_id_is_laid_out_as_rocketmqs():
 
 
 def test_an_id_of_a_real_client_is_read():
-    """What a RocketMQ client made is taken apart."""
     assert read_unique_id("C00002027A9A4E0E2F2A697209A70001") == UniqueId(
         "192.0.2.2", 0x7A9A, 0x4E0E2F2A, 0x697209A7, 1
     )

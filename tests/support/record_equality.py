@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class _Lane(SpanExporter):
+class Lane(SpanExporter):
     """Keeps what a lane is given, starts as well."""
 
     exports_starts = True
@@ -49,7 +50,7 @@ class World:
     """A provider whose ids, clock and request ids count from one; two of them differ in ``records`` only."""
 
     def __init__(self, *, records: bool) -> None:
-        self.clock, self.ended, self.lane = ManualClock(), RecordingExporter(), _Lane()
+        self.clock, self.ended, self.lane = ManualClock(), RecordingExporter(), Lane()
         provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.ended))
         self._processor = MqTraceSpanProcessor(self.lane, background=False, clock=self.clock)
@@ -80,28 +81,52 @@ def assert_equal(recorded: World, other: World, dialect: str, *, expect_records:
     assert all(isinstance(each, RecordSpan) is expect_records for each in ours)
     assert not any(isinstance(each, RecordSpan) for each in theirs)
     for one, another in zip(recorded.lane.spans, other.lane.spans, strict=True):
-        assert _native(one, dialect, encode_context) == _native(another, dialect, _encode_whole)
+        assert native_of([one], dialect) == native_of([another], dialect, encode_whole)
     written = _parsed(encode_spans(ours).body)
     assert written == _parsed(encode_by_opentelemetry(theirs).SerializeToString())
     assert list(map(_plain, ours)) == list(map(_plain, theirs))
 
 
-def _encode_whole(trace_ctx: Any, dialect: str) -> Any:
+@dataclass
+class Leaders:
+    """What is known of a cluster: the host that leads each partition, and the cluster's id."""
+
+    hosts: dict[int, str]
+    cluster_id: str | None
+
+    def of(self, _topic: str, partition: int) -> str | None:
+        return self.hosts.get(partition)
+
+    def want(self, topic: str) -> None:
+        pass
+
+
+def encode_whole(trace_ctx: Any, dialect: str) -> Any:
     """The encoder by another name: no template is used."""
     return encode_context(trace_ctx, dialect)
 
 
-def _native(span: Any, dialect: str, encode: Callable[..., Any]) -> Any:
-    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack_batches([[span]])
+def native_of(
+    spans: list[Any], dialect: str, encode: Callable[..., Any] = encode_context, region_id: str | None = None
+) -> Any:
+    """Return topic, region, body and keys of the trace messages made of ``spans``, and what was refused."""
+    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=region_id)
+    packed = packer.pack_batches([spans])
     return [(each.topic, each.region_id, each.value, each.keys) for each in packed.messages], packed.refused
 
 
-def _parsed(body: bytes) -> list[Any]:
+def spans_of(body: bytes) -> list[Any]:
+    """Return the spans of an OTLP request, their attributes in one order."""
     request = ExportTraceServiceRequest.FromString(body)
     spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
     for span in spans:
         span.attributes.sort(key=lambda attribute: attribute.key)
+    return spans
+
+
+def _parsed(body: bytes) -> list[Any]:
+    spans = spans_of(body)
+    for span in spans:
         for event in span.events:
             event.ClearField("time_unix_nano")
             del event.attributes[:]

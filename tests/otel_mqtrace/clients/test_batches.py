@@ -71,7 +71,6 @@ def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, s
 
 
 def test_each_message_sent_alone_carries_its_span_and_its_own_headers(producer_of, spans, topic, stored):
-    """Send each: what produce would have written, in the order of the batch, the message's headers with it."""
     producer = producer_of("send_each")
     messages = [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2"}]
     assert producer.produce_batch(topic, messages) == 2

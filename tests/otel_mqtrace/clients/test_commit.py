@@ -144,7 +144,6 @@ class TestSilence:
         spans.take(f"process {topic}")
 
     def test_tracing_is_suppressed(self, handled, topic):
-        """OpenTelemetry's own way to say: not here."""
         consumer, messages, _ = handled
         with suppress_instrumentation():
             consumer.commit(messages[0], asynchronous=False)

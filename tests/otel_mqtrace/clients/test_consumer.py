@@ -289,7 +289,6 @@ class TestHowItEnds:
 
 
 def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, consumer_of, topic):
-    """As RocketMQ's consumeTimeout: still a success, but TIME_OUT; time is the test's own."""
     clock = ManualClock()
     fill(topic, {"value": b"1"})
     instrument(process_timeout_ms=1000, clock=clock)
@@ -333,7 +332,6 @@ class Pretending(cimpl.Consumer):
 
 
 def test_a_pretended_message_passes_through_unchanged(instrument, spans):
-    """The application gets it; ``spans`` fails when anything of ours failed on the way."""
     instrument()
     consumer = Pretending({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0})
     assert isinstance(consumer.poll(1), Mock)

@@ -96,7 +96,6 @@ class TestLoops:
 
 
 def test_a_message_says_which_cluster_it_came_from(instrument, spans, fill, consumer_of, topic, kafka):
-    """Asked for in the background when the topic was assigned; never waited for."""
     fill(topic, {"value": b"1"})
     instrument()
     consumer = consumer_of(topic)
@@ -112,7 +111,6 @@ def test_a_message_says_which_cluster_it_came_from(instrument, spans, fill, cons
 
 class TestThreads:
     def test_a_block_in_another_thread_takes_the_span_over(self, instrument, spans, fill, consumer_of, topic):
-        """Current there, no longer here, and never doubled."""
         fill(topic, {"value": b"1"})
         instrument()
         message = poll(consumer := consumer_of(topic))
@@ -183,7 +181,6 @@ class TestWhatIsNoMessage:
         assert spans.take(f"process {topic}").attributes["messaging.batch.message_count"] == 2
 
     def test_an_empty_poll_is_recorded_where_it_is_asked_for(self, instrument, spans, consumer_of, topic):
-        """receive_spans and empty_poll_spans: poll and consume, a CLIENT span without a topic, and never twice."""
         instrument(receive_spans=True, empty_poll_spans=True)
         consumer = consumer_of(topic)
         assert consumer.poll(0) is None

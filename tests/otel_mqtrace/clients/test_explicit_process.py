@@ -156,7 +156,6 @@ def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, sp
 
 
 def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer_of, topic):
-    """MQTRACE_PROCESS_SPANS=explicit: only blocks make spans, under the consumer's group."""
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument(process_spans="explicit")
     consumer = consumer_of(topic)

@@ -164,7 +164,6 @@ def test_clients_of_one_cluster_share_its_leaders():
 
 
 def test_a_send_span_and_its_record_name_the_leader_of_the_partition(instrument, spans, three_brokers, truth):
-    """Every partition its own; the bootstrap server only until the leader is known."""
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
     producer.produce("spread", b"first", partition=0)

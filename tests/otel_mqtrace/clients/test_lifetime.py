@@ -78,7 +78,6 @@ def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, k
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_consumer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, fill, closed):
-    """Closed or forgotten with a message in hand; the message may stay."""
     fill(topic, {"value": b"x"})
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "short"})

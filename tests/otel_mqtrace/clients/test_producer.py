@@ -305,7 +305,6 @@ class TestWithoutReportsOfSuccess:
         assert outcomes == ["not_awaited"] * 2
 
     def test_nothing_is_kept_of_what_was_answered(self, taciturn, spans, topic):
-        """However many are sent, only what is in flight is remembered."""
         for _ in range(200):
             taciturn.produce(topic, b"x")
         assert len(taciturn._mqtrace_state.in_flight) == 200
@@ -392,7 +391,6 @@ def _native(span):
 def test_propagation_off_leaves_the_message_as_it_is_and_both_sides_meet_by_place(
     instrument, spans, topic, send, consumer_of
 ):
-    """No header on the wire; ``{topic}-{partition}@{offset}`` in both native records."""
     instrument(propagation=False)
     send(value=b"x", headers=[("tenant", b"eu")])
     consumer = consumer_of(topic)
@@ -420,7 +418,6 @@ def test_a_creation_context_is_kept_across_the_broker(instrument, spans, topic, 
 
 @pytest.mark.parametrize(("asked", "name"), [("messaging/legacy", "{} send"), ("messaging/dup", "send {}")])
 def test_old_names_are_an_environment_variable_away(instrument, spans, topic, send, monkeypatch, asked, name):
-    """What the incumbent's dashboards ask for, with what it never said: the offset, the client, our own."""
     monkeypatch.setenv(OPT_IN, asked)
     instrument()
     send(value=b"x")

@@ -80,7 +80,6 @@ def test_everything_that_goes_untraced_is_told(application, ask, kafka, topic):
 
 
 def test_a_command_that_never_instruments_is_told(ask):
-    """And nothing else is said of it."""
     code, findings, facts = ask("--", sys.executable, "-c", "raise SystemExit(3)")
     assert (code, set(findings)) == (1, {"not_instrumented"})
     assert facts["command"]["exit_code"] == 3

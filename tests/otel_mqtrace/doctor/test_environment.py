@@ -145,7 +145,6 @@ def test_looking_leaves_nothing_behind(ask, tmp_path):
 
 
 def test_a_missing_trace_topic_is_found_and_not_created(ask, kafka):
-    """Unless the first export may create it."""
     changes = {
         "MQTRACE_EXPORTERS": "mqtrace_native",
         "MQTRACE_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
@@ -223,7 +222,6 @@ def test_an_http_endpoint_is_asked_for_its_traces_path(status, findings):
 
 
 def test_the_applications_brokers_are_asked_when_no_others_are_named(kafka, topic):
-    """As the exporter does."""
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic=topic), servers=kafka.bootstrap_servers, probe=False)
     assert checkup.healthy

@@ -126,7 +126,6 @@ def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_pat
 
 
 def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp_path, caplog):
-    """Never an exception, never a line per batch."""
     (tmp_path / "file").touch()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path / "file"), max_export_batch_size=1)
     with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):

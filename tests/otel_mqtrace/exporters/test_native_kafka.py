@@ -387,7 +387,6 @@ def test_a_dead_broker_is_named_with_the_topic_and_the_setting(said):
 
 
 def test_our_own_purge_reads_as_no_answer(said):
-    """At a deadline before librdkafka's own."""
     exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, export_timeout_millis=60_000)
     [line] = said(exporter, timeout_ms=100)
     assert "in time" in line

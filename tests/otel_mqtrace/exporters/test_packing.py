@@ -52,7 +52,6 @@ def test_every_message_of_a_call_gets_its_record_whatever_the_type(trace_type):
 
 
 def test_topics_and_regions_do_not_mix():
-    """As in RocketMQ: grouped by source topic and region."""
     packed = _pack(pub(1), pub(2, topic="stock"), pub(3, region_id="eu"), pub(4))
     assert [(m.topic, m.region_id, m.contexts) for m in packed.messages] == [
         ("orders", "DefaultRegion", 2),
@@ -81,7 +80,6 @@ def test_the_size_is_tested_before_adding_and_in_encoded_bytes():
 
 
 def test_a_listener_call_too_large_for_one_message_is_split_by_its_messages():
-    """Never refused whole."""
     packed = _pack(sub(*map(bean, range(50))), max_message_bytes=1000)
     assert len(packed.messages) > 1
     assert _ids(packed) == [bean(n).msg_id for n in range(50)]

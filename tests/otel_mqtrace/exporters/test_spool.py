@@ -56,7 +56,6 @@ def test_what_was_taken_is_gone_and_so_is_its_file(tmp_path):
 
 
 def test_a_full_spool_refuses_the_newest(tmp_path):
-    """As the queue does, and it takes again when there is room."""
     spool = Spool(tmp_path, max_bytes=100)
     assert spool.put([message("a" * 30), message("b" * 30), message("c" * 30)]) == 2
     spool.ack(spool.oldest(1))
@@ -476,7 +475,6 @@ def test_an_outage_holds_up_the_lane_for_seconds_and_not_for_the_whole_export_ti
 
 
 def test_a_deadline_that_is_nearer_is_kept(delivery, broker, clock):
-    """Patience never makes a delivery longer."""
     broker.takes = lambda _message: False
     delivery.deliver([spooled("a")], in_ms(clock, 300))
     clock.advance(ms=5_000)

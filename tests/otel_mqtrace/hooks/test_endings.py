@@ -111,8 +111,6 @@ def test_an_outcome_nobody_knows_is_no_outcome(tracing, exporter, said, code):
 
 
 def test_what_fails_after_the_claim_still_ends_the_span(tracing, exporter):
-    """A status of a kind the SDK cannot take, say."""
-
     class Odd:
         def __bool__(self):
             raise ZeroDivisionError

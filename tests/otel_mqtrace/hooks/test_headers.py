@@ -37,7 +37,6 @@ def _message(**said):
 
 
 def test_headers_tell_what_the_client_does_not(processed):
-    """RocketMQ's property names."""
     (bean,) = trace_context_of(processed(_message(headers=HEADERS))).beans
     assert (bean.msg_id, bean.tags, bean.keys, bean.retry_times) == ("FROM-HEADER", "paid", "k1 k2", 3)
 

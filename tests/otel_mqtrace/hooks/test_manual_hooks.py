@@ -193,7 +193,6 @@ def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_s
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5) | st.text(max_size=5))))
 def test_rewriting_headers_changes_a_copy_only(headers):
-    """Each written name stands exactly once; everything else keeps its order."""
     before = list(headers)
     sent = replace_headers(headers, {"traceparent": "t"}, frozenset({"tracestate"}))
     assert headers == before
@@ -422,7 +421,6 @@ def test_silence_is_success(mailbox, exporter, automatic):
 @pytest.mark.parametrize(("ms", "code"), [(999, ContextCode.SUCCESS), (1_000, ContextCode.TIME_OUT)])
 @both_ways
 def test_a_success_slower_than_the_limit_is_a_time_out(tracing_with, exporter, clock, automatic, ms, code):
-    """process_timeout_ms; a time-out is no failure, as RocketMQ has it."""
     mailbox = Mailbox.of(tracing_with(process_timeout_ms=1_000))
     sources.append(mailbox)
     try:
@@ -434,7 +432,6 @@ def test_a_success_slower_than_the_limit_is_a_time_out(tracing_with, exporter, c
 
 
 def test_a_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter, clock):
-    """The limit is asked of successes only."""
     mailbox = Mailbox.of(tracing_with(process_timeout_ms=1))
     mailbox.take(Letter(1))
     process.failed()

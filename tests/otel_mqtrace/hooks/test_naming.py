@@ -62,7 +62,6 @@ def _of_message(offset, partition=2):
 
 @pytest.mark.parametrize("asked", ["", "http", "messaging", " messaging , http/dup", "MESSAGING"])
 def test_the_names_of_today_are_written_unless_others_are_asked_for(opt_in, tracing_with, exporter, asked):
-    """``messaging`` asks for what we write anyway; what is said of other signals is none of ours."""
     opt_in(asked)
     tracing = tracing_with()
     assert tracing.naming is None
@@ -88,7 +87,6 @@ def test_legacy_writes_the_old_names_alone(opt_in, tracing_with, exporter, asked
 
 @pytest.mark.parametrize("asked", ["messaging/dup", "messaging/legacy,messaging/dup", "messaging , messaging/dup"])
 def test_dup_writes_both_and_wins(opt_in, tracing_with, exporter, asked):
-    """What has one value only, the span's name, is of today, as the conventions ask."""
     opt_in(asked)
     tracing = tracing_with()
     _send(tracing)
@@ -114,7 +112,6 @@ def test_the_links_of_a_batch_have_the_names_asked_for(opt_in, tracing_with, exp
 
 
 def test_the_old_group_of_rocketmq_has_its_own_name(opt_in, tracing_with, exporter):
-    """``messaging.rocketmq.client_group``."""
     opt_in("messaging/legacy")
     _process(tracing_with(), _of_message(7), system="rocketmq")
     attributes = exporter.take("orders process").attributes

@@ -116,7 +116,6 @@ class TestTold:
         assert told == [("poll orders", [0, 1]), ("process orders", [0, 1])]
 
     def test_a_hook_that_fails_costs_nothing_but_itself(self, tracing_with, exporter, monkeypatch):
-        """Counted under its name; the span is as it would have been."""
         monkeypatch.setattr(guard, "_failures", counted := {})
         tracing = tracing_with({"consume_hook": lambda span, messages: 1 / 0})
         assert _processed(tracing, exporter, _message(TRACEPARENT)).attributes["mqtrace.success"] is True
@@ -175,7 +174,6 @@ class TestUnrecorded:
         ],
     )
     def test_only_what_is_certain_counts(self, sampler, root, sampled, unsampled):
-        """By the sampler and the parent, for the SDK's own samplers."""
         tracer = TracerProvider(sampler=sampler).get_tracer("t")
         parents = [
             trace.INVALID_SPAN_CONTEXT,

@@ -128,7 +128,6 @@ class TestLoops:
         assert _codes(exporter) == ["FAILED", "SUCCESS"]
 
     def test_what_cannot_be_iterated_says_so_itself(self):
-        """At once, as iter() does."""
         with pytest.raises(TypeError):
             process.each(5)
 
@@ -192,8 +191,6 @@ class TestDecorated:
         assert _codes(exporter) == ["FAILED"]
 
     def test_a_generator_hears_what_is_thrown_into_it(self, exporter):
-        """And may go on."""
-
         @process
         def parts(letter):
             try:
@@ -234,8 +231,6 @@ class TestDecorated:
         assert _codes(exporter) == ["RETURNNULL"]
 
     def test_a_generator_nobody_starts_opens_nothing(self):
-        """The body never ran."""
-
         @process
         def parts(letter):
             yield 1

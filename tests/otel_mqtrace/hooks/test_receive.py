@@ -50,7 +50,6 @@ def _counts(reader, name):
 
 
 def test_a_poll_is_no_span_unless_asked(hook_with, clock):
-    """As in OpenTelemetry's Java instrumentation."""
     hook = hook_with()
     _polled(hook, clock, _messages(1))
     hook.empty(start_ns=hook.now_ns())

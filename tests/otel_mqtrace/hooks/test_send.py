@@ -209,7 +209,6 @@ def test_a_negative_partition_is_none(sender, exporter):
 
 
 def test_the_cluster_is_named_when_it_is_known(sender, exporter):
-    """New in the conventions 1.44."""
     hook = sender()
     hook.after(hook.before("orders"), cluster_id="MkU3OEVBNTcwNTJENDM2Qk")
     assert exporter.take("send orders").attributes["messaging.kafka.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qk"

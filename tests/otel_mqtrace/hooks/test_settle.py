@@ -34,7 +34,6 @@ def test_nothing_is_noted_unless_asked(tracing_with):
 
 @pytest.mark.parametrize("operation", ["commit", "store", "ack", "release", "reject"])
 def test_a_settlement_is_a_client_span_of_the_client_s_own_word(hook, exporter, clock, operation):
-    """From its call to its answer; no trace record, for RocketMQ writes none."""
     call = hook.before(operation)
     clock.advance(ms=4)
     hook.after(call, [SettledOffset("orders", 3, 42, CREATED)])
@@ -122,7 +121,6 @@ def test_a_settlement_is_recorded_once(hook, exporter):
 
 
 def test_topics_that_are_not_traced_are_not_named(tracing_with, exporter):
-    """A commit of nothing else is no span."""
     hook = SettleHook(tracing=tracing_with(settle_spans=True, topic_exclude=("audit*",)))
     hook.after(hook.before(), [SettledOffset("audit-1", 0, 1), SettledOffset("orders", 0, 2)])
     assert exporter.take("commit orders").attributes["messaging.kafka.offset"] == 2
@@ -254,6 +252,5 @@ def test_a_recall_ends_once_and_says_why_it_failed(recalls, exporter):
 
 
 def test_without_a_call_nothing_ends(recalls, exporter):
-    """What ``before`` did not open, ``after`` passes over."""
     recalls.after(None, msg_id="0102")
     exporter.assert_empty()

@@ -68,7 +68,6 @@ def test_json_lines_have_the_fields_of_the_contract(tmp_path):
 
 
 def test_parquet_has_the_schema_of_the_contract(tmp_path):
-    """Types included: Spark reads it without inference."""
     with LandingWriter(tmp_path, format="parquet") as writer:
         writer.write([_message(1)])
         writer.write([_message(2)])

@@ -17,15 +17,8 @@ from otel_mqtrace.records.batch import BatchSpan
 from otel_mqtrace.records.event import EventSpan
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.otel_mqtrace.records.test_handled import (
-    PARENT,
-    _encode_whole,
-    _Leaders,
-    _native,
-    _spans_of,
-    _World,
-)
-from tests.support.record_equality import World, assert_equal
+from tests.otel_mqtrace.records.test_handled import PARENT, _World
+from tests.support.record_equality import Leaders, World, assert_equal, encode_whole, native_of, spans_of
 
 SENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b"a\x01b", "订单".encode()])
@@ -168,7 +161,7 @@ row = st.tuples(
 batches = st.lists(row, min_size=1, max_size=5).map(
     lambda rows: [(partition, offset, *rest) for offset, (partition, *rest) in enumerate(rows, 127)]
 )
-leaders = st.builds(_Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1"))
+leaders = st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1"))
 ROWS = [(0, offset, 1, 3, None, [("traceparent", PARENT)]) for offset in (1, 2)]
 
 
@@ -217,9 +210,9 @@ def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, di
     theirs, whole_lane = other.exported(_opened(other, topic, rows, known), took_ms)
     assert type(ours) is BatchSpan
     for one, another in zip(lane, whole_lane, strict=True):
-        assert _native([one], dialect) == _native([another], dialect, _encode_whole)
-    written = _spans_of(encode_spans([ours]).body)
-    expected = _spans_of(encode_by_opentelemetry([theirs]).SerializeToString())
+        assert native_of([one], dialect) == native_of([another], dialect, encode_whole)
+    written = spans_of(encode_spans([ours]).body)
+    expected = spans_of(encode_by_opentelemetry([theirs]).SerializeToString())
     assert [_sorted_links(each) for each in written] == [_sorted_links(each) for each in expected]
     assert json.loads(ours.to_json()) == json.loads(theirs.to_json())
 
@@ -231,9 +224,9 @@ def test_failed_batch_has_its_outcome_in_both_formats(how):
     world = _World()
     call = world.hook.record_batch("orders", ROWS, None)
     span, lane = world.exported(call, **how)
-    ((_, _, body, _),), _ = _native([lane[1]], "5.5.0")
+    ((_, _, body, _),), _ = native_of([lane[1]], "5.5.0")
     assert body.count(b"\x01false\x01") == 2
-    assert _spans_of(encode_spans([span]).body)[0].status.code == 2
+    assert spans_of(encode_spans([span]).body)[0].status.code == 2
 
 
 def test_batch_that_a_handler_wrote_to_has_what_it_wrote():
@@ -241,7 +234,7 @@ def test_batch_that_a_handler_wrote_to_has_what_it_wrote():
     call = world.hook.record_batch("orders", ROWS, None)
     call.span.set_attribute("order", 7)
     span, _ = world.exported(call)
-    (written,) = _spans_of(encode_spans([span]).body)
+    (written,) = spans_of(encode_spans([span]).body)
     assert {each.key for each in written.attributes} >= {"order", "mqtrace.request_id"}
     assert len(written.links) == 2
 
@@ -256,7 +249,6 @@ def test_batch_beyond_a_limit_needs_spans(rows, options):
 
 
 def test_ended_batch_keeps_only_its_ids():
-    """It may be remembered for long, and its messages may be large."""
     world = _World()
     call = world.hook.record_batch("orders", ROWS, None)
     context = call.span.get_span_context()

@@ -9,20 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanContext, StatusCode
 
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
-from otel_mqtrace.wire.native import DIALECTS, decode_body, encode_context
+from otel_mqtrace.wire.native import DIALECTS, decode_body
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+from tests.support.record_equality import Lane, Leaders, encode_whole, native_of, spans_of
 
 SENDER = SpanContext(3, 4, is_remote=True)
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"
@@ -30,33 +29,6 @@ texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b",
 headers = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts | st.none(), max_size=4).map(
     lambda said: list(said.items())
 )
-
-
-class _Starts(SpanExporter):
-    """Keeps what is exported, starts as well."""
-
-    exports_starts = True
-    takes_records = True
-    wants = staticmethod(has_record)
-
-    def __init__(self):
-        self.spans = []
-
-    def export(self, spans):
-        self.spans += spans
-        return SpanExportResult.SUCCESS
-
-
-@dataclass
-class _Leaders:
-    hosts: dict
-    cluster_id: str | None
-
-    def of(self, topic, partition):
-        return self.hosts.get(partition)
-
-    def want(self, topic):
-        pass
 
 
 @dataclass
@@ -69,7 +41,7 @@ class _Message:
     headers: tuple = (("traceparent", PARENT), ("UNIQ_KEY", b"0A"))
     timestamp_ms: int | None = 1_700_000_000_000
     took_ms: int = 5
-    leaders: _Leaders | None = None
+    leaders: Leaders | None = None
 
 
 messages = st.builds(
@@ -82,13 +54,13 @@ messages = st.builds(
     headers=st.tuples(st.booleans(), headers).map(lambda both: [("traceparent", PARENT)] * both[0] + both[1]),
     timestamp_ms=st.none() | st.integers(0, 1 << 41),
     took_ms=st.sampled_from([0, 1, 300]),
-    leaders=st.builds(_Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
+    leaders=st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
 )
 
 
 class _World:
     def __init__(self, **options):
-        self.clock, self.ended, self.starts = ManualClock(), RecordingExporter(), _Starts()
+        self.clock, self.ended, self.starts = ManualClock(), RecordingExporter(), Lane()
         provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
         provider.add_span_processor(SimpleSpanProcessor(self.ended))
         self.processor = MqTraceSpanProcessor(self.starts, background=False, clock=self.clock)
@@ -130,24 +102,6 @@ class _World:
         return self.ended.take(), self.starts.spans
 
 
-def _encode_whole(trace_ctx, dialect):
-    return encode_context(trace_ctx, dialect)
-
-
-def _native(spans, dialect, encode=encode_context):
-    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack_batches([spans])
-    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
-
-
-def _spans_of(body):
-    request = ExportTraceServiceRequest.FromString(body)
-    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
-    for span in spans:
-        span.attributes.sort(key=lambda attribute: attribute.key)
-    return spans
-
-
 @given(messages, st.sampled_from(sorted(DIALECTS)))
 @settings(max_examples=300, deadline=None)
 def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect):
@@ -158,11 +112,11 @@ def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect
     span, span_lane = other.exported(other.open(message), message.took_ms)
     assert recorded is call.span
     for ours, theirs in zip(recorded_lane, span_lane, strict=True):
-        assert _native([ours], dialect) == _native([theirs], dialect, _encode_whole)
+        assert native_of([ours], dialect) == native_of([theirs], dialect, encode_whole)
     written = encode_spans([recorded]).body
-    assert _spans_of(written) == _spans_of(encode_by_opentelemetry([span]).SerializeToString())
+    assert spans_of(written) == spans_of(encode_by_opentelemetry([span]).SerializeToString())
     assert json.loads(recorded.to_json()) == json.loads(span.to_json())
-    assert _spans_of(encode_spans([recorded]).body) == _spans_of(written)
+    assert spans_of(encode_spans([recorded]).body) == spans_of(written)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +134,7 @@ def test_handling_that_does_not_simply_succeed_ends_as_its_span_would(how):
         world = _World()
         call = world.record(_Message()) if is_recorded else world.open(_Message())
         span, lane = world.exported(call, **how)
-        results.append((json.loads(span.to_json()), _native(lane, "5.5.0")))
+        results.append((json.loads(span.to_json()), native_of(lane, "5.5.0")))
     for said, _ in results:
         for event in said["events"]:
             event.pop("timestamp"), event["attributes"].pop("exception.stacktrace")
@@ -253,8 +207,8 @@ def test_trace_state_and_baggage_of_the_message_are_current():
     recorded, _ = world.exported(call)
     span, _ = other.exported(other.open(message))
     assert recorded.context.trace_state == span.context.trace_state == {"vendor": "x"}
-    written = _spans_of(encode_spans([recorded]).body)
-    assert written == _spans_of(encode_by_opentelemetry([span]).SerializeToString())
+    written = spans_of(encode_spans([recorded]).body)
+    assert written == spans_of(encode_by_opentelemetry([span]).SerializeToString())
 
 
 def test_handling_over_the_limit_is_a_time_out():
@@ -308,7 +262,7 @@ def test_span_that_the_handler_ended_says_the_same_in_both_formats(form, status,
     call.span.set_status(status, "card refused")
     call.span.end(call.start_ns + 5_000_000)
     span, exported = world.exported(call, code=ContextCode.EXCEPTION, exception=ValueError("after the end"))
-    [(_, _, body, _)], refused = _native(exported, "5.5.0")
+    [(_, _, body, _)], refused = native_of(exported, "5.5.0")
     record = decode_body(body).contexts[-1]
     code = ContextCode.SUCCESS if is_success else ContextCode.FAILED
     assert (record.success, record.context_code, refused) == (is_success, code, {})

@@ -15,32 +15,20 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
-from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.opentelemetry_release import needs_sdk
+from tests.support.record_equality import Leaders, encode_whole, native_of, spans_of
 
 topics = st.sampled_from(["orders", "a-b.c", "订单", "100%", "odd\x01topic", "%s"])
 keys = st.none() | st.binary(max_size=8) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 bodies = st.none() | st.binary(max_size=300) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b", "订单".encode()])
 headers = st.none() | st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts | st.none()), max_size=3)
-
-
-@dataclass
-class _Leaders:
-    hosts: dict
-    cluster_id: str | None
-
-    def of(self, topic, partition):
-        return self.hosts.get(partition)
-
-    def want(self, topic):
-        pass
 
 
 class _World:
@@ -88,10 +76,10 @@ class _Sending:
     partition: int = 0
     offset: int = 7
     took_ms: int = 5
-    leaders: _Leaders = None
+    leaders: Leaders = None
 
     def __post_init__(self):
-        self.leaders = self.leaders or _Leaders({0: "b2:9092"}, "C1")
+        self.leaders = self.leaders or Leaders({0: "b2:9092"}, "C1")
 
 
 sendings = st.builds(
@@ -103,32 +91,8 @@ sendings = st.builds(
     partition=st.integers(0, 3),
     offset=st.sampled_from([0, 127, 128, 1 << 14, (1 << 42) + 1, (1 << 63) - 1]),
     took_ms=st.sampled_from([0, 1, 300, 1 << 32]),
-    leaders=st.builds(_Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
+    leaders=st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
 )
-
-
-def _spans_of(body):
-    request = ExportTraceServiceRequest.FromString(body)
-    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
-    for span in spans:
-        span.attributes.sort(key=lambda attribute: attribute.key)
-    return spans
-
-
-def _native(span, dialect, region_id=None):
-    packer = SpanPacker(encode=encode_context, dialect=dialect, max_message_bytes=128_000, region_id=region_id)
-    packed = packer.pack_batches([[span]])
-    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
-
-
-def _encode_whole(trace_ctx, dialect):
-    return encode_context(trace_ctx, dialect)
-
-
-def _native_of_whole(span, dialect):
-    packer = SpanPacker(encode=_encode_whole, dialect=dialect, max_message_bytes=128_000, region_id=None)
-    packed = packer.pack_batches([[span]])
-    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
 
 
 @given(sendings, st.booleans(), st.sampled_from(sorted(DIALECTS)))
@@ -146,20 +110,20 @@ def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dia
     assert type(recorded) is SentSpan
     assert recorded_headers == span_headers
     # before anybody reads the attributes: afterwards the record is not used any more
-    assert _native(recorded, dialect) == _native_of_whole(span, dialect)
+    assert native_of([recorded], dialect) == native_of([span], dialect, encode_whole)
     written = encode_spans([recorded]).body
-    assert _spans_of(written) == _spans_of(encode_by_opentelemetry([span]).SerializeToString())
+    assert spans_of(written) == spans_of(encode_by_opentelemetry([span]).SerializeToString())
     assert dict(recorded.attributes) == dict(span.attributes)
     assert json.loads(recorded.to_json()) == json.loads(span.to_json())
-    assert _spans_of(encode_spans([recorded]).body) == _spans_of(written)
-    assert _native(recorded, dialect) == _native(span, dialect)
+    assert spans_of(encode_spans([recorded]).body) == spans_of(written)
+    assert native_of([recorded], dialect) == native_of([span], dialect)
 
 
 def test_request_id_is_the_same_for_every_reader():
     _, span = _World().by_record(_Sending())
-    first = _native(span, "5.5.0")
+    first = native_of([span], "5.5.0")
     assert span.attributes["mqtrace.request_id"] == span.attributes["mqtrace.request_id"]
-    assert _native(span, "5.5.0") == first
+    assert native_of([span], "5.5.0") == first
 
 
 @pytest.mark.parametrize(
@@ -183,13 +147,13 @@ def test_what_a_processor_assigns_is_exported(name):
 def test_attributes_that_a_processor_removed_are_not_exported():
     _, span = _World().by_record(_Sending(key=b"secret"))
     del span._attributes["messaging.kafka.message.key"]
-    (written,) = _spans_of(encode_spans([span]).body)
+    (written,) = spans_of(encode_spans([span]).body)
     assert "messaging.kafka.message.key" not in {each.key for each in written.attributes}
 
 
 def test_key_of_a_message_without_headers_is_exported():
     _, span = _World().by_record(_Sending(key=b"k"))
-    (written,) = _spans_of(encode_spans([span]).body)
+    (written,) = spans_of(encode_spans([span]).body)
     assert "messaging.kafka.message.key" in {each.key for each in written.attributes}
 
 

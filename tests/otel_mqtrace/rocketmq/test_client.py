@@ -169,7 +169,6 @@ def test_a_slave_answers_readers_while_the_master_is_away(cluster):
 
 
 def test_found_by_key_is_what_has_the_key_or_the_id(cluster, client):
-    """The index goes by hashes: what only looks alike is left out."""
     broker = cluster.brokers[0]
     broker.put(b"by key", properties={"KEYS": "a order-1 b"})
     broker.put(b"by id", properties={"UNIQ_KEY": "order-1"})
@@ -284,7 +283,6 @@ def test_a_route_tells_queues_to_read_to_write_and_whom_to_ask():
 
 @pytest.mark.parametrize(("perm", "readable", "writable"), [(2, 0, 1), (4, 2, 0), (0, 0, 0)])
 def test_permissions_count(perm, readable, writable):
-    """A topic may be closed for either."""
     route = _route(perm=perm)
     assert (len(route.readable), len(route.writable)) == (readable, writable)
 
@@ -319,7 +317,6 @@ def test_masters_are_all_brokers_with_one():
     ],
 )
 def test_what_is_no_route_is_an_error_of_ours(body):
-    """Never another exception."""
     with pytest.raises(ProtocolError):
         read_route("T", body)
 

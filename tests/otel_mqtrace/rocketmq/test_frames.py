@@ -79,7 +79,6 @@ def test_commands_survive_any_cut_of_the_stream(commands, cuts):
 
 @given(st.lists(st.binary(max_size=64)))
 def test_any_bytes_are_a_command_or_an_error_of_ours(parts):
-    """Never another exception."""
     reader = FrameReader(max_frame_bytes=1_000)
     with suppress(ProtocolError):
         for part in parts:
@@ -207,7 +206,6 @@ def test_bodies_are_decompressed_as_java_packed_them(kind):
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
 @given(st.binary(max_size=60))
 def test_any_compressed_body_is_plain_or_an_error_of_ours(kind, body):
-    """Never another exception."""
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=body)
     with suppress(BodyError):
         plain_body(message)
@@ -242,7 +240,6 @@ def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_messages_or_an_error_of_ours(data):
-    """Never another exception."""
     with suppress(ProtocolError):
         decode_messages(data)
 
@@ -271,13 +268,11 @@ def _clean(text):
 
 
 def test_properties_that_are_none_are_passed_over():
-    """As Java does."""
     assert read_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_what_we_compress_is_read_again(body, times):
-    """Only what is large enough, and gets smaller, is."""
     said, sys_flag = compressed(body * times)
     assert plain_body(replace(EXPECTED, stored_body=said, sys_flag=sys_flag)) == body * times
     assert sys_flag == 0 or (len(body * times) >= 4_096 and len(said) < len(body * times))

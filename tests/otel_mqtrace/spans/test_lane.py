@@ -152,7 +152,6 @@ class _Picky(Scripted):
 
 
 def test_a_lane_asks_its_exporter_what_it_wants():
-    """A refused span was never offered; one the exporter cannot even look at is counted."""
     lane = lane_of(_Picky())
     assert lane.wants(span("mine"))
     assert not lane.wants(span("not mine"))
@@ -230,7 +229,6 @@ def test_a_living_worker_is_left_alone():
 
 
 def test_a_worker_knows_itself():
-    """So that it never waits for its own work."""
     answers = []
     worker = Worker("test", lambda: answers.append(worker.is_current))
     worker.ensure_running()

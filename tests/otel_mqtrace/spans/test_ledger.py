@@ -36,7 +36,6 @@ def on_ledger(book):
 
 
 def test_a_row_says_who_lost_what_when_and_why():
-    """Every column of the contract."""
     book = LossBook(side="native", component="NativeKafkaSpanExporter")
     book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
     assert book.rows() == [
@@ -130,7 +129,6 @@ def test_the_file_is_written_when_something_is_lost_and_not_before(tmp_path):
 
 
 def test_a_directory_that_cannot_be_written_is_told_once(tmp_path, caplog):
-    """And nothing else happens."""
     (tmp_path / "taken").write_text("a file")
     clock = ManualClock()
     ledger = Ledger(tmp_path / "taken", clock=clock)

@@ -321,6 +321,5 @@ def test_the_batch_of_a_preset_shrinks_with_a_queue_that_was_chosen():
 
 
 def test_a_preset_takes_none_as_not_given():
-    """As the constructor does."""
     settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=None).settings
     assert settings.max_export_batch_size == 10

@@ -31,7 +31,6 @@ def _attached(provider, *exporters, **options):
 
 
 def test_spans_arrive_in_order_and_in_batches(provider):
-    """The main way through: SDK, lane, worker, exporter."""
     exporter = Scripted()
     processor, tracer = _attached(provider, exporter)
     for number in range(250):
@@ -162,7 +161,6 @@ def test_an_exporter_may_flush_its_own_processor_without_hanging(provider):
 
 
 def test_flushing_accepts_none_and_an_empty_processor():
-    """As the SDK's callers do."""
     assert MqTraceSpanProcessor(Scripted(), background=False).force_flush(None)
     assert MqTraceSpanProcessor().force_flush()
 
@@ -180,7 +178,6 @@ def test_shutdown_drains_once_and_then_refuses():
 
 
 def test_no_thread_starts_after_shutdown(monkeypatch):
-    """A late span costs a count and nothing else."""
     processor = MqTraceSpanProcessor(Scripted())
     processor.shutdown()
     started = []
@@ -318,8 +315,6 @@ def test_self_metrics_say_what_the_account_says():
 
 
 def test_an_exporter_of_ours_reports_what_it_did():
-    """``otel.sdk.exporter.span.*``: what it never saw is not counted; exporters of others report for themselves."""
-
     class Ours(Scripted):
         component_type = "ours"
 

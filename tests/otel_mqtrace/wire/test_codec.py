@@ -248,7 +248,6 @@ def test_a_wrong_option_is_the_callers_mistake(options):
 
 
 def test_every_transaction_state_is_read():
-    """The three names, RocketMQ's misspelling included."""
     states = [_one(END.format(state=state.value)).beans[0].transaction_state for state in TransactionState]
     assert states == list(TransactionState)
     assert {trace_type.value for trace_type in TraceType} >= {"EndTransaction"}

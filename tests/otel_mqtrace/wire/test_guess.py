@@ -212,7 +212,6 @@ def test_an_object_made_of_its_values_is_the_same(drawn):
 
 
 def test_it_cannot_be_changed_and_holds_nothing_else():
-    """Frozen and with slots, as the model says."""
     bean = new_bean(*range(len(fields(TraceBean))))
     with pytest.raises(FrozenInstanceError):
         bean.topic = "other"

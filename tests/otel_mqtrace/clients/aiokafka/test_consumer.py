@@ -35,7 +35,6 @@ def _codes(spans):
 
 
 async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spans, fill, kafka, topic):
-    """``async for``: the span of a message covers the body of the loop, and stop() ends the last one."""
     _fill(fill, topic, 2)
     instrument()
     current = []
@@ -57,7 +56,6 @@ async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrumen
 
 
 async def test_the_senders_trace_and_baggage_are_there(instrument, spans, fill, kafka, topic):
-    """Parent and link, and what else was propagated."""
     fill(topic, {"value": b"1", "headers": [REMOTE, ("baggage", b"shop=7")]})
     instrument()
     async with consuming(kafka, topic) as consumer:
@@ -154,7 +152,6 @@ async def test_several_messages_are_one_span_per_topic_with_a_link_each(instrume
 
 
 async def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic):
-    """A ``poll`` span for what returned something, and for what returned nothing by a second option."""
     _fill(fill, topic, 1)
     instrument(receive_spans=True, empty_poll_spans=True)
     async with consuming(kafka, topic) as consumer:
@@ -217,7 +214,6 @@ async def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(in
 
 
 def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instrument, spans, fill, kafka, topic):
-    """``async with consumer`` and ``finally: await consumer.stop()`` alike."""
     _fill(fill, topic, 1)
     instrument()
 
@@ -278,7 +274,6 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
 
 
 async def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):
-    """After ``break`` the next consumer's message does not become a child of the one before."""
     _fill(fill, topic, 1)
     instrument()
     async with consuming(kafka, topic) as one, consuming(kafka, topic, group_id="other") as two:

@@ -46,7 +46,6 @@ def test_ten_times_on_and_off_leaves_no_trace(instrument):
 
 
 async def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
-    """Made before or after, with a ``send`` of their own that calls the client's."""
     instrument()
 
     class LateProducer(EarlyProducer):
@@ -79,7 +78,6 @@ async def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it
 
 
 async def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
-    """As aiokafka takes them; the exporter of native records learns the connection."""
     instrument()
     servers = [kafka.bootstrap_servers, "127.0.0.1:1"]
     producer = AIOKafkaProducer(bootstrap_servers=servers)
@@ -131,7 +129,6 @@ def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
 
 
 async def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, neighbour, spans, kafka, topic):
-    """``on_conflict=wrap``: both record, one writes the trace headers, ours the message id."""
     neighbour()
     instrument(on_conflict="wrap")
     async with producing(kafka) as producer:

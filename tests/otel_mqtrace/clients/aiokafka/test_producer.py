@@ -86,7 +86,6 @@ def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, t
 
 
 async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic):
-    """What the application gave has none; a serialiser runs once for each message, ours never."""
     instrument()
     seen = []
 
@@ -352,7 +351,6 @@ async def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instr
 
 
 async def test_send_each_gives_every_message_its_headers(instrument, spans, kafka, topic):
-    """The same order, the same values, one future for all of them, as the batch would have had."""
     instrument(headerless_sends="send_each")
     async with producing(kafka, value_serializer=lambda value: str(value).encode()) as producer:
         batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})

@@ -14,7 +14,6 @@ _CREATED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, kafka, topic, fails):
-    """``async with producer.transaction()``: committed, or rolled back by an exception."""
     instrument()
 
     async def story():
@@ -53,7 +52,6 @@ async def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, 
 
 
 async def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
-    """``send_offsets_to_transaction``, when settlements are recorded; under the name confluent-kafka's has."""
     instrument(settle_spans=True)
     async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
         await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")

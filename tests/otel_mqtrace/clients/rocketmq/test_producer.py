@@ -138,7 +138,6 @@ def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer,
 
 
 def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer, spans, message):
-    """Two refusals that may pass, then success."""
     proxy.refuse.extend([Code.INTERNAL_SERVER_ERROR] * 2)
     producer.send(message())
     span = spans.take()

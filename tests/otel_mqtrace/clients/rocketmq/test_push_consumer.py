@@ -89,7 +89,6 @@ def _heard(calls, count):
 
 
 def test_each_call_of_the_listener_is_a_span_with_its_outcome(producer, listening, spans, topic, message):
-    """What it returns, raises, leaves unsaid, or says by ``process``; a block inside it makes no second span."""
     sent = {producer.send(message(body)).message_id: body for body in OUTCOMES}
     parents = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
     consumer, calls = listening()
@@ -176,7 +175,6 @@ def _records(landing):
 def test_a_message_leaves_the_records_of_a_native_client(
     instrument, started, consumer_of, spans, message, topic, tmp_path
 ):
-    """A send, both halves of a consume, a transaction and a recall, written by ``mqtrace_native_file``."""
     provider = instrument(exporters=["mqtrace_native_file"], landing_dir=str(tmp_path), group_name="order-producers")
     producer = started(rocketmq.Producer, None, _Commits())
     sent = producer.send(message(tag="paid", keys="order-1"))

@@ -221,7 +221,6 @@ def test_each_settlement_is_a_child_of_its_own_message(instrument, send, consume
 
 
 def test_an_empty_receive_is_nothing_unless_asked_for(instrument, consumer_of, spans, topic):
-    """``receive_spans`` and ``empty_poll_spans`` together ask for it."""
     instrument(receive_spans=True, empty_poll_spans=True)
     assert consumer_of(topic).receive(16, 30) == []
     assert spans.take().attributes["messaging.batch.message_count"] == 0
@@ -242,7 +241,6 @@ def test_a_receive_is_a_span_when_asked_for(instrument, started, consumer_of, sp
 
 
 def test_a_receive_that_fails_raises_what_the_client_raises(instrument, consumer_of, spans, topic, proxy):
-    """With ``receive_spans`` it is a failed span."""
     instrument(receive_spans=True)
     consumer = consumer_of(topic)
     proxy.refuse_receives.append(Code.TOO_MANY_REQUESTS)
@@ -269,8 +267,6 @@ def test_a_block_takes_the_message_over(send, consumer, spans, topic):
 
 
 def test_a_decorated_function_finds_its_message(send, consumer, spans, topic):
-    """Among other arguments, and without an ``offset`` on it."""
-
     @process
     def handle(_shop, message):
         return ContextCode.FAILED if message.body == b"2" else None
@@ -294,7 +290,6 @@ def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer
 
 
 def test_what_is_said_of_the_message_at_hand_counts(send, consumer, spans, topic):
-    """``process.failed()`` without a block."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     process.failed()
@@ -315,7 +310,6 @@ def test_baggage_comes_back_with_the_message(producer, consumer_of, spans, topic
 
 
 def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, consumer_of, spans, topic, message):
-    """``process_spans=explicit``."""
     instrument(process_spans="explicit")
     started(rocketmq.Producer).send(message())
     spans.take(f"send {topic}")

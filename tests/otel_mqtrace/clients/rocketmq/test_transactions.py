@@ -49,7 +49,6 @@ def _half_sent(producer, spans, message, topic):
 
 @pytest.mark.parametrize(("end", "state"), [("commit", "COMMIT_MESSAGE"), ("rollback", "ROLLBACK_MESSAGE")])
 def test_an_end_belongs_to_the_trace_of_its_half_message(proxy, producer, spans, message, topic, end, state):
-    """It names the message and the transaction as the broker does."""
     transaction, receipt, sent = _half_sent(producer, spans, message, topic)
     assert transaction.message_id == receipt.message_id
     assert sent.attributes["mqtrace.msg_type"] == "Trans_Msg_Half"
@@ -88,7 +87,6 @@ def test_an_end_that_failed_is_not_recorded_and_may_be_tried_again(proxy, produc
 
 
 def test_two_transactions_of_one_producer_do_not_mix(producer, spans, message, topic):
-    """The one begun last may end first."""
     first, one, _ = _half_sent(producer, spans, message, topic)
     second, two, _ = _half_sent(producer, spans, message, topic)
     second.rollback()
