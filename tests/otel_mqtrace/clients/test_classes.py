@@ -37,6 +37,13 @@ class ByPosition(cimpl.Producer):
         super().produce(topic, value)
 
 
+class WithoutHeaders(cimpl.Producer):
+    """Names what it takes, and takes no headers."""
+
+    def produce(self, topic, value):
+        super().produce(topic, value)
+
+
 class AnyName(cimpl.Producer):
     """Takes names only, its own among them, as AvroProducer does."""
 
@@ -114,7 +121,8 @@ def test_one_span_whatever_can_be_named(sent_by, spans, topic, make_producer):
 
 
 @pytest.mark.parametrize(
-    ("make_producer", "args", "fields"), [(ByPosition, [b"x"], {}), (AsFields, [], {"value": "x"})]
+    ("make_producer", "args", "fields"),
+    [(ByPosition, [b"x"], {}), (WithoutHeaders, [b"x"], {}), (AsFields, [], {"value": "x"})],
 )
 def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
     sent_by, spans, topic, make_producer, args, fields
