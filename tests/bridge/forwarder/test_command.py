@@ -18,7 +18,6 @@ from otel_mqtrace.landing.writer import LandingWriter, claim
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.killing import FORWARD
 from tests.support.landings import landed_lines
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import after, before, body_of, pub
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -31,12 +30,6 @@ def kafka():
     with EmbeddedKafka() as embedded:
         embedded.create_topic(TOPIC, 2)
         yield embedded
-
-
-@pytest.fixture
-def receiver():
-    with OtlpReceiver() as running:
-        yield running
 
 
 def _send(kafka, *bodies, partition=0):

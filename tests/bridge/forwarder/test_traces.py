@@ -20,14 +20,7 @@ from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
-
-
-@pytest.fixture
-def receiver():
-    with OtlpReceiver() as running:
-        yield running
 
 
 @pytest.fixture
