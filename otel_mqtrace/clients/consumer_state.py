@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.settlement import Positions
-from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_span
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries
 from otel_mqtrace.hooks.process import BatchOwner, LateOwner, ProcessSpanOwner, SingleOwner
@@ -52,10 +52,10 @@ class ConsumerState(ABC):
         calls = hook.before(self.incoming([message]))
         return SingleOwner(hook, calls[0]) if calls else None
 
-    def late(self, call: ProcessSpan) -> ProcessSpanOwner:
+    def late(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
         """A block came for a message whose span has ended already: one span is right, so it gets no second one."""
         self.explicit.record_late_block(self.info.group_name)
-        return LateOwner(call)
+        return LateOwner(call if isinstance(call, ProcessSpan) else ended_span(call))
 
 
 class KafkaConsumerState(ConsumerState):
@@ -72,7 +72,7 @@ class KafkaConsumerState(ConsumerState):
         """Keep the spans of what the application was ``handed``."""
 
     @abstractmethod
-    def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
+    def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
         """Give the span of a message that is held to a block; ``None`` when it is held no more."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class KafkaConsumerState(ConsumerState):
     def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember of what was handed over what a kind of consumer needs besides."""
 
-    def take(self, message: Any, call: ProcessSpan) -> ProcessSpanOwner:
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
         """Give the span of a message to the block that handles it explicitly."""
         del message
         taken = self.release(call)
@@ -158,7 +158,7 @@ class TaskConsumerState(KafkaConsumerState):
         """Keep what the current task is handed."""
         return self._tasks.hold(hook, calls, handed) if calls else Delivery()
 
-    def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
+    def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
         """Give the span of a message that a task holds to a block."""
         return self._tasks.take(call)
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks.consume import ConsumeHook, EndedIds, ProcessSpan, ended_span
+from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing
 from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.state import ActiveTracing
     from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.consume import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
 
 MAX_MESSAGES: Final = 10_000
@@ -56,7 +57,7 @@ def _remover(objects: dict[int, weakref.ref[_T]], key: int) -> Callable[[weakref
 class _Consumer(Protocol):
     """The tracing state of a consumer."""
 
-    def take(self, message: Any, call: ProcessSpan) -> ProcessSpanOwner: ...
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner: ...
 
     def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
 
@@ -80,7 +81,7 @@ Entry = tuple[
     "int | None",
     "int | None",
     int,
-    "ProcessSpan | EndedIds | None",
+    "ProcessSpan | SpanIds | None",
     bool,
 ]
 """Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
@@ -132,18 +133,14 @@ class MessageRegistry:
         for index, (message, where, call) in enumerate(zip(messages, positions, calls, strict=True)):
             self.remember(id(message), (where.topic, where.partition, where.offset, owner, call, index in awaited))
 
-    def remember(self, key: int, entry: Entry, ended: tuple[int, Entry] | None = None) -> None:
-        """Remember one message by its identity; of ``ended``, which was handled since, keep only the ids."""
+    def remember(self, key: int, entry: Entry) -> None:
+        """Remember one message by its identity."""
         entries = self._entries
-        if ended is not None and entries.get(ended[0]) is ended[1]:
-            topic, partition, offset, owner, call, _ = ended[1]
-            kept = call.ended_ids or call if isinstance(call, ProcessSpan) else call
-            entries[ended[0]] = (topic, partition, offset, owner, kept, False)
         before = entries.pop(key, None)  # an id that is used again goes to the end
         if before is not None and before[_AWAITED]:
             count_missing(UNHANDLED)
         entries[key] = entry
-        while len(entries) > self._max:
+        if len(entries) > self._max:
             try:
                 dropped = entries.popitem(last=False)[1]
             except KeyError:  # another thread was here as well
@@ -181,7 +178,7 @@ class MessageRegistry:
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             if owner is not None and call is not None:
-                return owner.take(message, ended_span(call) if isinstance(call, EndedIds) else call)
+                return owner.take(message, call)
         own: _Consumer | None = known_state(consumer) or owner
         if own is not None:
             return own.open(message, tracing)

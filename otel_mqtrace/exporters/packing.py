@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.records.span import NativeRecord
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import raw_attribute, trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_mqtrace.model import TraceBean, TraceContext
+    from otel_mqtrace.records.span import NativeRecord
     from otel_mqtrace.wire.native import EncodedContext
 
 _logger = logging.getLogger(__name__)
@@ -104,10 +104,6 @@ class Packing:
         self._max_keys_bytes = max_keys_bytes
         self._filling: dict[tuple[str | None, str | None], _Filling] = {}
 
-    def add_record(self, origin: int, record: NativeRecord) -> None:
-        """Add a record that is encoded already and not too large."""
-        self._add(origin, record[:2], record.body, record.keys)
-
     def add_context(self, origin: int, trace_ctx: TraceContext) -> None:
         """Encode and add a context: whole if it fits, else message by message."""
         packed, pieces = self.packed, _pieces(trace_ctx)
@@ -123,7 +119,7 @@ class Packing:
                     if encoded.body:
                         packed.replaced += encoded.replaced
                         group = (piece.beans[0].topic if piece.beans else None, piece.region_id)
-                        self._add(origin, group, encoded.body, self._bounded_keys(piece, encoded.keys))
+                        self.add_encoded(origin, group, encoded.body, self._bounded_keys(piece, encoded.keys))
                     continue
                 reason = TOO_LARGE
             pieces[:0] = _split(piece)  # one bad message must not take the others of its call along
@@ -135,14 +131,24 @@ class Packing:
         self.packed.messages += [filling.message(*group) for group, filling in self._filling.items()]
         self._filling = {}
 
-    def _add(self, origin: int, group: tuple[str | None, str | None], body: bytes, keys: frozenset[str]) -> None:
+    def add_encoded(self, origin: int, group: tuple[str | None, str | None], body: bytes, keys: frozenset[str]) -> None:
+        """Add records that are encoded already, of one topic and region, and not too large."""
         filling = self._filling.get(group)
-        if filling is not None:
-            if filling.add(origin, body, keys, self._max_message_bytes, self._max_keys_bytes):
-                return
+        if filling is None:
+            filling = self._filling[group] = _Filling()
+        new = keys - filling.keys
+        body_bytes, keys_bytes = filling.body_bytes + len(body), filling.keys_bytes
+        for key in new:
+            keys_bytes += len(key) + 1 if key.isascii() else _key_bytes(key)
+        is_over = body_bytes > self._max_message_bytes or (new and keys_bytes > self._max_keys_bytes)
+        if is_over and filling.bodies:  # the first piece always finds room
             self.packed.messages.append(filling.message(*group))
-        filling = self._filling[group] = _Filling()
-        filling.add(origin, body, keys, self._max_message_bytes, self._max_keys_bytes)
+            filling = self._filling[group] = _Filling()
+            new, body_bytes, keys_bytes = keys, len(body), sum(map(_key_bytes, keys))
+        filling.bodies.append(body)
+        filling.body_bytes, filling.keys_bytes = body_bytes, keys_bytes
+        filling.keys |= new
+        filling.origins.add(origin)
 
     def _bounded_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
         """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
@@ -163,37 +169,23 @@ class Packing:
 class _Filling:
     """A trace message that is being filled."""
 
-    __slots__ = ("_bodies", "_body_bytes", "_keys", "_keys_bytes", "_origins")
+    __slots__ = ("bodies", "body_bytes", "keys", "keys_bytes", "origins")
 
     def __init__(self) -> None:
-        self._bodies: list[bytes] = []
-        self._body_bytes = 0
-        self._keys: set[str] = set()
-        self._keys_bytes = 0
-        self._origins: set[int] = set()
-
-    def add(self, origin: int, body: bytes, keys: frozenset[str], max_bytes: int, max_keys_bytes: int) -> bool:
-        """Add one piece unless a bound would be exceeded; return whether it was added. The first piece always is."""
-        body_bytes, keys_bytes = self._body_bytes + len(body), self._keys_bytes
-        new = keys - self._keys
-        for key in new:
-            keys_bytes += _key_bytes(key)
-        if self._bodies and (body_bytes > max_bytes or (new and keys_bytes > max_keys_bytes)):
-            return False
-        self._bodies.append(body)
-        self._body_bytes, self._keys_bytes = body_bytes, keys_bytes
-        self._keys |= new
-        self._origins.add(origin)
-        return True
+        self.bodies: list[bytes] = []
+        self.body_bytes = 0
+        self.keys: set[str] = set()
+        self.keys_bytes = 0
+        self.origins: set[int] = set()
 
     def message(self, topic: str | None, region_id: str | None) -> TraceMessage:
         return TraceMessage(
             topic=topic,
             region_id=region_id,
-            value=b"".join(self._bodies),
-            keys=KEY_SEPARATOR.join(sorted(self._keys)),
-            origins=frozenset(self._origins),
-            contexts=len(self._bodies),
+            value=b"".join(self.bodies),
+            keys=KEY_SEPARATOR.join(sorted(self.keys)),
+            origins=frozenset(self.origins),
+            contexts=len(self.bodies),
         )
 
 
@@ -267,17 +259,22 @@ class SpanPacker:
         """
         packing = Packing(self._encode, self._dialect, self._max_message_bytes)
         unmapped: dict[int, str] = {}
-        origin = 0
+        origin, dialect, max_bytes = 0, self._dialect, self._max_message_bytes
         for batch in batches:
             for span in batch:
+                record: NativeRecord | None = None
+                trace_ctx: TraceContext | None = None
                 try:
-                    piece = self._read(origin, span, unmapped)
+                    write = getattr(span, "to_native", None) if self._writes_records else None
+                    record = None if write is None else write(dialect)
+                    if record is None or len(record.body) > max_bytes:
+                        record, trace_ctx = None, self._map(origin, span, unmapped)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
-                    piece, unmapped[origin] = None, ENCODE_ERROR
-                if isinstance(piece, NativeRecord):
-                    packing.add_record(origin, piece)
-                elif piece is not None:
-                    packing.add_context(origin, piece)
+                    record, unmapped[origin] = None, ENCODE_ERROR
+                if record is not None:
+                    packing.add_encoded(origin, *record)
+                elif trace_ctx is not None:
+                    packing.add_context(origin, trace_ctx)
                 origin += 1
             packing.finish_messages()
         for position, reason in unmapped.items():
@@ -309,16 +306,8 @@ class SpanPacker:
         self.counts = NativeCounts()
         self._logged = set()
 
-    def _read(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> NativeRecord | TraceContext | None:
-        """Return the record of ``span``, encoded already where that is possible; ``None`` where it has none.
-
-        ``unmapped`` gets the reason where the record is not whole.
-        """
-        write = getattr(span, "to_native", None)
-        if write is not None and self._writes_records:
-            record: NativeRecord | None = write(self._dialect)
-            if record is not None and len(record.body) <= self._max_message_bytes:
-                return record
+    def _map(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:
+        """Return the record of ``span``, ``None`` where it has none; ``unmapped`` gets the reason of one not whole."""
         trace_ctx = trace_context_of(span)
         if hit := limits_hit(span):
             unmapped[origin] = TRUNCATED

@@ -10,7 +10,7 @@ The hook for a client of your own, as RocketMQ's ``ConsumeMessageHook``::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate, trace
@@ -22,8 +22,6 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import (
-    Handling,
-    SingleEnd,
     code_of,
     deferred_ends,
     drain_deferred_ends,
@@ -36,25 +34,27 @@ from otel_mqtrace.hooks.propagation import BESIDE, SPECIAL_HEADERS, TRACEPARENT,
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import (
+    ProcessSpan,
+    SpanIds,
+    Turn,
     ambient_context,
     current_context,
-    processing_context,
-    release_span,
+    ended_span,
+    span_ids,
 )
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch
-from otel_mqtrace.records.event import EventSpan
 from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
-from otel_mqtrace.records.ids import read_origin
+from otel_mqtrace.records.ids import match_traceparent, read_origin
 from otel_mqtrace.records.plan import Plan
-from otel_mqtrace.records.span import UnsampledSpan, WritableRecordSpan
+from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opentelemetry.trace import Span, SpanContext
+    from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.hooks.metrics import MessagingMetrics
     from otel_mqtrace.hooks.propagation import Header, HeaderIndex, PropagatorInForce
@@ -64,10 +64,11 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.ids import IdPool
     from otel_mqtrace.records.plan import LeaderSource
 
-__all__ = ["ConsumeHook", "EndedIds", "IncomingMessage", "ProcessSpan", "ended_span"]
+__all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds", "Turn", "ended_span"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
+_SUCCESS: Final = ContextCode.SUCCESS
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _NO_CONTEXT: Final = Context()
 _MAX_PLANS: Final = 1_024
@@ -75,74 +76,7 @@ _MAX_NAMES: Final = 256
 _READ: Final = DESCRIBING | {TRACEPARENT, semconv.HEADER_UNIQ_KEY}
 """Headers that a record has a field for."""
 _get_propagator: Final = propagate.get_global_textmap
-
-EndedIds = bytes
-"""What is kept of a message whose recorded handling has ended: 24 bytes of ids and one of flags."""
-_ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
-
-
-@dataclass(slots=True)
-class ProcessSpan(SingleEnd):
-    """The handling of one or several messages.
-
-    ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are handled;
-    ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`.
-    """
-
-    span: Span
-    process_ctx: Context
-    messages: int
-    start_ns: int
-    attributes: Attributes
-    previous_ctx: Context
-    indexes: tuple[int, ...] = (0,)
-    _handling: Handling | None = field(default=None, init=False, repr=False, compare=False)
-    _current: Context | None = field(default=None, init=False, repr=False, compare=False)
-
-    @property
-    def handling(self) -> Handling:
-        """What ``process.current()`` returns while the messages are handled."""
-        if self._handling is None:
-            self._handling = Handling(self.span)
-        return self._handling
-
-    @property
-    def otel_ctx(self) -> Context:
-        """The context to be current while the messages are handled."""
-        if self._current is None:
-            self._current = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
-        return self._current
-
-    @property
-    def ended_ids(self) -> EndedIds | None:
-        """What to keep of a recorded handling once it has ended; ``None`` where the span is no record's."""
-        span = self.span
-        if type(span) is not HandledSpan:
-            return None
-        record = span.record
-        return record.ids + _ONE_BYTE[record.flags]
-
-    def release_span(self) -> None:
-        """Keep only the ids of the ended span: this object may be remembered for long.
-
-        An SDK span with its attributes and links is four fifths of it; the previous context may hold one too.
-        """
-        self.span = ended = trace.NonRecordingSpan(self.span.get_span_context())
-        if self._handling is not None:
-            self._handling.span = ended
-        if self._current is not None:
-            release_span(self._current, ended)
-        self.attributes = {}
-        if self.previous_ctx:
-            outside = trace.get_current_span(self.previous_ctx).get_span_context()
-            self.previous_ctx = trace.set_span_in_context(trace.NonRecordingSpan(outside), self.previous_ctx)
-
-
-def ended_span(ids: EndedIds) -> ProcessSpan:
-    """Return a handling that is over and of which only the ids are known."""
-    call = ProcessSpan(UnsampledSpan(ids[:24], ids[24]), _NO_CONTEXT, 1, 0, {}, _NO_CONTEXT)
-    call.try_end()
-    return call
+_RECORDED: Final = (HandledSpan, BatchSpan)
 
 
 class ConsumeHook(ReceiveHook):
@@ -179,6 +113,7 @@ class ConsumeHook(ReceiveHook):
         self._state: TracerState | None = None
         self._plans: dict[str, Plan] = {}
         self._plain_names: frozenset[str] = _READ
+        self._now = tracing.clock.wall_ns
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook: nanoseconds of the epoch."""
@@ -193,10 +128,27 @@ class ConsumeHook(ReceiveHook):
             self._state = state if state.can_drop else None
         return self._state
 
-    def record(  # noqa: C901, PLR0912 - every poll's: in one call
+    def record(
         self, topic: str, row: MessageRow, headers: Sequence[Header], leaders: LeaderSource | None
     ) -> ProcessSpan | None:
         """Record that one ordinary message was handed over; ``None`` where :meth:`before` must open a span."""
+        turn = self.begin_turn(topic, row, headers, leaders, None, is_current=False)
+        return None if turn is None else turn.call
+
+    def begin_turn(  # noqa: C901, PLR0912, PLR0913 - every poll's: in one call
+        self,
+        topic: str,
+        row: MessageRow,
+        headers: Sequence[Header],
+        leaders: LeaderSource | None,
+        start_ns: int | None,
+        *,
+        is_current: bool = True,
+    ) -> Turn | None:
+        """Record that one ordinary message was handed over, and make its span current; ``None`` as :meth:`record`.
+
+        ``start_ns`` is when its poll began, where polls are measured.
+        """
         if deferred_ends:
             drain_deferred_ends()
         state = self._state
@@ -207,38 +159,42 @@ class ConsumeHook(ReceiveHook):
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
+            if plan is None:
+                return None
         by_name: HeaderIndex = dict(headers)
         if None in by_name.values():
             by_name = index_headers(headers)
         process_ctx, trace_state = _NO_CONTEXT, None
-        if plan is None or not (by_name.keys() <= self._plain_names or self._has_fields_for(by_name)):
-            return None
-        if not BESIDE.isdisjoint(by_name):
-            process_ctx = propagator_in_force().extract(by_name, _NO_CONTEXT)
-            trace_state = trace.get_current_span(process_ctx).get_span_context().trace_state
-        read = read_origin(by_name)
-        if read is None:
-            return None
-        origin, origin_flags = read
-        decision = state.certain[0 if origin is None else 1 + (origin_flags & 1)]
-        if decision is _DROP:
-            return self._unsampled(state, read, process_ctx, trace_state)
-        if decision is not _SAMPLED or not state.can_record:
-            return None
-        start_ns = self._tracing.clock.wall_ns()
+        if not by_name.keys() <= self._plain_names:
+            if not self._has_fields_for(by_name):
+                return None
+            process_ctx, trace_state = _carried_beside(by_name)
+        origin, origin_flags = None, 0
+        decision, flags = state.as_root
+        header: Any = by_name.get(TRACEPARENT)
+        if header is not None:  # as read_origin(), a call of every message
+            plain = match_traceparent(header) if type(header) is bytes else None
+            if plain is None:
+                return None
+            trace_id, span_id, digit = plain.groups()
+            origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
+            decision, flags = state.under_remote[origin_flags]
+        if decision is not _SAMPLED:
+            span = self._unsampled(state, origin, flags, trace_state) if decision is _DROP else None
+            return None if span is None else Turn(self, span, span.ids, flags, process_ctx, is_current)
         try:
             ids = state.sampled.pop()[0]
         except IndexError:
             ids = state.sampled.draw()[0]
-        flags = state.root_flags
         if origin is not None:
-            ids, flags = origin[:16] + ids[16:], (origin_flags & state.random_mask) + 1
-        record = Handled(plan, ids, origin, flags, start_ns, *row, by_name, {}, origin_flags, trace_state)
+            ids = origin[:16] + ids[16:]
+        now_ns = self._now()
+        record = new_tuple(Handled, (plan, ids, origin, flags, now_ns, *row, by_name, {}, origin_flags, trace_state))
         for processor in state.starts:
-            processor.on_start(HandledSpan(record))  # type: ignore[arg-type]  # it only reads the span
-        if not self._polls and (metrics := self._tracing.collecting) is not None:
-            metrics.received(plan.constants, 1)
-        return ProcessSpan(HandledSpan(record), process_ctx, 1, start_ns, plan.constants, _NO_CONTEXT)
+            processor.offer_record_start(HandledSpan(record))
+        if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
+            self._count_received(plan, start_ns, 1)
+        return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
 
     def record_batch(  # noqa: C901 - as record()
         self, topic: str, rows: Sequence[BatchRow], leaders: LeaderSource | None
@@ -259,40 +215,49 @@ class ConsumeHook(ReceiveHook):
         if plan is None or read is None:
             return None
         origin, origin_flags = read
-        decision = state.certain[0 if origin is None else 1 + (origin_flags & 1)]
+        decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
         if decision is _DROP:
-            return self._unsampled(state, read, _NO_CONTEXT, None, len(rows))
-        if decision is not _SAMPLED or not state.can_record:
+            span = self._unsampled(state, origin, flags, None)
+            if span is None:
+                return None
+            ids = span_ids(span.ids, flags)
+            return ProcessSpan(span, _NO_CONTEXT, len(rows), 0, {}, _NO_CONTEXT, tuple(range(len(rows))), ids)
+        if decision is not _SAMPLED:
             return None
-        start_ns = self._tracing.clock.wall_ns()
-        ids, flags = _drawn(state.sampled), state.root_flags
+        start_ns, ids = self._now(), _drawn(state.sampled)
         if origin is not None:
-            ids, flags = origin[:16] + ids[16:], (origin_flags & state.random_mask) + 1
+            ids = origin[:16] + ids[16:]
         record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
         for processor in state.starts:
-            processor.on_start(BatchSpan(record))  # type: ignore[arg-type]  # as above
+            processor.offer_record_start(BatchSpan(record))
         if not self._polls and (metrics := self._tracing.collecting) is not None:
             metrics.received(plan.constants, len(rows))
-        indexes = tuple(range(len(rows)))
-        return ProcessSpan(BatchSpan(record), _NO_CONTEXT, len(rows), start_ns, plan.constants, _NO_CONTEXT, indexes)
+        return ProcessSpan(
+            BatchSpan(record),
+            _NO_CONTEXT,
+            len(rows),
+            start_ns,
+            plan.constants,
+            _NO_CONTEXT,
+            tuple(range(len(rows))),
+            span_ids(ids, flags),
+        )
 
     def _unsampled(
-        self,
-        state: TracerState,
-        read: tuple[bytes | None, int],
-        process_ctx: Context,
-        trace_state: trace.TraceState | None,
-        messages: int = 1,
-    ) -> ProcessSpan | None:
-        """Return the handling of messages that are not recorded; ``None`` where the metrics need it."""
-        if self._tracing.collecting is not None:
+        self, state: TracerState, origin: bytes | None, flags: int, trace_state: trace.TraceState | None
+    ) -> UnsampledSpan | None:
+        """Return the span of messages that are not recorded; ``None`` where the metrics need it."""
+        if self.is_watched():
             return None
-        origin, origin_flags = read
-        ids, flags = _drawn(state.unsampled), state.root_flags - 1
-        if origin is not None:
-            ids, flags = origin[:16] + ids[16:], origin_flags & state.random_mask
-        span = UnsampledSpan(ids, flags, trace_state)
-        return ProcessSpan(span, process_ctx, messages, 0, {}, _NO_CONTEXT, tuple(range(messages)))
+        ids = _drawn(state.unsampled)
+        return UnsampledSpan(ids if origin is None else origin[:16] + ids[16:], flags, trace_state)
+
+    def _count_received(self, plan: Plan, start_ns: int | None, messages: int) -> None:
+        """Measure messages of one topic: with their poll, or alone where the client does not poll."""
+        if start_ns is not None:
+            self.count_received(plan.topic, start_ns, messages)
+        elif (metrics := self._tracing.collecting) is not None:
+            metrics.received(plan.constants, messages)
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
         """Whether a record has fields for all that these headers tell of a message and its trace."""
@@ -346,8 +311,8 @@ class ConsumeHook(ReceiveHook):
             record.body_length is None,
             (),
             record.timestamp_ms,
-            details.store_host,
-            details.cluster_id,
+            details.place.store_host,
+            details.place.cluster_id,
         )
         attributes = {
             **self._reader.attributes(message, record.headers),
@@ -366,7 +331,7 @@ class ConsumeHook(ReceiveHook):
         plan = record.plan
         messages = []
         for partition, offset, timestamp_ms, body_length, key, headers in record.rows:
-            store_host, cluster_id = plan.facts_of(partition)
+            place = plan.place_of(partition)
             is_tombstone = body_length is None
             messages.append(
                 IncomingMessage(
@@ -378,8 +343,8 @@ class ConsumeHook(ReceiveHook):
                     is_tombstone,
                     headers or (),
                     timestamp_ms,
-                    store_host,
-                    cluster_id,
+                    place.store_host,
+                    place.cluster_id,
                 )
             )
         constant: Attributes = {
@@ -478,6 +443,32 @@ class ConsumeHook(ReceiveHook):
         return remote, creation, (Link(here),) if here.is_valid else ()
 
     # -- the end -----------------------------------------------------------------------------------------------------
+    def end_turn(self, turn: Turn) -> None:
+        """Stop being current and end the handling with success: its consumer polls again. Never raises."""
+        try:
+            turn.leave()
+            if deferred_ends:
+                drain_deferred_ends()
+            span: Any = turn.span
+            if turn.known_call is not None:
+                self.after(turn.known_call)
+                return
+            if type(span) is UnsampledSpan or turn.began_in != process_generation():
+                return
+            record, parts = span.record, span.__dict__
+            took_ns = max(self._now() - record.start_ns, 0)
+            is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
+            # setdefault: one atomic step, other threads may write to the span
+            if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
+                self.after(turn.call)
+                return
+            span.end_ns = record.start_ns + took_ns
+            record.plan.tracer.span_processor.on_end(span)
+            if self._poll_metrics is not None:
+                self._poll_metrics.processed(record.plan.constants, took_ns)
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
+            note_failure("ConsumeHook.end_turn")
+
     def after(
         self,
         call: ProcessSpan,
@@ -501,25 +492,27 @@ class ConsumeHook(ReceiveHook):
             except IndexError:
                 return
             span: Any = call.span
+            kind = type(span)
             metrics = self._poll_metrics if self._polls else self._tracing.collecting
-            if call._began_in != process_generation() or (metrics is None and type(span) is UnsampledSpan):  # noqa: SLF001 - as above
+            if call._began_in != process_generation() or (kind is UnsampledSpan and metrics is None):  # noqa: SLF001 - as above
                 return
-            end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
+            start_ns = call.start_ns
+            if end_ns is None:
+                end_ns = self._now()
+            end_ns = max(end_ns, start_ns)
             if (
-                isinstance(span, WritableRecordSpan)
-                and type(span) is not EventSpan
-                and (code is ContextCode.SUCCESS and exception is None and error is None)
-                and (call._handling is None or call._handling.code is ContextCode.SUCCESS)  # noqa: SLF001 - as above
-                and end_ns - call.start_ns < self._timeout_ns
+                kind in _RECORDED
+                and (code is _SUCCESS and exception is None and error is None)
+                and (call._handling is None or call._handling.code is _SUCCESS)  # noqa: SLF001 - as above
+                and end_ns - start_ns < self._timeout_ns
                 and span.end_as_record(end_ns)
             ):
-                record: Any = span.record
-                plan = record.plan
+                plan = span.record.plan
                 plan.tracer.span_processor.on_end(span)
                 if metrics is not None:
-                    metrics.processed(plan.constants, end_ns - call.start_ns)
-                if type(span) is BatchSpan:  # it may be remembered for long, and holds what its messages carried
-                    call.span = UnsampledSpan(record.ids, record.flags)
+                    metrics.processed(plan.constants, end_ns - start_ns)
+                if kind is BatchSpan or call.process_ctx:  # remembered for long: it holds what its messages carried
+                    call.span = UnsampledSpan(span.record.ids, span.record.flags, span.record.trace_state)
             elif metrics is not None or span.is_recording():
                 self._end(call, span, code, exception, error, end_ns, metrics)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
@@ -566,6 +559,14 @@ class ConsumeHook(ReceiveHook):
             return ContextCode.FAILED
         is_late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if is_late else code
+
+
+def _carried_beside(by_name: HeaderIndex) -> tuple[Context, trace.TraceState | None]:
+    """Return what travelled with a message beside its trace: what lies behind its span, and the trace state."""
+    if BESIDE.isdisjoint(by_name):
+        return _NO_CONTEXT, None
+    process_ctx = propagator_in_force().extract(by_name, _NO_CONTEXT)
+    return process_ctx, trace.get_current_span(process_ctx).get_span_context().trace_state
 
 
 def _drawn(pool: IdPool) -> bytes:

@@ -1,9 +1,9 @@
 """Messages that were handed over and not given back: the process spans of one poll, and which asyncio task has them.
 
-A consumer that blocks hands over to whoever polls it next: one :class:`Delivery` is enough. An asyncio consumer may be
-asked by several tasks in turn, so a message belongs to the task that received it, until that task asks again or ends.
+The next poll of a blocking consumer ends what the last one returned: one :class:`Delivery` is enough. Several tasks may
+ask an asyncio consumer in turn, so a message belongs to the task that received it, until that task asks again or ends.
 A task that only fetched (``create_task(consumer.poll())``; ``asyncio.wait_for`` before Python 3.12) ends with the
-message as its result, which then belongs to whoever asks next.
+message as its result, which then belongs to the next task that asks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from otel_mqtrace.hooks.scope import PollScope
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds
 
 __all__ = ["Delivery", "ExplicitMode", "OutcomeOf", "TaskDeliveries", "leaving_with"]
 
@@ -48,12 +48,10 @@ class Delivery:
         self._hook: ConsumeHook | None = None
         self._shared: dict[int, BatchOwner] = {}
 
-    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], current: ProcessSpan | None = None) -> None:
-        """Add ``calls``: another thread may have added some meanwhile; ``current``, a new one, becomes current here."""
+    def hold(self, hook: ConsumeHook, calls: list[ProcessSpan]) -> None:
+        """Add ``calls``: another thread may have added some meanwhile."""
         self._hook = hook
         self.calls.extend(calls)
-        if current is not None:
-            self.scopes.append(PollScope(current.process_ctx, current, current.previous_ctx))
 
     def enter(self, call: ProcessSpan) -> None:
         """Make the span of ``call`` current here, unless it has ended already."""
@@ -66,10 +64,11 @@ class Delivery:
         for scope in scopes:
             scope.leave()
 
-    def take(self, call: ProcessSpan) -> ProcessSpanOwner | None:
+    def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
         """Give one span to the block that handles its message; ``None`` when it is not held here."""
         hook = self._hook
-        if hook is None or not any(each is call for each in self.calls):
+        call = next((each for each in self.calls if each is wanted or each.ids == wanted), None)
+        if hook is None or call is None:
             return None
         self.stop()
         if call.messages == 1:
@@ -148,7 +147,7 @@ class TaskDeliveries:
                 task.add_done_callback(self._ended)
         return delivery
 
-    def take(self, call: ProcessSpan) -> ProcessSpanOwner | None:
+    def take(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
         """Give one span to the block that handles its message; ``None`` when no task holds it."""
         return next(filter(None, (delivery.take(call) for delivery in list(self._deliveries))), None)
 

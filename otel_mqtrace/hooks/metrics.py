@@ -1,4 +1,4 @@
-"""The four messaging metrics of the semantic conventions 1.44, measured by the caller and recorded by whoever collects.
+"""The four messaging metrics of the semantic conventions 1.44, measured by the caller and recorded at a collection.
 
 An SDK instrument takes about 10 us for each value. So the application's thread only queues what it measured; the values
 are recorded when the MeterProvider collects, or by a worker before many have gathered.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from opentelemetry.context import get_current
@@ -49,7 +50,7 @@ _NS_PER_S: Final = 1e9
 _MANY: Final = 1_000
 """So many wait before the worker comes, unless the MeterProvider collects first."""
 _TOO_MANY: Final = 50_000
-"""So many wait at most: then whoever measures records them."""
+"""So many wait at most: then the caller records them."""
 _AT_COLLECTION: Final = "mqtrace.collection"
 _Given: TypeAlias = Union["Mapping[str, AttributeValue]", "Callable[[], Mapping[str, AttributeValue]]"]
 _Measurement = tuple[int, Any, int, "Context | None"]
@@ -83,6 +84,8 @@ class MessagingMetrics:
             description="Number of messages that were delivered to the application.",
         )
 
+        self.find_instrument: Callable[[], object] = partial(getattr, self._sent, "_real_instrument", self._sent)
+        """Return an instrument of the MeterProvider; ``None`` while there is none."""
         self._pending: deque[_Measurement] = deque()
         self._worker = Worker("mqtrace metrics", self.record_pending)
         meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
@@ -90,8 +93,8 @@ class MessagingMetrics:
 
     @property
     def collected(self) -> bool:
-        """Whether anybody collects: without a MeterProvider nothing need be measured."""
-        instrument = getattr(self._sent, "_real_instrument", self._sent)
+        """Whether a MeterProvider collects: without one nothing need be measured."""
+        instrument = self.find_instrument()
         return instrument is not None and type(instrument) is not NoOpCounter
 
     def sent(self, attributes: _Given, elapsed_ns: int) -> None:
@@ -154,7 +157,7 @@ _every: Final[weakref.WeakSet[MessagingMetrics]] = weakref.WeakSet()
 def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
     """Let what is pending be collected with the rest; the instrument that asks observes nothing itself.
 
-    Of one name a meter has one instrument, whoever creates it: so it is asked for all.
+    A meter has one instrument of each name: this one stands for all ``MessagingMetrics``.
     """
     for each in list(_every):
         each.record_pending()

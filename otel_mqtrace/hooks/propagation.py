@@ -21,7 +21,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import semconv
-from otel_mqtrace.records.handled import DESCRIBING
+from otel_mqtrace.hooks.scope import OWN_KEYS
+from otel_mqtrace.records.span import context_of
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
@@ -37,10 +38,10 @@ __all__ = [
     "HeaderValue",
     "Headers",
     "PropagatorInForce",
-    "copy_ordinary_headers",
     "creation_of",
     "header_name",
     "header_text",
+    "headers_under",
     "index_headers",
     "pairs_of",
     "propagator_in_force",
@@ -82,38 +83,6 @@ def index_headers(headers: Headers) -> HeaderIndex:
     if not headers:
         return {}
     return {name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None}
-
-
-_NO_HEADERS: Final[HeaderIndex] = {}
-_MAX_NAMES: Final = 1_024
-_harmless: Final[set[str]] = set()
-"""Names of headers that carry nothing of a trace."""
-
-
-def copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] | None:
-    """Return a copy of ``headers``, and an index of them where they describe the message.
-
-    ``None`` where one carries a trace, names the message or delays it, and for what the client refuses.
-    """
-    if headers is None:
-        return [], _NO_HEADERS
-    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
-    if pairs is None:
-        return None
-    describing = _NO_HEADERS
-    for pair in pairs:
-        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
-            return None
-        name = pair[0]
-        if name in _harmless:
-            continue
-        if name in DESCRIBING:
-            describing = index_headers(pairs)
-        elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
-            return None
-        elif len(_harmless) < _MAX_NAMES:
-            _harmless.add(name)
-    return pairs, describing
 
 
 def header_name(name: object) -> str:
@@ -245,6 +214,16 @@ def propagator_in_force() -> PropagatorInForce:
     if known.propagator is not propagator:
         known = _last.known = PropagatorInForce(propagator)
     return known
+
+
+def headers_under(parent: SpanContext | None, ids: bytes, flags: int, current_ctx: Context) -> list[Header]:
+    """Return the headers for a span with these ids, and for the baggage and the trace state around it."""
+    trace_state = None if parent is None else parent.trace_state
+    if not trace_state and current_ctx.keys() <= OWN_KEYS:
+        header = traceparent(int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big"), flags)
+        return [(TRACEPARENT, header.encode())]
+    span = NonRecordingSpan(context_of(ids, flags, trace_state, remote=False))
+    return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
 
 
 def creation_of(headers: HeaderIndex) -> SpanContext:

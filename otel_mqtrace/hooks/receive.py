@@ -5,6 +5,7 @@ A poll is measured where a MeterProvider collects, and a ``poll T`` CLIENT span 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
@@ -27,7 +28,7 @@ from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, Operation, SpanAttributes, share_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -137,6 +138,11 @@ class ReceiveHook:
         self._poll_metrics: MessagingMetrics | None = None
         self.records_polls = tracing.settings.receive_spans
         """Whether each poll is a span, by ``receive_spans``."""
+        metrics = tracing.metrics
+        self.is_watched: Callable[[], object] = bool if metrics is None else metrics.find_instrument
+        """Whether :meth:`poll_begins` has anything to return. No call of ours: for each poll."""
+        if self.records_polls:
+            self.is_watched = partial(bool, True)  # noqa: FBT003 - its result
         self._records_empty_polls = tracing.settings.receive_spans and tracing.settings.empty_poll_spans
 
     def poll_begins(self) -> int | None:
@@ -146,10 +152,7 @@ class ReceiveHook:
         handled.
         """
         self._polls = True
-        metrics = self._tracing.metrics
-        if metrics is not None and not metrics.collected:
-            metrics = None
-        self._poll_metrics = metrics
+        self._poll_metrics = metrics = self._tracing.collecting
         return self._tracing.clock.wall_ns() if metrics is not None or self.records_polls else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:

@@ -188,10 +188,12 @@ class TracerState:
     state holds. ``can_record`` tells that an event may be recorded without a span: the sampler is the SDK's own, no
     processor reads a span before its end, no limit would cut it; ``can_drop`` that an unsampled one needs no span.
     ``starts`` are the processors of ours that export starts, ``certain`` the sampler's decisions
-    (:data:`Certainties`), ``sampled`` and ``unsampled`` the ids to draw from.
+    (:data:`Certainties`), ``sampled`` and ``unsampled`` the ids to draw from. ``as_root`` and, by the flags of a remote
+    parent, ``under_remote`` are the decision and the flags of a span that is recorded or dropped without the SDK.
     """
 
     __slots__ = (
+        "as_root",
         "can_drop",
         "can_record",
         "certain",
@@ -203,6 +205,7 @@ class TracerState:
         "sampled",
         "starts",
         "tracer",
+        "under_remote",
         "unsampled",
     )
 
@@ -213,6 +216,8 @@ class TracerState:
         self.starts: tuple[MqTraceSpanProcessor, ...] = ()
         self.certain: Certainties = (None,) * len(_BY_PARENT)
         self.root_flags, self.random_mask = 1, _RANDOM
+        self.as_root: tuple[Decision | None, int] = (None, 0)
+        self.under_remote: tuple[tuple[Decision | None, int], ...] = (self.as_root,) * 4
         self.sampled: IdPool
         self.unsampled: IdPool
         self.read: Callable[[Any], Any] = _unknown
@@ -238,6 +243,13 @@ class TracerState:
                 and all(map(_ignores_starts, processors))
                 and all(each.exports_only_known_starts for each in self.starts)
             )
+        self.as_root = self._fate(self.certain[0], random)
+        self.under_remote = tuple(self._fate(self.certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4))
+
+    def _fate(self, decision: Decision | None, random: int) -> tuple[Decision | None, int]:
+        if decision is Decision.RECORD_AND_SAMPLE:
+            return (decision if self.can_record else None), random + 1
+        return decision, random
 
     def is_current(self) -> bool:
         """Whether nothing of it has changed."""

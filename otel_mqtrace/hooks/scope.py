@@ -1,33 +1,44 @@
-"""Make a span current and undo it, wherever the end comes to light: another thread, another task, a finaliser.
+"""The handling of messages, and its span made current and taken back: by another thread, another task, a finaliser.
 
 What was current before can be restored only where the span was made current. From anywhere else the context that was
-handed out is revoked: whoever still has it reads what was current before.
+handed out is revoked: code that still holds it reads what was current before.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 
+from otel_mqtrace.hooks.outcome import Handling, SingleEnd, process_generation
+from otel_mqtrace.records.handled import HandledSpan
+from otel_mqtrace.records.span import UnsampledSpan
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.trace import Span
 
-    from otel_mqtrace.hooks.outcome import Handling
+    from otel_mqtrace.spans.mapping import Attributes
 
 __all__ = [
     "OWN_KEYS",
     "BlockScope",
     "PollScope",
+    "ProcessSpan",
     "RevocableContext",
+    "SpanIds",
     "SupportsHandling",
+    "Turn",
     "ambient_context",
     "current_context",
+    "ended_span",
     "handled_here",
     "processing_context",
-    "release_span",
+    "span_ids",
 ]
 
 _POLLED: Final = context.create_key("mqtrace-automatic")
@@ -36,10 +47,17 @@ SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Contex
 """The key of the current span, which OpenTelemetry creates when it is imported."""
 OWN_KEYS: Final = frozenset({SPAN_KEY, _POLLED, _HANDLED})
 """What stands in the context of a handler that has put nothing there itself."""
+_NO_CONTEXT: Final = Context()
 _entered: Final[ContextVar[object]] = ContextVar("mqtrace-entered", default=None)
-_runtime_context: Final = context._RUNTIME_CONTEXT  # noqa: SLF001 - what its public functions call
-current_context: Final = _runtime_context.get_current
-"""``opentelemetry.context.get_current`` without the call in between."""
+_runtime: Final = context._RUNTIME_CONTEXT  # noqa: SLF001 - what the public functions call
+_variable: Final = getattr(_runtime, "_current_context", None)
+_is_plain: Final = isinstance(_variable, ContextVar)
+# Two calls less each than the public functions: a tenth of a poll ("`poll` and its process span").
+current_context: Final[Callable[[], Context]] = _variable.get if _is_plain else _runtime.get_current  # type: ignore[union-attr]
+"""``opentelemetry.context.get_current``."""
+_attach: Final[Callable[[Context], Token[Context]]] = _variable.set if _is_plain else _runtime.attach  # type: ignore[union-attr]
+# the public function logs an error instead of raising
+_detach: Final[Callable[[Token[Context]], None]] = _variable.reset if _is_plain else _runtime.detach  # type: ignore[union-attr]
 
 
 def ambient_context() -> Context:
@@ -48,9 +66,8 @@ def ambient_context() -> Context:
     if not current:
         return current
     polled = current.get(_POLLED)
-    if isinstance(polled, tuple) and trace.get_current_span(current) is polled[0]:
-        previous: Context = polled[1]
-        return previous
+    if isinstance(polled, PollScope) and trace.get_current_span(current) is polled.span:
+        return polled.previous
     return current
 
 
@@ -71,11 +88,6 @@ class SupportsHandling(Protocol):
 def processing_context(base: Context, handled: SupportsHandling) -> Context:
     """Return ``base`` with the span of ``handled`` current in it, and ``handled`` for :func:`handled_here`."""
     return Context({**base, SPAN_KEY: handled.span, _HANDLED: handled})
-
-
-def release_span(otel_ctx: Context, ended: Span) -> None:
-    """Replace the span of ``otel_ctx``, in place, by ``ended``, which has only its ids: it may be kept for long."""
-    dict.__setitem__(otel_ctx, SPAN_KEY, ended)
 
 
 def handled_here() -> Handling | None:
@@ -127,36 +139,160 @@ class PollScope:
     :func:`ambient_context` finds ``previous`` behind it.
     """
 
-    __slots__ = ("_ctx", "_previous", "_token")
+    previous: Context
+    _ctx: RevocableContext | None
+    _token: Token[Context]
 
     def __init__(self, base: Context, handled: SupportsHandling, previous: Context) -> None:
-        span = handled.span
-        own = {SPAN_KEY: span, _HANDLED: handled, _POLLED: (span, previous)}
-        self._previous = previous
+        self.span = span = handled.span
+        own = {SPAN_KEY: span, _HANDLED: handled, _POLLED: self}
+        self.previous = previous
         self._ctx = RevocableContext({**base, **own} if base else own)
-        self._token = _runtime_context.attach(self._ctx)
+        self._token = _attach(self._ctx)
 
     def leave(self) -> None:
-        """Restore what was current before; revoke the context where that is impossible.
+        """Restore what was current before, once; revoke the context where that is impossible.
 
         That is: a span of the application's lies on top, another thread has it, or this is a task's copy of the
         context. What else the handler made current, such as its own baggage, stays without the span.
         """
+        ctx, self._ctx = self._ctx, None  # a turn stands in its own context: no cycle is left behind
+        if ctx is None:
+            return
         current = current_context()
-        if current is self._ctx:
+        if current is ctx:
             try:
-                _runtime_context.detach(self._token)  # the public function logs an error instead of raising
+                _detach(self._token)
             except (ValueError, RuntimeError):  # of another thread, or of a task's copy of the context
-                context.attach(self._previous)
+                _attach(self.previous)
             else:
-                old, previous = self._token.old_value, self._previous  # an empty context may never have been set
-                if old is not previous and (previous or (old and old is not Token.MISSING)):
-                    context.attach(previous)  # that was another consumer's message
+                if (self.previous or current_context()) and current_context() is not self.previous:
+                    _attach(self.previous)  # that was another consumer's message
                 return
-        elif trace.get_current_span(current) is self._ctx.get(SPAN_KEY):
-            added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
-            context.attach(Context({**self._previous, **added}))
-        self._ctx.revoke(self._previous)
+        elif trace.get_current_span(current) is ctx.get(SPAN_KEY):
+            added = {name: value for name, value in current.items() if ctx.get(name) is not value}
+            _attach(Context({**self.previous, **added}))
+        ctx.revoke(self.previous)
+
+
+# -- handlings ---------------------------------------------------------------------------------------------------
+SpanIds = bytes
+"""The ids of a recorded handling: 16 bytes of trace id, 8 of span id, one of flags."""
+_ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
+_FIRST: Final = (0,)
+
+
+@dataclass(slots=True)
+class ProcessSpan(SingleEnd):
+    """The handling of one or several messages.
+
+    ``previous_ctx`` was current before, ``process_ctx`` lies behind the span while the messages are handled;
+    ``indexes`` are the positions of the messages among those given to :meth:`ConsumeHook.before`. ``ids`` are known
+    where they are all that has to be remembered.
+    """
+
+    span: Span
+    process_ctx: Context
+    messages: int
+    start_ns: int
+    attributes: Attributes
+    previous_ctx: Context
+    indexes: tuple[int, ...] = (0,)
+    ids: SpanIds | None = None
+    _handling: Handling | None = field(default=None, init=False, repr=False, compare=False)
+    _current: Context | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def handling(self) -> Handling:
+        """What ``process.current()`` returns while the messages are handled."""
+        if self._handling is None:
+            self._handling = Handling(self.span)
+        return self._handling
+
+    @property
+    def otel_ctx(self) -> Context:
+        """The context to be current while the messages are handled."""
+        if self._current is None:
+            self._current = processing_context(self.process_ctx, self.handling)  # self: a reference cycle
+        return self._current
+
+    def release_span(self) -> None:
+        """Keep only the ids of the ended span: this object may be remembered for long.
+
+        An SDK span with its attributes and links is four fifths of it; the previous context may hold one too.
+        """
+        self.span = ended = trace.NonRecordingSpan(self.span.get_span_context())
+        if self._handling is not None:
+            self._handling.span = ended
+        if self._current is not None:
+            dict.__setitem__(self._current, SPAN_KEY, ended)
+        self.attributes = {}
+        if self.previous_ctx:
+            outside = trace.get_current_span(self.previous_ctx).get_span_context()
+            self.previous_ctx = trace.set_span_in_context(trace.NonRecordingSpan(outside), self.previous_ctx)
+
+
+def ended_span(ids: SpanIds) -> ProcessSpan:
+    """Return a handling that is over and of which only the ids are known."""
+    call = ProcessSpan(UnsampledSpan(ids[:24], ids[24]), _NO_CONTEXT, 1, 0, {}, _NO_CONTEXT)
+    call.try_end()
+    return call
+
+
+class Turn(PollScope):
+    """A recorded message that came alone, current from construction until its consumer's next poll.
+
+    ``hook`` is the ``ConsumeHook`` that ends it; ``known_call`` is its :class:`ProcessSpan`, where a block or the
+    handler has needed one.
+    """
+
+    known_call: ProcessSpan | None = None
+    previous = _NO_CONTEXT
+    _ctx = None
+
+    def __init__(  # noqa: PLR0913, PLR0917 - every poll's
+        self,
+        hook: Any,
+        span: Any,
+        ids: bytes,
+        flags: int,
+        process_ctx: Context,
+        is_current: bool,  # noqa: FBT001 - as above
+    ) -> None:
+        self.hook = hook
+        self.span = span
+        self.ids: SpanIds = ids + _ONE_BYTE[flags]
+        self.process_ctx = process_ctx
+        self.began_in = process_generation()
+        if is_current:
+            own = {SPAN_KEY: span, _HANDLED: self, _POLLED: self}
+            self._ctx = RevocableContext({**process_ctx, **own} if process_ctx else own)
+            self._token = _attach(self._ctx)
+
+    @property
+    def call(self) -> ProcessSpan:
+        """The handling, to be given to a block or ended with an outcome."""
+        known = self.known_call
+        if known is None:
+            span, process_ctx = self.span, self.process_ctx
+            start_ns, constants = 0, {}
+            if type(span) is HandledSpan:
+                start_ns, constants = span.record.start_ns, span.record.plan.constants
+            ids = None if process_ctx else self.ids
+            made = ProcessSpan(span, process_ctx, 1, start_ns, constants, _NO_CONTEXT, _FIRST, ids)
+            made._began_in = self.began_in  # noqa: SLF001 - of the class above
+            known = self.__dict__.setdefault("known_call", made)  # another thread may handle the message
+        return known
+
+    @property
+    def handling(self) -> Handling:
+        """What ``process.current()`` returns while the message is handled."""
+        return self.call.handling
+
+
+def span_ids(ids: bytes, flags: int) -> SpanIds:
+    """Return ids and flags in one."""
+    return ids + _ONE_BYTE[flags]
 
 
 def _was_set_here(variable: ContextVar[object], marker: Token[object]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, propagate, trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import (
@@ -30,21 +30,22 @@ from otel_mqtrace.hooks.attributes import (
 from otel_mqtrace.hooks.guard import note_failure
 from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, process_generation, record_failure
 from otel_mqtrace.hooks.propagation import (
+    SPECIAL_HEADERS,
     TRACEPARENT,
     Header,
     HeaderIndex,
-    copy_ordinary_headers,
     header_text,
+    headers_under,
     index_headers,
     pairs_of,
     propagator_in_force,
     replace_headers,
-    traceparent,
 )
 from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.records.handled import DESCRIBING
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.records.span import context_of, open_sdk_span
@@ -72,6 +73,8 @@ _NO_HEADERS: Final[HeaderIndex] = {}
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _MAX_PLANS: Final = 1_024
 _get_propagator: Final = propagate.get_global_textmap
+_harmless: Final[set[str]] = set()
+"""Names of headers that carry nothing of a trace."""
 
 
 @dataclass(slots=True)
@@ -216,7 +219,7 @@ class SendHook:
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
-        copied = None if plan is None else copy_ordinary_headers(headers)
+        copied = None if plan is None else _copy_ordinary_headers(headers)
         if plan is None or copied is None:
             return None
         pairs, describing = copied
@@ -242,7 +245,7 @@ class SendHook:
         msg_id, flags = tracing.new_id(), state.root_flags
         if current_ctx:
             ids, flags = _under(parent, ids, flags, state.random_mask)
-            pairs += _carried(parent, ids, flags, current_ctx)
+            pairs += headers_under(parent, ids, flags, current_ctx)
         else:
             pairs.append((TRACEPARENT, header))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
@@ -273,7 +276,7 @@ class SendHook:
             ids, header = state.unsampled.draw()
         if current_ctx:
             ids, flags = _under(parent, ids, state.root_flags, state.random_mask)
-            pairs += _carried(parent, ids, flags - 1, current_ctx)
+            pairs += headers_under(parent, ids, flags - 1, current_ctx)
         else:
             pairs.append((TRACEPARENT, header))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
@@ -287,7 +290,7 @@ class SendHook:
             end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
             metrics = self._tracing.metrics
-            if metrics is not None and metrics.collected:
+            if metrics is not None and metrics.find_instrument() and metrics.collected:
                 metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.end_record")
@@ -342,14 +345,14 @@ class SendHook:
     def _record_attributes(self, span: SentSpan) -> Attributes:
         """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` set them."""
         sent = span.record
-        store_host, cluster_id, request_id = span.facts
+        place, request_id = span.facts
         attributes = self._opening_attributes(sent)
         return attributes | _outcome(
             attributes,
             sent.start_ns,
             span.end_ns,
             request_id,
-            {semconv.MQTRACE_STORE_HOST: store_host, semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id},
+            {semconv.MQTRACE_STORE_HOST: place.store_host, semconv.MESSAGING_KAFKA_CLUSTER_ID: place.cluster_id},
             partition=span.partition,
             offset=span.offset,
         )
@@ -557,14 +560,30 @@ def _under(parent: SpanContext | None, ids: bytes, flags: int, random_mask: int)
     return parent.trace_id.to_bytes(16, "big") + ids[16:], (parent.trace_flags & random_mask) + 1
 
 
-def _carried(parent: SpanContext | None, ids: bytes, flags: int, current_ctx: Context) -> list[Header]:
-    """Return the headers for a span with these ids, and for the baggage and the trace state around it."""
-    trace_state = None if parent is None else parent.trace_state
-    if not trace_state and current_ctx.keys() <= OWN_KEYS:
-        header = traceparent(int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big"), flags)
-        return [(TRACEPARENT, header.encode())]
-    span = NonRecordingSpan(context_of(ids, flags, trace_state, remote=False))
-    return [(name, value.encode()) for name, value in propagator_in_force().headers_of(span, current_ctx).items()]
+def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] | None:
+    """Return a copy of ``headers``, and an index of them where they describe the message.
+
+    ``None`` where one carries a trace, names the message or delays it, and for what the client refuses.
+    """
+    if headers is None:
+        return [], _NO_HEADERS
+    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
+    if pairs is None:
+        return None
+    describing = _NO_HEADERS
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
+            return None
+        name = pair[0]
+        if name in _harmless:
+            continue
+        if name in DESCRIBING:
+            describing = index_headers(pairs)
+        elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
+            return None
+        elif len(_harmless) < _MAX_PLANS:
+            _harmless.add(name)
+    return pairs, describing
 
 
 def _length(body: object) -> int | None:

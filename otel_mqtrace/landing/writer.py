@@ -158,10 +158,13 @@ class JsonLinesPart:
             self._torn = False
 
 
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def json_line(message: LandedMessage) -> bytes:
     """Return ``message`` as a line of a JSON-lines part."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in FIELDS if name != "body"}
-    head = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    head = _to_json(fields).encode("utf-8", "replace")
     # base64 needs no escapes: a scan for them would take longer than the encoding
     return b'%b,"%b":"%b"}\n' % (head[:-1], BODY_BASE64.encode(), base64.b64encode(message.body))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
-from otel_mqtrace.records.ids import read_origin
+from otel_mqtrace.records.ids import match_traceparent
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
@@ -126,21 +127,27 @@ def _columns(batch: HandledBatch) -> _Columns | None:
             by_name = {name: value for name, value in headers if value is not None}
         if not _UNUSUAL.isdisjoint(by_name) or plan.retry_header in by_name:
             return None
-        origin = read_origin(by_name)
-        if origin is None:
-            return None
+        header = by_name.get("traceparent")
+        origin = None
+        if header is not None:  # as read_origin(), a call of every message
+            plain = match_traceparent(header) if type(header) is bytes else None
+            if plain is None:
+                return None
+            trace_id, span_id, _ = plain.groups()
+            origin = unhexlify(trace_id + span_id)
         head = heads.get(partition)
         if head is None:
             head = heads[partition] = f"{plan.topic}-{partition}@"
-            places[partition] = plan.facts_of(partition)
+            place = plan.place_of(partition)
+            places[partition] = place.store_host, place.cluster_id
         offset_id = f"{head}{offset}"
         unique_id = by_name.get(semconv.HEADER_UNIQ_KEY)
         if unique_id:
             unique_id = unique_id.decode("utf-8", "replace") if isinstance(unique_id, bytes) else str(unique_id)
         offset_ids.append(offset_id)
         msg_ids.append(unique_id or offset_id)
-        origins.append(origin[0])
-        keys.append(_utf8(key))
+        origins.append(origin)
+        keys.append(key and _utf8(key))
     all_ids = "".join(msg_ids)
     return _Columns(msg_ids, offset_ids, origins, keys, places, all_ids.isascii() and all_ids.isprintable())
 
@@ -225,7 +232,7 @@ class BatchSpan(WritableRecordSpan):
             return None
         head, tail = pieces
         body = f"{head}{(tail + head).join(columns.msg_ids)}{tail}"
-        return NativeRecord(plan.topic, plan.region, body.encode(), keys)
+        return NativeRecord(plan.group, body.encode(), keys)
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -288,15 +295,13 @@ def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str,
     for row, msg_id, offset_id, origin, key, fields in messages:
         ids = origin or _NO_ORIGIN
         message, place = msg_id.encode("utf-8", "replace"), offset_id.encode("utf-8", "replace")
-        key_field = b"" if key is None else _KEY[len(key)] + key
-        link = b"".join(
-            (
-                *(_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]),
-                *(_MSG_ID[len(message)], message, _offset(row[1]), _OFFSET_ID[len(place)], place, key_field),
-                *fields,
-                _LINK_FLAGS[origin is not None],
-            )
-        )
+        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
+        parts += (_offset(row[1]), _OFFSET_ID[len(place)], place)
+        if key is not None:
+            parts += (_KEY[len(key)], key)
+        parts += fields
+        parts.append(_LINK_FLAGS[origin is not None])
+        link = b"".join(parts)
         links += (_LINK, varint(len(link)), link)
     return links
 

@@ -1,4 +1,4 @@
-"""Any other event: its attributes as they were set, of which a span is built only for whoever writes to it."""
+"""Any other event: its attributes as they were set, of which the first write builds an SDK span."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EventSpan(WritableRecordSpan):
 
     @property
     def attributes(self) -> Any:
-        """A view that nobody can change the span by."""
+        """A read-only view."""
         if self.written is not None or "_attributes" in self.__dict__:
             return super().attributes
         return MappingProxyType(self.make_attributes())

@@ -8,7 +8,15 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, WritableRecordSpan, context_of
+from otel_mqtrace.records.span import (
+    LOCAL_PARENT,
+    PARTS,
+    REMOTE_PARENT,
+    NativeRecord,
+    WritableRecordSpan,
+    context_of,
+    new_tuple,
+)
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
@@ -42,7 +50,8 @@ _COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_CO
 _BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
 _LINK_TRACE_ID, _LINK_SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
 _LINK_FLAGS: Final = tag(6, FIXED32) + (0x300).to_bytes(4, "little")
-_LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID) + 16 + len(_LINK_SPAN_ID) + 8 + len(_LINK_FLAGS))
+_LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID + _LINK_SPAN_ID + _LINK_FLAGS) + 24) + _LINK_TRACE_ID
+_LINK_END: Final = _LINK_FLAGS + REMOTE_PARENT
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
 """Headers that say something of the message and nothing of its trace."""
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
@@ -97,15 +106,17 @@ class Handled(NamedTuple):
         """What its start, its end and every exporter share: derived by the first of them."""
         known = self.cell.get("")
         if known is None:
-            plan, partition = self.plan, self.partition
-            store_host, cluster_id = plan.facts_of(partition)
-            place = plan.place(partition, store_host, cluster_id)
+            plan, headers = self.plan, self.headers
+            place = plan.place_of(self.partition)
             offset_id = f"{place.offset_id}{self.offset}"
-            msg_id = _unique_id(self.headers) or offset_id
-            is_plain = DESCRIBING.isdisjoint(self.headers) and msg_id.isascii() and msg_id.isprintable()
+            msg_id = headers.get(semconv.HEADER_UNIQ_KEY)
+            if msg_id is not None:  # as header_text() reads it
+                is_bytes = isinstance(msg_id, (bytes, bytearray))
+                msg_id = msg_id.decode("utf-8", "replace") if is_bytes else str(msg_id)
+            msg_id = msg_id or offset_id
+            is_plain = DESCRIBING.isdisjoint(headers) and msg_id.isascii() and msg_id.isprintable()
             keys = frozenset((msg_id,)) if is_plain else None
-            made = _Details(place, store_host, cluster_id, plan.new_id(), msg_id, offset_id, keys)
-            known = self.cell.setdefault("", made)
+            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, offset_id, keys)))
         return known
 
 
@@ -113,8 +124,6 @@ class _Details(NamedTuple):
     """``keys`` of its trace message are ``None`` where a native record has to be encoded as a whole."""
 
     place: Place
-    store_host: str | None
-    cluster_id: str | None
     request_id: str
     msg_id: str
     offset_id: str
@@ -137,15 +146,15 @@ class HandledSpan(WritableRecordSpan):
 
     def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
-        parent = self.record.parent
+        parent = self._make_parent()
         return () if parent is None else (Link(parent, {}),)
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        place, _, _, request_id, msg_id, offset_id, keys = record.details
+        place, request_id, msg_id, offset_id, keys = record.details
         end_ns = self.end_ns
-        if keys is None or not self.is_untouched:
+        if keys is None or not PARTS.isdisjoint(self.__dict__):
             return None
         plan, start_ms = record.plan, record.start_ns // _NS_PER_MS
         stamp_ms = start_ms if end_ns is None else end_ns // _NS_PER_MS
@@ -159,16 +168,16 @@ class HandledSpan(WritableRecordSpan):
             return None
         text, pick = template
         body = text % pick((stamp_ms, msg_id, request_id, cost_ms, offset_id, record.body_length or 0))
-        return NativeRecord(plan.topic, plan.region, body.encode(), keys)
+        return new_tuple(NativeRecord, (plan.group, body.encode(), keys))  # type: ignore[no-any-return]  # of that type
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
         end_ns = self.end_ns
-        if end_ns is None or not self.is_untouched:
+        if end_ns is None or not PARTS.isdisjoint(self.__dict__):
             return None
         record = self.record
         headers, origin = record.headers, record.origin
-        place, _, _, request_id, msg_id, offset_text, _ = record.details
+        place, request_id, msg_id, offset_text, _ = record.details
         offset_id = offset_text.encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parts = self.otlp_head()
@@ -193,13 +202,5 @@ class HandledSpan(WritableRecordSpan):
         if origin is None:
             parts.append(LOCAL_PARENT)
         else:
-            parts += (_LINK, _LINK_TRACE_ID, origin[:16], _LINK_SPAN_ID, origin[16:], _LINK_FLAGS, REMOTE_PARENT)
+            parts += (_LINK, origin[:16], _LINK_SPAN_ID, origin[16:], _LINK_END)
         return parts
-
-
-def _unique_id(headers: Mapping[str, Any]) -> str | None:
-    """Return the message id of the header, as ``header_text`` reads it."""
-    value = headers.get(semconv.HEADER_UNIQ_KEY)
-    if value is None:
-        return None
-    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)

@@ -13,13 +13,14 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DrawnIds", "IdPool", "id_pool", "read_origin"]
+__all__ = ["DrawnIds", "IdPool", "id_pool", "match_traceparent", "read_origin"]
 
 _AT_ONCE: Final = 256
 _BYTES: Final = 24
 
 
-_plain: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])").fullmatch
+match_traceparent: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])").fullmatch
+"""Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
 
 
 def read_origin(headers: Mapping[str, Any]) -> tuple[bytes | None, int] | None:
@@ -30,7 +31,7 @@ def read_origin(headers: Mapping[str, Any]) -> tuple[bytes | None, int] | None:
     header = headers.get("traceparent")
     if header is None:
         return None, 0
-    plain = _plain(header) if type(header) is bytes else None
+    plain = match_traceparent(header) if type(header) is bytes else None
     if plain is None:
         return None
     trace_id, span_id, flags = plain.groups()

@@ -45,6 +45,7 @@ class Place(NamedTuple):
     templates: dict[tuple[str, bool], RecordTemplate | None]
     """Dialect, whether the event has ended → its template."""
     store_host: str | None
+    cluster_id: str | None
     offset_id: str
     """The text before the offset in an offset message id."""
 
@@ -90,7 +91,8 @@ class Plan:
         self.name = f"{verb} {topic}"
         self.constants = dict(constants)
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
-        self.region = str(self.region_id)
+        self.group = topic, str(self.region_id)
+        """What its native records are grouped by: topic and region."""
         self.make_attributes = make_attributes
         self.make_batch: Any = make_batch
         self.retry_header = retry_header
@@ -110,12 +112,12 @@ class Plan:
         self._constant = encode_attributes(self.constants)
         self._places: dict[tuple[int, str | None, str | None], Place] = {}
 
-    def facts_of(self, partition: int) -> tuple[str | None, str | None]:
-        """Return the store host and the cluster's id, as known now."""
-        leaders = self._leaders
-        if leaders is None:
-            return self._server, None
-        return leaders.of(self.topic, partition) or self._server, leaders.cluster_id
+    def place_of(self, partition: int) -> Place:
+        """Return what all messages of ``partition`` have in common, with the leader and the cluster's id known now."""
+        store_host, cluster_id, leaders = self._server, None, self._leaders
+        if leaders is not None:
+            store_host, cluster_id = leaders.of(self.topic, partition) or store_host, leaders.cluster_id
+        return self._places.get((partition, store_host, cluster_id)) or self.place(partition, store_host, cluster_id)
 
     def place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
         """Return what all messages of ``partition`` have in common."""
@@ -127,7 +129,7 @@ class Plan:
                 semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
             }
             known = encode_attributes({name: value for name, value in attributes.items() if value is not None})
-            place = Place(self._constant + known, {}, store_host, f"{self.topic}-{partition}@")
+            place = Place(self._constant + known, {}, store_host, cluster_id, f"{self.topic}-{partition}@")
             if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
             self._places[partition, store_host, cluster_id] = place

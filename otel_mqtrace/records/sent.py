@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan
+from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan, new_tuple
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext, TraceState
 
-    from otel_mqtrace.records.plan import Plan
+    from otel_mqtrace.records.plan import Place, Plan
 
 __all__ = ["Sent", "SentSpan"]
 
@@ -83,12 +83,12 @@ class SentSpan(RecordSpan):
         self.offset = offset
 
     @property
-    def facts(self) -> tuple[str | None, str | None, str]:
-        """Store host, cluster id, request id: the same for every exporter, as of the first."""
-        known: tuple[str | None, str | None, str] | None = self.__dict__.get("_facts")
+    def facts(self) -> tuple[Place, str]:
+        """Place and request id: the same for every exporter, as of the first."""
+        known: tuple[Place, str] | None = self.__dict__.get("_facts")
         if known is None:
             plan = self.record.plan
-            known = self.__dict__.setdefault("_facts", (*plan.facts_of(self.partition), plan.new_id()))
+            known = self.__dict__.setdefault("_facts", (plan.place_of(self.partition), plan.new_id()))
         return known
 
     def make_attributes(self) -> dict[str, Any]:
@@ -99,11 +99,10 @@ class SentSpan(RecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``Pub`` record; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        if record.headers or not self.is_untouched:
+        if record.headers or not PARTS.isdisjoint(self.__dict__):
             return None
         plan = record.plan
-        store_host, cluster_id, _ = self.facts
-        place = plan.place(self.partition, store_host, cluster_id)
+        place, _ = self.facts
         try:
             template = place.templates[dialect, True]
         except KeyError:
@@ -115,15 +114,15 @@ class SentSpan(RecordSpan):
         text, pick = template
         msg_id = record.msg_id
         body = text % pick((start_ms, msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms))
-        return NativeRecord(plan.topic, plan.region, body.encode(), frozenset((msg_id,)))
+        keys = frozenset((msg_id,))
+        return new_tuple(NativeRecord, (plan.group, body.encode(), keys))  # type: ignore[no-any-return]  # of that type
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
-        if not self.is_untouched:
+        if not PARTS.isdisjoint(self.__dict__):
             return None
         record = self.record
-        store_host, cluster_id, request_id = self.facts
-        place = record.plan.place(self.partition, store_host, cluster_id)
+        place, request_id = self.facts
         start_ms = record.start_ns // _NS_PER_MS
         cost_ms = self.end_ns // _NS_PER_MS - start_ms
         message, request = record.msg_id.encode(), request_id.encode()

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 __all__ = [
+    "ENDED",
     "LOCAL_PARENT",
+    "PARTS",
     "REMOTE_PARENT",
+    "UNREAD",
     "NativeRecord",
     "RecordSpan",
     "UnsampledSpan",
     "WritableRecordSpan",
     "context_of",
+    "new_tuple",
     "open_sdk_span",
 ]
 
@@ -48,11 +52,14 @@ LOCAL_PARENT: Final = _UNSET + (0x100).to_bytes(4, "little")
 REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
 
 
-class NativeRecord(NamedTuple):
-    """Encoded records of one topic with what their trace message is grouped and found by; the keys are ASCII."""
+new_tuple: Final[Any] = tuple.__new__
+"""Make a ``NamedTuple`` of a tuple: its own way is a call of Python's, for each record."""
 
-    topic: str
-    region_id: str
+
+class NativeRecord(NamedTuple):
+    """Encoded records with what their trace message is grouped by, topic and region, and found by: ASCII keys."""
+
+    group: tuple[str, str]
     body: bytes
     keys: frozenset[str]
 
@@ -94,18 +101,19 @@ def open_sdk_span(  # noqa: PLR0913 - the parts of a span, by their names
 
 
 class UnsampledSpan(NonRecordingSpan):
-    """A span that is not sampled; its context is built for whoever asks."""
+    """A span that is not sampled; its context is built when it is first read."""
+
+    _known: SpanContext | None = None
 
     def __init__(self, ids: bytes, flags: int, trace_state: trace.TraceState | None = None) -> None:
-        self._parts = ids, flags, trace_state
-        self._known: SpanContext | None = None
+        self.ids = ids
+        self._others = flags, trace_state
 
     def get_span_context(self) -> SpanContext:
         """Return the ids."""
         known = self._known
         if known is None:
-            ids, flags, trace_state = self._parts
-            known = self._known = context_of(ids, flags, trace_state, remote=False)
+            known = self._known = context_of(self.ids, *self._others, remote=False)
         return known
 
     def __repr__(self) -> str:
@@ -129,7 +137,7 @@ class _Derived:
         return self._derive(instance) if written is None else getattr(written, self._name)
 
 
-_PARTS: Final = frozenset(
+PARTS: Final = frozenset(
     {
         "_attributes",
         "_context",
@@ -145,6 +153,7 @@ _PARTS: Final = frozenset(
         "_status",
     }
 )
+"""The attributes of an instance of which a part was read, and may have been changed."""
 
 
 class RecordSpan(ReadableSpan):
@@ -164,7 +173,7 @@ class RecordSpan(ReadableSpan):
     @property
     def is_untouched(self) -> bool:
         """Whether the record still says all that the span does."""
-        return _PARTS.isdisjoint(self.__dict__)
+        return PARTS.isdisjoint(self.__dict__)
 
     @property
     def resource(self) -> Any:
@@ -196,10 +205,16 @@ class RecordSpan(ReadableSpan):
             known = self.__dict__.setdefault("_ids", context)
         return known
 
+    def _make_parent(self) -> SpanContext | None:
+        if "_above" not in self.__dict__:  # an encoder reads it several times
+            self.__dict__["_above"] = self.record.parent
+        parent: SpanContext | None = self.__dict__["_above"]
+        return parent
+
     _context = _Derived(_make_context)
     _attributes = _Derived(lambda self: self.__dict__.setdefault("_attributes", self.make_attributes()))
     _name = _Derived(lambda self: self.record.plan.name)
-    _parent = _Derived(lambda self: self.record.parent)
+    _parent = _Derived(lambda self: self._make_parent())
     _start_time = _Derived(lambda self: self.record.start_ns)
     _end_time = _Derived(lambda self: self.end_ns)
     _resource = _Derived(lambda self: self.record.plan.tracer.resource)
@@ -234,14 +249,13 @@ class RecordSpan(ReadableSpan):
     def otlp_head(self) -> list[bytes]:
         """Return ids, trace state, name, kind and times as fields of a ``Span``."""
         record = self.record
-        ids, parent_id, trace_state = record.ids, record.parent_span_id, record.trace_state
-        times = _pack_times(_START, record.start_ns, _END, self.end_ns or 0)
+        ids, parent_id = record.ids, record.parent_span_id
         parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]]
-        if trace_state:
-            parts.append(delimited(3, text_bytes(trace_state.to_header())))
+        if record.trace_state:
+            parts.append(delimited(3, text_bytes(record.trace_state.to_header())))
         if parent_id is not None:
             parts += (_PARENT_ID, parent_id)
-        parts += (record.plan.head, times)
+        parts += (record.plan.head, _pack_times(_START, record.start_ns, _END, self.end_ns or 0))
         return parts
 
     def to_otlp(self) -> Sequence[bytes] | None:
@@ -253,7 +267,10 @@ class RecordSpan(ReadableSpan):
         raise NotImplementedError
 
 
-_ENDED: Final = object()
+ENDED: Final = object()
+"""Stands for the SDK span of one that ended as a record."""
+UNREAD: Final = 2
+"""The instance attributes of a span of which nothing was read: its record, its end."""
 
 
 class WritableRecordSpan(RecordSpan, trace.Span):
@@ -263,15 +280,13 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     def written(self) -> Any:
         """The SDK span, if anything was written before the end of this one."""
         span = self.__dict__.get("_written")
-        return None if span is _ENDED else span
+        return None if span is ENDED else span
 
     def end_as_record(self, end_ns: int) -> bool:
         """End it; return ``False`` where it was written to, so that the SDK span has to end instead."""
-        if not _PARTS.isdisjoint(
-            self.__dict__
-        ):  # a part was read, and may have been changed, as code of the SDK's does
+        if not PARTS.isdisjoint(self.__dict__):  # a part was read, and may have been changed, as code of the SDK's does
             self._writable()
-        if self.__dict__.setdefault("_written", _ENDED) is not _ENDED:  # one atomic step: other threads may write
+        if self.__dict__.setdefault("_written", ENDED) is not ENDED:  # one atomic step: other threads may write
             return False
         self.end_ns = end_ns
         return True
@@ -281,7 +296,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
         if span is None:
             span = self.__dict__.setdefault("_written", self._open())
             self.__dict__.pop("_attributes", None)  # reads go to the SDK span from now on
-        if span is _ENDED:
+        if span is ENDED:
             _log.warning("Writing to an ended span.")
             return trace.INVALID_SPAN
         return span  # type: ignore[no-any-return]  # the only other value
@@ -293,7 +308,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
             plan.tracer,
             name=plan.name,
             context=self._make_context(),
-            parent=record.parent,
+            parent=self._make_parent(),
             kind=plan.kind,
             attributes=self.__dict__.get("_attributes") or self.make_attributes(),
             links=self.make_links(),
@@ -307,7 +322,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     def is_recording(self) -> bool:
         """Whether it has not ended."""
         span = self.__dict__.get("_written")
-        return span is None or (span is not _ENDED and bool(span.is_recording()))
+        return span is None or (span is not ENDED and bool(span.is_recording()))
 
     def end(self, end_time: int | None = None) -> None:
         """End the SDK span, as any write does; where a handler ends it, its status decides the outcome."""

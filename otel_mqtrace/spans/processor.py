@@ -167,17 +167,17 @@ class MqTraceSpanProcessor(SpanProcessor):
         try:
             if self._prepared_pid != os.getpid():
                 self._prepare_child()
-            snapshot: ReadableSpan | None = None
             if getattr(span, "is_record", False):
-                offers, snapshot = self._record_start_offers, span
-            else:
-                context, offers = span.context, self._start_offers
-                if context is None or not context.trace_flags & 1:
-                    return
-            for wants, offer in offers:
-                if wants is None or wants(span):
+                self.offer_record_start(span)
+                return
+            context = span.context
+            if context is None or not context.trace_flags & 1:
+                return
+            snapshot: ReadableSpan | None = None
+            for lane in self._start_lanes:
+                if lane.wants is None or lane.wants(span):
                     snapshot = snapshot or _snapshot(span)
-                    offer(snapshot)
+                    lane.offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
@@ -202,10 +202,19 @@ class MqTraceSpanProcessor(SpanProcessor):
                 context, offers = span.context, self._offers
                 if context is None or not context.trace_flags & 1:  # sampled: that property costs a call
                     return
-            for wants, offer in offers:
-                if wants is None or wants(span):
-                    offer(span)
+            for offer in offers:
+                offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            self._internal_errors += 1
+
+    def offer_record_start(self, span: ReadableSpan) -> None:
+        """Offer the started span of a record to the lanes that export starts; as :meth:`on_start` otherwise."""
+        try:
+            if self._prepared_pid != os.getpid():
+                self._prepare_child()
+            for offer in self._record_start_offers:
+                offer(span)
+        except Exception:  # noqa: BLE001 - as above
             self._internal_errors += 1
 
     # -- called by the application ------------------------------------------------------------------------------------
@@ -276,10 +285,9 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     def _bind_lanes(self) -> None:
         """Look up what each lane wants and where to offer it: once, not with every span."""
-        self._offers: _Offers = tuple((lane.wants, lane.offer) for lane in self.lanes)
-        self._start_offers: _Offers = tuple((lane.wants, lane.offer) for lane in self._start_lanes)
-        self._record_offers: _Offers = tuple(map(_record_offer, self.lanes))
-        self._record_start_offers: _Offers = tuple(map(_record_offer, self._start_lanes))
+        self._offers: _Offers = tuple(_offer_wanted(lane) for lane in self.lanes)
+        self._record_offers: _Offers = tuple(map(_offer_record, self.lanes))
+        self._record_start_offers: _Offers = tuple(map(_offer_record, self._start_lanes))
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -299,12 +307,18 @@ class MqTraceSpanProcessor(SpanProcessor):
                 util.Finalize(self, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
 
 
-_Offers = tuple["tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], bool]]", ...]
-"""Whether each lane wants a span, and where it is offered."""
+_Offers = tuple["Callable[[ReadableSpan], bool]", ...]
+"""Where each lane is offered a span."""
 
 
-def _record_offer(lane: Lane) -> tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], bool]]:
-    return None if lane.takes_records else lane.wants, lane.offer
+def _offer_wanted(lane: Lane) -> Callable[[ReadableSpan], bool]:
+    """Return what offers a span to ``lane`` if its exporter wants it."""
+    wants, offer = lane.wants, lane.offer
+    return offer if wants is None else lambda span: wants(span) and offer(span)
+
+
+def _offer_record(lane: Lane) -> Callable[[ReadableSpan], bool]:
+    return lane.offer if lane.takes_records else _offer_wanted(lane)
 
 
 def _flush_at_exit(processor: weakref.ref[MqTraceSpanProcessor]) -> None:

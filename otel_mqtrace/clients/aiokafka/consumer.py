@@ -28,14 +28,12 @@ from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.patching import observed
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks.consume import ProcessSpan
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import leaving_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_mqtrace.clients.registry import Entry
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.records.handled import MessageRow
@@ -49,7 +47,6 @@ class ConsumerState(TaskConsumerState):
         group = getattr(consumer, "_group_id", None)
         super().__init__(info_of(connection, group_name=None if group is None else str(group)), registry)
         self.cluster = Cluster(connection.cluster)
-        self._last: tuple[int, Entry] | None = None
 
     def record(self, message: Any, start_ns: int | None) -> bool:
         """Record that the task gets one ordinary ``message``; ``False`` where :meth:`hand_over` opens its span."""
@@ -64,8 +61,7 @@ class ConsumerState(TaskConsumerState):
             hook.count_received(topic, start_ns)
         delivery = self.hold(hook, [call], message)  # first: what is open must be ended, whatever fails from here on
         self.cluster.of(topic, row[0])  # as of now: the client may be gone at the export
-        last, self._last = self._last, (id(message), (topic, row[0], row[1], self.number, call, False))
-        registry.remember(*self._last, last if last is not None and _has_ended(last[1]) else None)
+        registry.remember(id(message), (topic, row[0], row[1], self.number, call.ids or call, False))
         delivery.enter(call)
         return True
 
@@ -88,8 +84,9 @@ class ConsumerState(TaskConsumerState):
         delivery = self.hold(hook, [call], handed)
         for partition in {message.partition for message in messages}:
             self.cluster.of(topic, partition)
+        ids = call.ids or call
         for message in messages:
-            registry.remember(id(message), (topic, message.partition, message.offset, self.number, call, False))
+            registry.remember(id(message), (topic, message.partition, message.offset, self.number, ids, False))
         delivery.enter(call)
         return True
 
@@ -105,12 +102,6 @@ def _row_of(message: Any) -> MessageRow | None:
         return None
     size = message.serialized_value_size
     return message.partition, message.offset, stored_at_ms(message), None if size < 0 else size, key
-
-
-def _has_ended(entry: Entry) -> bool:
-    """Whether the message of ``entry`` was handled; one that another task has may not be."""
-    call = entry[-2]
-    return isinstance(call, ProcessSpan) and not call.is_open
 
 
 @dataclass(slots=True)

@@ -128,14 +128,12 @@ def attribute(field: int, name: str, value: object) -> bytes:
 
 _BITS_7: Final = 1 << 7
 _BITS_14: Final = 1 << 14
-_BITS_35: Final = 1 << 35
-_BITS_42: Final = 1 << 42
 
 
 def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
-    """Return what writes the attribute ``name`` of an int64 that differs nearly each time; nothing is cached.
+    """Return what writes the attribute ``name`` of an int64 that differs nearly each time.
 
-    Numbers of two bytes and milliseconds since 1970, of six, are written at once.
+    Only its upper bits are cached: those of milliseconds since 1970 change every 16 seconds.
     """
     key = delimited(1, text_bytes(name)) + tag(2)
     heads = [b""]
@@ -143,23 +141,15 @@ def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
         value = varint(1 + length) + _INT
         heads.append(tag(field) + varint(len(key) + len(value) + length) + key + value)
 
-    two_bytes, six_bytes = heads[2], heads[6]
+    two_bytes = heads[2]
 
     def write(number: int) -> bytes:
-        if _BITS_7 <= number < _BITS_14:
+        if number >= _BITS_14:
+            upper = varint(number >> 14)
+            return heads[len(upper) + 2] + bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80)) + upper
+        if number >= _BITS_7:
             return two_bytes + bytes((number & 0x7F | 0x80, number >> 7))
-        if _BITS_35 <= number < _BITS_42:
-            return six_bytes + bytes(
-                (
-                    number & 0x7F | 0x80,
-                    number >> 7 & 0x7F | 0x80,
-                    number >> 14 & 0x7F | 0x80,
-                    number >> 21 & 0x7F | 0x80,
-                    number >> 28 & 0x7F | 0x80,
-                    number >> 35,
-                )
-            )
-        value = _varint(number) if number >= _BITS_7 or number < 0 else bytes((number,))
+        value = varint(number)
         return heads[len(value)] + value
 
     return write

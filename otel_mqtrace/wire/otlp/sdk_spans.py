@@ -275,7 +275,7 @@ def encode_spans(
     attributes of any other as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
-    known: dict[tuple[int, int], list[bytes]] = {}
+    known: dict[Any, list[bytes]] = {}
     held: list[Any] = []  # a span may make its scope when it is read: no id may be used again meanwhile
     errors: dict[int, Exception] = {}
     for position, span in enumerate(spans):
@@ -284,14 +284,16 @@ def encode_spans(
             pieces = None if write is None else write()
             if pieces is None:
                 body = encode_span(span, None if read_attributes is None else read_attributes(span))
+                resource, scope = span.resource, span.instrumentation_scope
+                held.append((resource, scope))
+                origin: Any = id(resource), id(scope)
             else:
                 body = b"".join(pieces)
-            resource, scope = span.resource, span.instrumentation_scope
-            into = known.get((id(resource), id(scope)))
+                origin = span.record.plan  # they all have the tracer's
+            into = known.get(origin)
             if into is None:
-                same_resource = groups.setdefault(_resources[resource], {})
-                into = known[id(resource), id(scope)] = same_resource.setdefault(_scopes[scope], [])
-                held.append((resource, scope))
+                same_resource = groups.setdefault(_resources[span.resource], {})
+                into = known[origin] = same_resource.setdefault(_scopes[span.instrumentation_scope], [])
         except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
             errors[position] = error
             continue

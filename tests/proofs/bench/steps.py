@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
 from otel_mqtrace import MqTraceSpanProcessor, semconv
-from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
-from otel_mqtrace.hooks.in_flight import Delivery
+from otel_mqtrace.hooks.consume import ConsumeHook, Turn
 from otel_mqtrace.hooks.propagation import Header
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
@@ -185,7 +184,7 @@ def is_sent(headers: list[Header], *, sampled: bool) -> bool:
     return is_whole and own.is_valid and own.trace_flags.sampled is sampled
 
 
-def handler(provider: TracerProvider) -> Callable[[], ProcessSpan | None]:
+def handler(provider: TracerProvider) -> Callable[[], Turn | None]:
     """Return a call that handles one message as a client's ``poll`` does: received, current, then done.
 
     It returns what it opened; ``None`` when that was not current meanwhile.
@@ -194,24 +193,20 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessSpan | None]:
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
     headers = [("traceparent", _TRACEPARENT.encode()), (semconv.HEADER_UNIQ_KEY, _UNIQ_KEY)]
 
-    def handle() -> ProcessSpan | None:
-        call = hook.record("orders", (0, 7, None, 200, b"k"), headers, None)
-        if call is None:
-            message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
-            (call,) = hook.before([message])
-        delivery = Delivery()
-        delivery.hold(hook, [call])
-        delivery.enter(call)
-        is_current = get_current_span() is call.span
-        delivery.finish()
-        return call if is_current else None
+    def handle() -> Turn | None:
+        turn = hook.begin_turn("orders", (0, 7, None, 200, b"k"), headers, None, None)
+        if turn is None:
+            return None
+        is_current = get_current_span() is turn.span
+        hook.end_turn(turn)
+        return turn if is_current else None
 
     return handle
 
 
-def is_handled(call: ProcessSpan | None, *, sampled: bool) -> bool:
+def is_handled(turn: Turn | None, *, sampled: bool) -> bool:
     """Whether a message was current with a span of its own in the trace it came with, sampled or not."""
-    if call is None:
+    if turn is None:
         return False
-    own = call.span.get_span_context()
+    own = turn.span.get_span_context()
     return (own.trace_id, own.span_id != _SENT_IN, own.trace_flags.sampled) == (_TRACE_ID, True, sampled)

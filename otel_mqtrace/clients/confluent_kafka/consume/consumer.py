@@ -41,12 +41,13 @@ __all__ = [
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
 _Make = Callable[[Mapping[str, Any] | None], ConsumerState]
 Turn = tuple[AnyConsumerState, "Tracing", int | None]
-"""Whose poll begins, under which Tracing, and when; ``None`` where nobody listens to polls."""
+"""The consumer whose poll begins, under which Tracing, and when; ``None`` where polls are not recorded."""
 
 
-def _turn(consumer: Any, make: _Make) -> Turn | None:
+def _begin(consumer: Any, make: _Make) -> ConsumerState | None:
+    """Return the state of a consumer whose poll begins, bound to the Tracing in force; ``None``: it is not traced."""
     tracing = active.tracing
-    state: ConsumerState | None = getattr(consumer, STATE, None)  # a function of ours would be a call of every poll
+    state: ConsumerState | None = getattr(consumer, STATE, None)
     if tracing is None:
         if state is not None:
             state.abandon()  # a thread that was in a handler when tracing ended comes by to stop being in its span
@@ -56,27 +57,36 @@ def _turn(consumer: Any, make: _Make) -> Turn | None:
     if state is None or state.silent or (state.polling is not None and state.polling == get_ident()):
         return None
     state.next_turn()
-    hook = state.hook if state.tracing is tracing else state.bind(tracing)
-    return state, tracing, None if hook is None else hook.poll_begins()
+    state.bind(tracing).poll_begins()
+    return state
 
 
-def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: C901 - the innermost is every poll's: in one call
     """Return the wrapper of a ``poll`` or, for those that return several messages, a ``consume``."""
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 - as above
         # A subclass may make its consume of polls, or the reverse: what the outer one returns is handed over, once.
         is_composed = not isinstance(original, MethodDescriptorType)
 
         @functools.wraps(original)
-        def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def receive(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - as above
+            state: Any = None
+            start_ns: int | None = None
+            tracing: Any = active.tracing
             try:
-                turn = _turn(self, make)
+                state = getattr(self, STATE, None)  # a function of ours would be a call of every poll
+                if state is None or tracing is None or state.tracing is not tracing or state.silent or state.polling:
+                    state = _begin(self, make)
+                else:
+                    state.next_turn()
+                if state is not None and state.hook.is_watched():
+                    start_ns = state.hook.poll_begins()
             except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
                 note_failure("Consumer.poll")
-                turn = None
-            if turn is None:
+                state = None
+            if state is None:
                 return original(self, *args, **kwargs)
-            state, tracing, start_ns = turn
+            tracing = state.tracing
             if is_composed:
                 state.polling = get_ident()
             try:
@@ -87,6 +97,12 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
             finally:
                 if is_composed and state.polling == get_ident():
                     state.polling = None
+            try:
+                if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
+                    return result
+            except Exception:  # noqa: BLE001 - as above
+                note_failure("Consumer.returned")
+                return result
             if result is not None or start_ns is not None:
                 returned(state, tracing, result, start_ns=start_ns, batch=batch)
             return result
@@ -102,8 +118,6 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
     try:
-        if not batch and type(result) is Message and result.error() is None and state.record(result, start_ns):
-            return
         if not batch and is_message(result):
             state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
             return

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
-    from otel_mqtrace.clients.registry import Entry
-    from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
+    from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan, SpanIds, Turn
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.model import ContextCode
@@ -36,6 +35,7 @@ class AnyConsumerState(KafkaConsumerState):
     leaders: Leaders | None = None
     silent = False
     polling: int | None = None
+    _records = False
 
     def incoming(self, messages: Sequence[Message]) -> list[IncomingMessage]:
         """Return what the hook needs of messages of this consumer."""
@@ -66,13 +66,31 @@ class ConsumerState(AnyConsumerState):
         self.leaders = leaders_of(known)
         self._is_plain = type(self) is ConsumerState
         self._delivery = Delivery()
-        self._last: tuple[int, Entry] | None = None
+        self._turns: list[Turn] = []
+        """The last message, where it came alone and is recorded: one, or several threads are in a poll at once."""
 
     def next_turn(self) -> None:
         """End what the application has: it polls again."""
-        delivery = self._delivery
-        if delivery.calls or delivery.scopes:
-            delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
+        turns = self._turns
+        while turns:
+            turn = turns.pop()
+            turn.hook.end_turn(turn)
+        if self._delivery.calls:
+            self._delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
+
+    def _held(self) -> Delivery:
+        """Return the delivery with all that the application has."""
+        while self._turns:
+            turn = self._turns.pop()
+            self._delivery.hold(turn.hook, [turn.call])
+            self._delivery.scopes.append(turn)
+        return self._delivery
+
+    def bind(self, tracing: Tracing) -> ConsumeHook:
+        """Return the hook of the Tracing in force."""
+        hook = super().bind(tracing)
+        self._records = self._is_plain and not (self.settles or hook.records_polls)
+        return hook
 
     @property
     def outcome_of(self) -> OutcomeOf | None:
@@ -81,12 +99,12 @@ class ConsumerState(AnyConsumerState):
 
     def done(self, code: ContextCode, exception: BaseException | None) -> None:
         """End what the application has, except for spans that a block took over."""
-        self._delivery.finish(code, exception, self.outcome_of)
+        self._held().finish(code, exception, self.outcome_of)
 
     def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Keep what the caller's thread of control is handed: there is one for the whole of a consumer that blocks."""
         del handed
-        delivery = self._delivery
+        delivery = self._held()
         if delivery.calls:  # two threads were in a poll at once
             delivery.finish(outcome_of=self.outcome_of)
         delivery.hold(hook, calls)
@@ -98,34 +116,38 @@ class ConsumerState(AnyConsumerState):
         ``False`` where it is not ordinary: :meth:`hand_over` then opens its span.
         """
         hook = self.hook
-        if hook is None or not self._is_plain or self.settles or self.explicit.is_on or hook.records_polls:
+        if hook is None or not self._records or self.explicit.is_on:
             return False
         value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
+        if not ((type(value) is bytes or value is None) and (key is None or type(key) is bytes)):
+            return False
         if offset is None or offset < 0 or partition is None:
             return False
-        if not ((value is None or type(value) is bytes) and (key is None or type(key) is bytes)):
-            return False
-        kind, timestamp_ms = message.timestamp()
+        kind, stored_ms = message.timestamp()
         topic, headers = message.topic() or "", message.headers()
-        stored_ms = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
-        row = (partition, offset, stored_ms, None if value is None else len(value), key)
-        call = hook.record(topic, row, headers if type(headers) is list else header_pairs(headers), self.leaders)
-        if call is None:
+        if type(headers) is not list:
+            headers = header_pairs(headers)
+        row = (
+            partition,
+            offset,
+            None if kind == TIMESTAMP_NOT_AVAILABLE else stored_ms,
+            None if value is None else len(value),
+            key,
+        )
+        if self._turns or self._delivery.calls:  # two threads were in a poll at once
+            self.next_turn()
+        turn = hook.begin_turn(topic, row, headers, self.leaders, start_ns)
+        if turn is None:
             return False
-        if start_ns is not None:  # before the span is current: a measurement keeps what is
-            hook.count_received(topic, start_ns)
-        delivery = self._delivery
-        if delivery.calls:  # two threads were in a poll at once
-            delivery.finish()
-        delivery.hold(hook, [call], call)  # first: what is open must be ended, whatever fails from here on
-        last, self._last = self._last, (id(message), (topic, partition, offset, self.number, call, False))
-        registry.remember(*self._last, last)
+        self._turns.append(turn)
+        kept = turn.call if turn.process_ctx else turn.ids  # a block that comes late still has the baggage
+        registry.remember(id(message), (topic, partition, offset, self.number, kept, False))
         return True
 
     def record_batch(self, messages: Sequence[Message], start_ns: int | None) -> bool:
         """Record that the application gets ``messages`` of one call; ``False`` as :meth:`record`."""
         hook = self.hook
-        if hook is None or not self._is_plain or self.settles or self.explicit.is_on or hook.records_polls:
+        if hook is None or not self._records or self.explicit.is_on:
             return False
         topic = messages[0].topic() or ""
         rows = []
@@ -148,15 +170,16 @@ class ConsumerState(AnyConsumerState):
         if start_ns is not None:
             hook.count_received(topic, start_ns, len(rows))
         self.hold(hook, [call], messages).enter(call)
+        number, ids = self.number, call.ids or call
         for message, row in zip(messages, rows, strict=True):
-            registry.remember(id(message), (topic, row[0], row[1], self.number, call, False))
+            registry.remember(id(message), (topic, row[0], row[1], number, ids, False))
         return True
 
-    def release(self, call: ProcessSpan) -> ProcessSpanOwner | None:
+    def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
         """Give the span of a message that is held to a block; ``None`` when it is held no more."""
-        return self._delivery.take(call)
+        return self._held().take(call)
 
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
         """Leave the last messages to the next hook: the consumer is collected, or tracing is switched off."""
-        self._delivery.abandon(self.outcome_of)
+        self._held().abandon(self.outcome_of)

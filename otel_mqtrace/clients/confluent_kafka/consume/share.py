@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from otel_mqtrace.clients.patching import Wrappers
-    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan
+    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessSpan, SpanIds
     from otel_mqtrace.hooks.in_flight import OutcomeOf
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
@@ -117,7 +117,7 @@ class ShareState(ConsumerState):
             each.retry_times = None if count is None else max(count - 1, 0)
         return received
 
-    def take(self, message: Message, call: ProcessSpan) -> ProcessSpanOwner:
+    def take(self, message: Message, call: ProcessSpan | SpanIds) -> ProcessSpanOwner:
         """Give the span of a message to the block that handles it."""
         return self._block(message, super().take(message, call))
 

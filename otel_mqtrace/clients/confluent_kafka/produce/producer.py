@@ -245,7 +245,7 @@ def _traced_flush(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``close``: the client flushes, then nobody can answer any more, even if a callback raised."""
+    """``close``: the client flushes; after that no report can come, even if a callback raised."""
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -154,7 +154,7 @@ class Sending:
 
     @guarded("produce.returned")
     def returned(self) -> None:
-        """The message is queued; a span nobody will answer ends here."""
+        """The message is queued; a span that gets no delivery report ends here."""
         transaction = self._state.transaction
         if self.call.transaction_id is not None and transaction is not None:
             transaction.joined(self.call)
