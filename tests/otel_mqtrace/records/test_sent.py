@@ -1,5 +1,6 @@
 """A recorded send says exactly what the span of the same send says: in every attribute, in both formats."""
 
+import contextlib
 import copy
 import json
 import os
@@ -14,9 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.records.ids import id_pool
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS
@@ -149,6 +152,17 @@ def test_attributes_that_a_processor_removed_are_not_exported():
     del span._attributes["messaging.kafka.message.key"]
     (written,) = spans_of(encode_spans([span]).body)
     assert "messaging.kafka.message.key" not in {each.key for each in written.attributes}
+
+
+def test_random_ids_are_drawn_many_at_a_time_and_never_twice():
+    pool = id_pool(RandomIdGenerator(), 1)
+    drawn = [pool.draw()]
+    with contextlib.suppress(IndexError):
+        while True:
+            drawn.append(pool.pop())
+    assert len({ids for ids, _ in drawn}) == len(drawn) > 1
+    for ids, header in drawn:
+        assert (len(ids), header) == (24, f"00-{ids[:16].hex()}-{ids[16:].hex()}-01".encode())
 
 
 def test_key_of_a_message_without_headers_is_exported():
