@@ -55,7 +55,8 @@ class HadoopFiles(RangedFiles):
 
     def __init__(self, root: str, settings: Mapping[str, str]) -> None:
         self._root = root
-        self._gateway = _start_jvm(_class_path(settings))
+        with _as_os_error():
+            self._gateway = _start_jvm(_class_path(settings))
         self._jvm = self._gateway.jvm
         hadoop = self._jvm.org.apache.hadoop
         self._conf = hadoop.conf.Configuration()
@@ -194,7 +195,7 @@ def _start_jvm(class_path: tuple[str, ...]) -> Any:
 
     jars = (jar for place in class_path if place.endswith("*") for jar in Path(place).parent.glob("py4j*.jar"))
     port, token = launch_gateway(
-        jarpath=str(next(jars)),
+        jarpath=str(next(jars, "")),
         classpath=os.pathsep.join(class_path),
         javaopts=[_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
         java_path=_java(),
