@@ -69,7 +69,7 @@ def judge_slices(
         events: as of :func:`judge`.
         plan: as of :func:`judge`.
         columns: the columns of ``events``, each one array, if they are at hand; one is read at a time.
-        keys_per_slice: verdicts laid out at a time, all if ``None``.
+        keys_per_slice: verdicts laid out at a time, about, all if ``None``.
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
@@ -80,8 +80,9 @@ def judge_slices(
         on_side = groups_of_side >= 0
         key_of_group[groups_of_side[on_side]] = np.flatnonzero(on_side)
     key_of_row = key_of_group[merged.group_of]
-    size = len(keys) if keys_per_slice is None else keys_per_slice
-    for begin in range(0, max(len(keys), 1), max(size, 1)):
+    slices = 1 if keys_per_slice is None else max(round(len(keys) / keys_per_slice), 1)
+    size = max(-(-len(keys) // slices), 1)
+    for begin in range(0, max(len(keys), 1), size):
         chosen = slice(begin, min(begin + size, len(keys)))
         inside = (key_of_row >= chosen.start) & (key_of_row < chosen.stop)
         verdict_of = np.where(inside, key_of_row - chosen.start, -1)
