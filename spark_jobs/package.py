@@ -19,8 +19,6 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["main", "write_package"]
-
 _DISTRIBUTION: Final = "otel-mqtrace"
 _PACKAGES: Final = ("otel_mqtrace", "bridge", "spark_jobs")
 _BEGINNING: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip

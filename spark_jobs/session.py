@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "DEFAULT_DRIVER_MEMORY",
-    "MEANING",
-    "as_meant",
-    "build_session",
-    "check_start",
-    "configure_stores",
-    "cores",
-    "cost",
-    "grouped",
-    "is_connect",
-    "needs_java",
-    "versions",
-]
-
-
 DEFAULT_DRIVER_MEMORY: Final = "1g"
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")

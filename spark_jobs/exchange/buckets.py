@@ -17,8 +17,6 @@ from spark_jobs.judging.columns import single_arrays
 if TYPE_CHECKING:
     from spark_jobs.judging.columns import Column
 
-__all__ = ["MEMORY_BYTES", "Bucket", "open_bucket"]
-
 MEMORY_BYTES: Final = 32 << 20
 """Rows of more bytes go to a mapped file. 40,000 rows take 12 MiB; their verdicts, counts and copies ten times that."""
 

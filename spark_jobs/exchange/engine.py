@@ -13,8 +13,6 @@ from spark_jobs.storage import current_settings, use_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["Engine", "leave_pandas_out", "merge_along", "use_system_allocator", "with_stores"]
-
 _HELD: Final = 16
 """Answers that are merged together."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-__all__ = ["LocalEngine", "serve"]
-
 _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
 _LONG_MAP: Final = 4

@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = [
-    "BUCKET_ROWS",
-    "COLUMN_TYPES",
-    "Piece",
-    "count_buckets",
-    "group_pieces",
-    "open_blobs",
-    "pack_pieces",
-    "pack_rows",
-    "pieces_of",
-    "plain_size",
-]
-
 BUCKET_ROWS: Final = 32_000
 """Rows judged at a time. A worker of 1 M events on Spark held 306 MiB with 40,000 rows, 296 with these."""
 _TASK_ROWS: Final = 200_000

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkEngine"]
-
 _TASKS_PER_CORE = 4
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")

@@ -37,17 +37,6 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result
 
-__all__ = [
-    "EngineChoice",
-    "choose_engine",
-    "cost_of",
-    "engine_opener",
-    "open_engine",
-    "record_engine",
-    "session_starter",
-    "versions_of",
-]
-
 _SPARK: Final = "spark"
 _LOCAL: Final = "local"
 _DISTRIBUTION: Final = "otel-mqtrace"

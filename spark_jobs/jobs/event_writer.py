@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["EventFile", "Written", "write_events"]
-
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""

@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.policy.policy import Policy
 
-__all__ = [
-    "MOST_EVENTS",
-    "find_malformed",
-    "find_messages",
-    "first_malformed",
-    "read_malformed",
-    "read_samples",
-    "read_slowest",
-]
-
 MOST_EVENTS: Final = 12
 """Events of one message that are shown; a message redelivered a thousand times is not drawn as a thousand lanes."""
 _MOST_MALFORMED: Final = 50

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
 
-__all__ = ["Explanation", "explain_residue", "group_by_bucket"]
-
 _EXPLAINED: Final = "explained-"
 
 

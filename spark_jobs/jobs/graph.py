@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
 
-__all__ = ["GraphOptions", "run"]
-
 _DRIVER_MEMORY: Final = "1g"
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Survey
     from spark_jobs.sources.kafka import PartitionRange
 
-__all__ = ["Ingested", "survey_again"]
-
 _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
 _INSTEAD_OF: Final = "instead_of"

@@ -53,18 +53,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.kernel import Judged as JudgedSlice
     from spark_jobs.judging.plan import Plan
 
-__all__ = [
-    "CANDIDATES",
-    "BucketPlan",
-    "Counted",
-    "History",
-    "Judged",
-    "judge_bucket",
-    "merge_counted",
-    "merge_judged",
-    "pack_events",
-]
-
 CANDIDATES: Final = "candidates-"
 """What the file of a residue's events is called beside the residue's own."""
 

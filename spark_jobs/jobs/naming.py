@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
 
-__all__ = ["with_message_ids"]
-
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
 _BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000

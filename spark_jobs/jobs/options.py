@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result
     from spark_jobs.sources.ledger import LedgerRead
 
-__all__ = [
-    "Chosen",
-    "ReconcileOptions",
-    "check_options",
-    "choose",
-    "no_progress",
-    "no_report",
-    "read_losses",
-    "read_options_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:

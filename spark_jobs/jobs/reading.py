@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from spark_jobs.sources.files import Inputs
     from spark_jobs.sources.splits import SideFiles
 
-__all__ = ["EventSide", "ReadOptions", "check_inputs", "prepare_reading", "read_native", "read_otlp"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import MessageEvent, Result
     from spark_jobs.sources.ledger import LedgerRead
 
-__all__ = ["VERDICTS", "conclude", "reconcile"]
-
 VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result

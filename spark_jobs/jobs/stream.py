@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
-__all__ = ["FILES_PER_BATCH", "Ingest", "find_files", "find_new_ranges", "run"]
-
 FILES_PER_BATCH: Final = 1_000
 """Files in one batch: what a killed run reads again."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from spark_jobs.report.graph import Graph
     from spark_jobs.report.result import Finding, MessageEvent, Sample
 
-__all__ = ["JudgedRun", "balance_inputs", "summarise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
 
-__all__ = ["Workspace", "open_workspace", "work_directory"]
-
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
 """A file that only work directories of ours have."""

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.files import Inputs, SourceFile
 
-__all__ = [
-    "MOST_FILES",
-    "Choice",
-    "RecordSample",
-    "SpanSample",
-    "choose_writers",
-    "find_writers",
-    "name_native_writers",
-]
-
 MOST_FILES: Final = 200
 """Files of a side that are looked into, at most; each takes some milliseconds."""
 _MOST_NAMES: Final = 3

@@ -17,33 +17,6 @@ from otel_mqtrace._clock import LAST_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = [
-    "LATEST",
-    "CodedVerdicts",
-    "Codes",
-    "Column",
-    "Ints",
-    "Mask",
-    "NullableInts",
-    "apply_to_distinct",
-    "as_rows",
-    "coalesce_rows",
-    "encode",
-    "equals",
-    "find_groups",
-    "flatten_sides",
-    "greatest",
-    "index_rows",
-    "is_known",
-    "is_near",
-    "is_true",
-    "join_codes",
-    "least_per_group",
-    "rank_words",
-    "single_arrays",
-    "take_rows",
-]
-
 Column: TypeAlias = Any
 """An Arrow array. ``pyarrow`` has a type for each kind of value; they are not told apart here."""
 Ints: TypeAlias = npt.NDArray[Any]

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.keys import Sides
     from spark_jobs.judging.plan import Plan
 
-__all__ = ["Compared", "compare_sides", "find_other"]
-
 _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
 _TIMED: Final = ("start_ms", "end_ms", "cost_ms")

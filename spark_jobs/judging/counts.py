@@ -20,21 +20,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Codes, Column, Ints
 
-__all__ = [
-    "CARRIED_ON",
-    "OPEN_AGES",
-    "CountPlan",
-    "Tally",
-    "add_judgement",
-    "add_unjudged",
-    "bucket_width_ms",
-    "count_verdicts",
-    "find_last",
-    "merge_tallies",
-    "name_age",
-    "name_open_age",
-]
-
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
 _MOST_BUCKETS: Final = 288  # two days of ten minutes; what is collected and drawn does not grow beyond

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints
 
-__all__ = [
-    "ARRIVALS",
-    "MEASURES",
-    "Durations",
-    "Histogram",
-    "count_messages",
-    "find_messages",
-    "measure",
-    "measure_rows",
-    "merge_durations",
-    "merge_histograms",
-]
-
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
 """publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""
 ARRIVALS: Final = ("native", "otlp")

@@ -29,22 +29,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = [
-    "PER_STRATUM",
-    "SLOWEST",
-    "TOTAL",
-    "Differing",
-    "Hosts",
-    "count_differing",
-    "count_hosts",
-    "draw_samples",
-    "merge_differing",
-    "merge_hosts",
-    "merge_samples",
-    "rank_differing",
-    "rank_hosts",
-]
-
 PER_STRATUM: Final = 50
 """Samples of each kind, status and reason that are kept, at least."""
 TOTAL: Final = 400

@@ -15,8 +15,6 @@ from spark_jobs.taxonomy import Kind, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Facts", "Survey", "Surveyed", "merge_surveys", "read_facts", "survey"]
-
 Column: TypeAlias = Any
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
 

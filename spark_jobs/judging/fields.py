@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.plan import Plan
 
-__all__ = [
-    "HASH_DIGITS",
-    "compare_hosts",
-    "compare_keys",
-    "compare_outcomes",
-    "compare_resources",
-    "compare_texts",
-    "digest",
-    "is_same_but_replaced",
-]
-
 HASH_DIGITS: Final = 16
 """So much of a hash is written, and so much of one is needed to be recognised: 64 bits, in hex."""
 _UNREADABLE: Final = "\ufffd"

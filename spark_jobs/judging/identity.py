@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = [
-    "CONSUME",
-    "IDENTITY_COLUMNS",
-    "KEY_COLUMNS",
-    "KINDS",
-    "MENTIONED",
-    "PUBLISH",
-    "encode_kinds",
-    "fill_groups",
-    "has_full_key",
-    "identify",
-    "message_key",
-    "name_identities",
-]
-
 KINDS: Final = (*(kind.value for kind in Kind), MENTION, None)
 """The kinds of rows by their codes; the last stands for any other text."""
 PUBLISH: Final = KINDS.index(Kind.PUBLISH.value)

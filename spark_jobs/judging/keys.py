@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.match import Pairs
     from spark_jobs.judging.merge import Input, Merged
 
-__all__ = [
-    "Keys",
-    "Sides",
-    "fill_topics",
-    "find_keys",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:

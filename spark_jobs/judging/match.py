@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
     from spark_jobs.judging.merge import Input, Merged
 
-__all__ = ["BLOCK", "EXACT", "Pairs", "match_partial_keys"]
-
 EXACT: Final = 1
 _STRONG, _WEAK = 2, 3
 BLOCK: Final = 1024

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = ["AFTER", "BEFORE", "COUNTS", "OTLP", "WHOLE", "Input", "Merged", "merge_records"]
-
 BEFORE, AFTER, WHOLE, OTLP = range(4)
 """The parts of an event: the halves of a native delivery, a whole native record, a span."""
 _PARTS: Final = 4

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Alone", "Plan", "SideRule"]
-
 
 class Alone(NamedTuple):
     """What a rule may ask of a one-sided key: its own record's fields, and whether its message was sent in a batch.

@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 
 from spark_jobs.taxonomy import Kind, Reason, Status
 
-__all__ = ["Decision", "Evidence", "decide"]
-
 _ONE_SIDED: Final = frozenset({Status.NATIVE_ONLY, Status.OTLP_ONLY})
 _SETTLED_AT_ONCE: Final = frozenset({Reason.BY_DESIGN, Reason.IN_FLIGHT})
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
 
-__all__ = ["lay_out"]
-
 _TIMINGS: Final = ("no_time", "future", "late_both", "late_native", "late_otlp", "on_time")
 _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
 _BOOKS: Final = (

@@ -17,11 +17,7 @@ NODE_KINDS: Final = ("producer", "topic", "consumer_group")
 """The kinds of node in the order that messages pass them."""
 
 
-_UNKNOWN: Final = {
-    "producer": "(unknown producer)",
-    "topic": "(unknown topic)",
-    "consumer_group": "(unknown group)",
-}
+_UNKNOWN: Final = {"producer": "(unknown producer)", "topic": "(unknown topic)", "consumer_group": "(unknown group)"}
 _PLURAL: Final = {"producer": "producers", "topic": "topics", "consumer_group": "consumer groups"}
 
 

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
-__all__ = [
-    "Inputs",
-    "SourceFile",
-    "find_inputs",
-    "last_line",
-    "source_files",
-    "span_files",
-]
-
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
 _REQUESTS: Final = 16  # to a store, at a time

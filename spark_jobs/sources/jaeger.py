@@ -22,8 +22,6 @@ from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["JaegerAddress", "fetch_spans", "local_sources"]
-
 _ANSWER_SECONDS: Final = 30
 _TRACES_PER_PAGE: Final = 500
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

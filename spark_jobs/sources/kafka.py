@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-__all__ = [
-    "ANSWER_MS",
-    "LAYOUT",
-    "MESSAGE",
-    "PartitionRange",
-    "TopicAddress",
-    "apart",
-    "chunks",
-    "client_properties",
-    "message_batches",
-    "message_places",
-    "messages_in",
-    "said",
-    "topic_ranges",
-    "wanted_ranges",
-]
-
 LAYOUT: Final = "kafka"
 """What the layout of a topic is called, beside those of files."""
 

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
 
-
-__all__ = [
-    "MOST_BYTES",
-    "MOST_ROWS",
-    "LedgerRead",
-    "is_prometheus_text",
-    "otlp_points",
-    "prometheus_points",
-    "read_ledgers",
-]
-
 MOST_BYTES: Final = 64 << 20
 """A larger file is no ledger: ours never exceeds a few megabytes."""
 MOST_ROWS: Final = 200_000

@@ -12,18 +12,6 @@ from spark_jobs.schemas import CountedDrop
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = [
-    "LOSS_COUNTERS",
-    "Counted",
-    "Increment",
-    "LossCounter",
-    "Point",
-    "Series",
-    "drops_of",
-    "increments",
-    "series",
-]
-
 Series: TypeAlias = "tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]"
 """Name, labels and resource attributes, both sorted: what tells one counter from every other."""
 

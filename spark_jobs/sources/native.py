@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.splits import Line, SideFiles
 
-__all__ = [
-    "BATCH_ROWS",
-    "BODIES",
-    "body_batches",
-    "decode_base64",
-    "find_bodies",
-    "first_bodies",
-    "message_bodies",
-]
-
 BODIES: Final = pa.schema([READ_BODY.field(name) for name in ("source", "arrival_ms", "path", "line", "body", "bad")])
 """A body and where it came from, or why it is none: those columns of ``READ_BODY`` that events are made of."""
 BATCH_ROWS: Final = 2_000

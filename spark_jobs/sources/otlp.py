@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     _Item = tuple[str, int | None, Item]  # path, line and what was found there
 
-__all__ = [
-    "block_batches",
-    "find_spans",
-    "item_batches",
-    "line_items",
-    "message_batches",
-    "read_json_block",
-    "split_batches",
-]
-
 
 def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: int) -> SideFiles:
     """Return what there is to read behind ``srcs``; only the heads and ends of files are read.

@@ -38,8 +38,6 @@ from spark_jobs.columns import (
 )
 from spark_jobs.sources.span_batches import SpanColumns
 
-__all__ = ["read_json", "shape_of"]
-
 _HEAD_BYTES: Final = 64 << 10
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 # A null in place of a message can end the process in the parser; under these names null is not the same as absent.

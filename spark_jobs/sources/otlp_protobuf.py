@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-__all__ = ["read_protobuf"]
-
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
 _MOST_FIELDS: Final = 1 << 10

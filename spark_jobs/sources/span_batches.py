@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from bridge.otlp.plain_span import Span
 
-__all__ = ["LINK", "SPANS", "Counts", "SpanColumns", "batch_of", "grouped", "row_batches", "span_row"]
-
 _BATCH_ROWS: Final = 2000
 """How many rows make a batch worth handing on."""
 _BATCH_BYTES: Final = 8 << 20

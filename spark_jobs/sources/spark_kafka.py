@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.sources.kafka import PartitionRange
 
-__all__ = ["java_properties", "message_frame"]
-
 _SAME: Final = frozenset({"client.id", "client.rack", "security.protocol"})
 _SASL: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"})
 _LOGINS: Final = {

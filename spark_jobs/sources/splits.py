@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
 
-__all__ = [
-    "UNCUT_BYTES",
-    "Line",
-    "SideFiles",
-    "Split",
-    "group_splits",
-    "line_numbers",
-    "plan_files",
-    "read_lines",
-    "split_file",
-]
-
 _MOST_TASK_BYTES: Final = 32 << 20
 _LEAST_TASK_BYTES: Final = 4 << 20
 _TASKS_PER_CORE: Final = 2

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.kafka import PartitionRange
 
-__all__ = [
-    "MOST_MESSAGING_SPANS",
-    "MOST_RECORDS",
-    "MOST_SPANS",
-    "RecordSigns",
-    "SpanSigns",
-    "sample_record_topic",
-    "sample_records",
-    "sample_span_topic",
-    "sample_spans",
-]
-
 MOST_SPANS: Final = 2_000
 """Spans of a file that are looked at, at most."""
 MOST_MESSAGING_SPANS: Final = 200
