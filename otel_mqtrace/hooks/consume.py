@@ -111,6 +111,8 @@ class ConsumeHook(ReceiveHook):
         self._retry_header = settings.retry_header
         self._timeout_ns = settings.process_timeout_ms * _NS_PER_MS
         self._state: TracerState | None = None
+        self.drops_all = False
+        """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
         self._plans: dict[str, Plan] = {}
         self._plain_names: frozenset[str] = _READ
         self._now = tracing.clock.wall_ns
@@ -126,6 +128,7 @@ class ConsumeHook(ReceiveHook):
         if self._may_record:
             state = self._tracing.tracer_state()
             self._state = state if state.can_drop else None
+            self.drops_all = {fate[0] for fate in (state.as_root, *state.under_remote)} == {_DROP}
         return self._state
 
     def record(
@@ -138,7 +141,7 @@ class ConsumeHook(ReceiveHook):
     def begin_turn(  # noqa: C901, PLR0912, PLR0913 - every poll's: in one call
         self,
         topic: str,
-        row: MessageRow,
+        row: MessageRow | None,
         headers: Sequence[Header],
         leaders: LeaderSource | None,
         start_ns: int | None,
@@ -179,7 +182,7 @@ class ConsumeHook(ReceiveHook):
             trace_id, span_id, digit = plain.groups()
             origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
             decision, flags = state.under_remote[origin_flags]
-        if decision is not _SAMPLED:
+        if decision is not _SAMPLED or row is None:
             span = self._unsampled(state, origin, flags, trace_state) if decision is _DROP else None
             return None if span is None else Turn(self, span, span.ids, flags, process_ctx, is_current)
         try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.model import ContextCode
+    from otel_mqtrace.records.handled import MessageRow
 
 __all__ = ["AnyConsumerState", "ConsumerState"]
 
@@ -118,24 +119,21 @@ class ConsumerState(AnyConsumerState):
         hook = self.hook
         if hook is None or not self._records or self.explicit.is_on:
             return False
-        value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
-        if not ((type(value) is bytes or value is None) and (key is None or type(key) is bytes)):
-            return False
+        partition, offset, headers = message.partition(), message.offset(), message.headers()
         if offset is None or offset < 0 or partition is None:
             return False
-        kind, stored_ms = message.timestamp()
-        topic, headers = message.topic() or "", message.headers()
         if type(headers) is not list:
             headers = header_pairs(headers)
-        row = (
-            partition,
-            offset,
-            None if kind == TIMESTAMP_NOT_AVAILABLE else stored_ms,
-            None if value is None else len(value),
-            key,
-        )
+        row: MessageRow | None = None
+        if not hook.drops_all:
+            value, key, (kind, stored_ms) = message.value(), message.key(), message.timestamp()
+            if not ((type(value) is bytes or value is None) and (key is None or type(key) is bytes)):
+                return False
+            length = None if value is None else len(value)
+            row = (partition, offset, None if kind == TIMESTAMP_NOT_AVAILABLE else stored_ms, length, key)
         if self._turns or self._delivery.calls:  # two threads were in a poll at once
             self.next_turn()
+        topic = message.topic() or ""
         turn = hook.begin_turn(topic, row, headers, self.leaders, start_ns)
         if turn is None:
             return False
