@@ -323,3 +323,11 @@ def test_the_batch_of_a_preset_shrinks_with_a_queue_that_was_chosen():
 def test_a_preset_takes_none_as_not_given():
     settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=None).settings
     assert settings.max_export_batch_size == 10
+
+
+@pytest.mark.parametrize(
+    "name", ["messaging.consumer.group.name", "messaging.kafka.consumer.group", "messaging.rocketmq.client_group"]
+)
+def test_group_without_a_name_of_ours_is_read_from_those_of_the_conventions(name):
+    ended = ReadableSpan("process orders", attributes={"mqtrace.trace_type": "Sub", name: "billing"}, end_time=1)
+    assert trace_context_of(ended).group_name == "billing"

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
@@ -13,6 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_mqtrace.wire.otlp import sdk_spans
+from otel_mqtrace.wire.otlp.protobuf import attribute, number_attribute
 from tests.support.opentelemetry_release import needs_sdk
 
 ids = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
@@ -130,3 +132,10 @@ def test_span_that_cannot_be_encoded_leaves_its_neighbours():
     request, errors = _encoded(_span(), _span(start_time=-1), _span())
     assert len(request.resource_spans[0].scope_spans[0].spans) == 2
     assert list(errors) == [1]
+
+
+@pytest.mark.parametrize(
+    "number", [0, 127, 128, 0x1555, 0x2AAA, 2**35, 0x15555555555, 0x2AAAAAAAAAA, 2**42, -1, 2**63 - 1]
+)
+def test_number_of_every_length_is_written_as_the_general_form_does(number):
+    assert number_attribute(9, "n")(number) == attribute(9, "n", number)
