@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DrawnIds", "IdPool", "id_pool", "match_traceparent", "read_origin"]
 
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 16
 _BYTES: Final = 24
 
 

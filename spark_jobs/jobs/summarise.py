@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.jobs.examples import read_malformed, read_slowest
 from spark_jobs.judging.counts import bucket_width_ms
@@ -11,7 +11,7 @@ from spark_jobs.judging.evidence import rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket, Writers
 from spark_jobs.schemas import COMPARED_FIELDS
-from spark_jobs.taxonomy import FieldVerdict, Status
+from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ def summarise(
         writers=_writers(policy),
         inputs=inputs,
         **_count_events(counts),
-        reason=dict(counts.reason),
+        reason=_in_order(counts.reason),
         reason_detail=dict(counts.reason_detail),
         fields=_fields(run),
         gates=gated,
@@ -126,14 +126,24 @@ def _window(policy: Policy, known: Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
+_PLACES: Final = {word: place for words in (Status, Reason) for place, word in enumerate(list[str](words))}
+"""Where a status or a reason stands in its list: reports name the good first."""
+
+
+def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: _PLACES[each[0]]))
+
+
 def _count_events(counts: Tally) -> dict[str, Any]:
     """Return the events by status, by kind, by finding and by age, under the names of a ``Result``."""
     findings: dict[Finding, dict[str, int]] = {}
-    for (status, reason, kind), keys in counts.strata.items():
+    for (status, reason, kind), keys in sorted(
+        counts.strata.items(), key=lambda each: (_PLACES[each[0][0]], _PLACES.get(each[0][1] or "", -1), each[0][2])
+    ):
         findings.setdefault((status, reason), {})[kind] = keys
     return {
-        "status": dict(counts.status),
-        "status_by_kind": {kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        "status": _in_order(counts.status),
+        "status_by_kind": {kind: _in_order(found) for kind, found in counts.status_by_kind.items()},
         "findings": findings,
         "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
     }

@@ -5,7 +5,7 @@ import pytest
 
 from spark_jobs.explain.drop_budget import Allocation, LossGroup
 from spark_jobs.explain.keys import RESIDUE
-from spark_jobs.explain.loss_groups import choose_rows, group_residue
+from spark_jobs.explain.loss_groups import choose_rows, group_residue, spark_hash
 from spark_jobs.judging.columns import flatten_sides, is_known
 
 ID = "C0000201" + "0A0B" + "00000001" + "0" * 12
@@ -14,6 +14,20 @@ ID = "C0000201" + "0A0B" + "00000001" + "0" * 12
 def rows_of(*rows: dict) -> dict:
     defaults = {"kind": "publish", "status": "OTLP_ONLY", "reason": "UNEXPLAINED", "on_native": False}
     return dict(flatten_sides(pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=RESIDUE)))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("a", -5, None, 1), -6242766807896990128),
+        (("", 0, "h\u00e9llo" * 20, None), -6654923225715072744),
+        ((None, 9223372036854775807, "x" * 32, 7), -5492001042696643090),
+        (("publish", 3, "0123456789abcdef0123456789abcdef0123456", -9223372036854775808), -2110517724060434207),
+    ],
+)
+def test_hash_of_a_row_equals_sparks(values, expected):
+    """Printed by Spark 3.5: ``select xxhash64(a, b, c, d)``."""
+    assert spark_hash(*values) == expected
 
 
 def test_name_of_a_group_is_json_without_nulls():
@@ -52,11 +66,13 @@ def test_cell_is_known_near_a_bucket_only():
     assert [hull.groups[place].cell for place in hull.group_of] == [None, 2, 3, 4, None, None]
 
 
-def test_earliest_keys_of_a_group_are_chosen_then_those_whose_ids_sort_first_then_those_without_a_time():
-    made = {"M2": 5, "M3": 5, "M1": 5, "M4": 1, "M0": None}
-    columns = rows_of(*({"msg_id": name, "otlp.end_ms": at, "event_ms": at} for name, at in made.items()))
+def test_earliest_keys_of_a_group_are_chosen_then_those_with_the_least_hash_then_those_without_a_time():
+    made = [{"msg_id": f"M{number}", "otlp.end_ms": at, "event_ms": at} for number, at in enumerate([5, 5, 5, 1, None])]
+    columns = rows_of(*made)
     grouped, is_open = group_residue(columns), is_known(columns["reason"])
-    order, group = [3, 2, 0, 1, 4], grouped.groups[0]
+    by_hash = sorted(range(3), key=lambda row: spark_hash("publish", f"M{row}", 5))
+    order = [3, *by_hash, 4]
+    group = grouped.groups[0]
     for count in range(6):
         chosen = choose_rows(columns, grouped, is_open, [Allocation(group, "full", count)])
         assert {row for row, _ in chosen} == set(order[:count])
