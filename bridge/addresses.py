@@ -120,8 +120,7 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
     if not text.strip():
         raise UsageError(f"{option} is empty: name a directory; . is the working directory")
     scheme, colon, _ = text.partition("://")
-    is_known = scheme in {"file", *SCHEMES} or (scheme not in _KINDS and can_ask_hadoop())
-    if colon and not is_known:
+    if colon and scheme not in {"file", *SCHEMES} and (scheme in _KINDS or not can_ask_hadoop()):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise UsageError(f"{option} {without_password(text)}: {scheme}:// is no kind of store; give a path or {known}")
     return as_path(text)
