@@ -123,7 +123,9 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
     if colon and scheme not in {"file", *SCHEMES} and (scheme in _KINDS or not can_ask_hadoop()):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise UsageError(f"{option} {without_password(text)}: {scheme}:// is no kind of store; give a path or {known}")
-    return as_path(text)
+    place = as_path(text)
+    # pyarrow takes a relative path with a colon for a URL
+    return place.absolute() if isinstance(place, Path) and ":" in text else place
 
 
 def expand_files(path: str) -> tuple[list[AnyPath], bool]:

@@ -24,6 +24,10 @@ settings.load_profile("mqtrace")
 _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
 
+_PAGE = re.compile(r"\[[\w./-]+\.md")
+_LONG = ("tests/documents/", "tests/proofs/", "tests/flow/")
+"""Folders whose files take tens of seconds: the last one begun keeps a process busy while the others are done."""
+
 
 @cache
 def _is_on_session(file: str) -> bool:
@@ -33,7 +37,7 @@ def _is_on_session(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under ``--dist loadfile``, have all files on the Spark session in one process."""
+    """Under ``--dist loadfile``, have all files on the Spark session in one process, and share out documents by the page."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (needed by the process that shares out, not by others)
@@ -41,17 +45,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "session" if _is_on_session(file) else file
+            page = _PAGE.search(nodeid)
+            return "session" if _is_on_session(file) else file + page[0] if page else file
 
     return OneSession(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest: the files on the session, then those that start a Spark of their own."""
+    """Put first what takes longest: the files on the session, those that start a Spark of their own, long ones."""
     slow = {item.path for item in items if item.get_closest_marker("spark")}
 
     def turn(item: pytest.Item) -> int:
-        return 0 if _is_on_session(item.nodeid.partition("::")[0]) else 2 - (item.path in slow)
+        if _is_on_session(item.nodeid.partition("::")[0]):
+            return 0
+        return 1 if item.path in slow else 3 - item.nodeid.startswith(_LONG)
 
     items.sort(key=turn)
 

@@ -175,7 +175,7 @@ class Pairing:
     def _add_half(self, record: Record, events: list[Event]) -> None:
         origin, _, trace_type, _, values = record
         request_id, msg_id = values[_REQUEST_ID], values[_MSG_ID]
-        if request_id is None or msg_id is None:  # nothing that a partner could be told by
+        if request_id is None or msg_id is None:  # without both ids the other half cannot be found
             events.append(self._alone(record))
             return
         key = (request_id, msg_id)
@@ -244,7 +244,7 @@ class Pairing:
 
     def _release(self, key: _Key) -> list[Event]:
         records = list(self._forget(key))
-        if records and isinstance(key, str):  # no attempt was accepted: the first is the root, or there would be none
+        if records and isinstance(key, str):  # no attempt was accepted: the first becomes the root
             last, *_ = records[-1]
             self._completed.add(key, last.since_ms)
             first, *others = sorted(records, key=_attempt_order)

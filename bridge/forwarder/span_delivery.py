@@ -76,7 +76,7 @@ class OtlpDelivery:
             self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} {self._failures.told(counted(left, 'span'))}; "
+                    f"the OTLP receiver {self.endpoint} {self._failures.describe_failure(counted(left, 'span'))}; "
                     "they are not committed and will be forwarded again"
                 )
             left -= len(request.events)
@@ -163,8 +163,8 @@ class _Failures(logging.Handler):
         found = _NO_CONNECTION.search(text)
         self._unreachable = found[1] if found else self._unreachable
 
-    def told(self, spans: str) -> str:
-        """Return what became of so many spans."""
+    def describe_failure(self, spans: str) -> str:
+        """Return what the endpoint did not do with ``spans``, and why where it is known."""
         if self._unreachable:
             return f"cannot be reached ({self._unreachable}) for {spans}"
         return f"did not accept {spans} ({self._last})" if self._last else f"did not accept {spans}"

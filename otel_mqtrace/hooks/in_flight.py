@@ -72,7 +72,10 @@ class Delivery:
             return None
         self.stop()
         if call.messages == 1:
-            self.calls = [each for each in self.calls if each is not call]
+            try:
+                self.calls.remove(call)  # in one step: other threads may add to the list meanwhile
+            except ValueError:  # another thread took it
+                return None
             return SingleOwner(hook, call)
         shared = self._shared.setdefault(id(call), BatchOwner(hook, call))
         shared.blocks += 1

@@ -53,7 +53,7 @@ process_generation: Final[Callable[[], int]] = _forks.__len__
 """Return how often the process forked on its way here: a child does not end what its parent began."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SingleEnd:
     """A call whose span exactly one caller ends, and never a forked child."""
 

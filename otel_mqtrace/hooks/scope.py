@@ -182,7 +182,7 @@ _ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
 _FIRST: Final = (0,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ProcessSpan(SingleEnd):
     """The handling of one or several messages.
 

@@ -1,4 +1,4 @@
-"""This module knows what the tests of the commands share: a terminal to type into."""
+"""What the tests of the commands share: a terminal to type into."""
 
 from __future__ import annotations
 

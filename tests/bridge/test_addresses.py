@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.addresses import Kind, data_files, expand_files, parse_address, reads_tree
+from bridge.addresses import Kind, data_files, expand_files, parse_address, parse_directory, reads_tree
 from otel_mqtrace._errors import UsageError
 
 
@@ -59,3 +59,8 @@ def test_only_a_directory_or_a_pattern_of_directories_reads_what_is_written_late
     (tmp_path / "one.jsonl").touch()
     trees = {"": True, "one.jsonl": False, "missing.jsonl": False, "*.jsonl": False, "*": True, "**/*.jsonl": True}
     assert {name: reads_tree(str(tmp_path / name)) for name in trees} == trees
+
+
+def test_relative_directory_with_a_colon_is_no_url_to_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse_directory("run-T01:30", option="--out") == tmp_path / "run-T01:30"

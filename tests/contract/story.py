@@ -1,4 +1,4 @@
-"""This module knows one story on a real broker, in which everything happens that spans and records promise to tell."""
+"""One story on a real broker, in which everything happens that spans and records promise to record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how a test runs ``mqtrace`` as its users do."""
+"""Run ``mqtrace`` as its users do."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""This module knows how a peer is built from Go modules once per machine, in the background if asked early enough.
+"""Build a peer from Go modules once per machine, in the background if asked early enough.
 
 ::
 

@@ -1,4 +1,4 @@
-"""This module knows how a peer's jars are fetched by Maven once per machine, and what is said where they cannot be."""
+"""Fetch a peer's jars by Maven once per machine; say so where that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows one plain form of a span, to compare what the SDK ended with what a server says it holds."""
+"""One plain form of a span, to compare what the SDK ended with what a server returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows what every peer has in common: whether it is wanted, its cache, its ports, its process."""
+"""What every peer has in common: whether it is wanted, its cache, its ports, its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows a small application of two services, traced for the length of a block."""
+"""A small application of two services, traced for the length of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows archives of trace messages for the query's tests: recorded ones, and ones made of contexts."""
+"""Archives of trace messages for the query's tests: recorded ones, and ones made of contexts."""
 
 from __future__ import annotations
 

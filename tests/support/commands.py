@@ -1,4 +1,4 @@
-"""This module knows commands that only tests run: one for each way a command may end."""
+"""Commands that only tests run: one for each way a command may end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the world that the documents speak of: brokers, a receiver, an application, and what it has left."""
+"""The world that the documents speak of: brokers, a receiver, an application, and what it has left."""
 
 import base64
 import os

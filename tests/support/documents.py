@@ -1,4 +1,4 @@
-"""This module knows the documents a reader sees, and the blocks of code in them."""
+"""The documents a reader sees, and the blocks of code in them."""
 
 import re
 from dataclasses import dataclass

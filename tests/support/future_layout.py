@@ -1,4 +1,4 @@
-"""This module knows the layout table of a release that does not exist: the real one, two lines longer."""
+"""The layout table of a release that does not exist: the real one, two lines longer."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""This module knows how to read back a page we wrote: its tables, links, ids and words, with the standard library."""
+"""Read back a page we wrote: its tables, links, ids and words, with the standard library."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""This module knows how something else comes in between two lines of a function, each of them in turn, in one thread."""
+"""How something else comes in between two lines of a function, each of them in turn, in one thread."""
 
 import sys
 from contextlib import contextmanager

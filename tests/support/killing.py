@@ -1,4 +1,4 @@
-"""This module knows how to kill a forwarder at every kind of moment while records keep coming, and how to count after."""
+"""Kill a forwarder at any moment while records keep coming, and count afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows a client nobody has instrumented: a mailbox of letters, made known to ``process`` by the public door."""
+"""A client nobody has instrumented: a mailbox of letters, made known to ``process`` by the public door."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""This module knows the recorded native bodies: what real clients wrote, and what RocketMQ's own reader made of it."""
+"""The recorded native bodies: what real clients wrote, and how RocketMQ's own reader decoded it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how to be a tiny OTLP/HTTP receiver that keeps every span it was ever given, by its ids."""
+"""A tiny OTLP/HTTP receiver that keeps every span it was ever given, by its ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows one example of every kind of page we write, with something in every part of it."""
+"""One example of every kind of page we write, with something in every part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows enough of a RocketMQ 5 proxy for its Python client: one queue per topic, kept in memory.
+"""Enough of a RocketMQ 5 proxy for its Python client: one queue per topic, kept in memory.
 
 It speaks real gRPC with the client's own stubs. Time passes only when a test says so: a message that was received comes
 again after :meth:`RocketMqProxy.redeliver`, a transaction is asked about after :meth:`RocketMqProxy.ask_about`.

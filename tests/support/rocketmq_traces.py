@@ -1,4 +1,4 @@
-"""This module knows a RocketMQ that has the trace topic, the exporter that writes to it, and what has then landed."""
+"""A RocketMQ that has the trace topic, the exporter that writes to it, and what has then landed."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""This module knows how a test gives the shared Spark session other settings, and takes them back whatever happens."""
+"""How a test gives the shared Spark session other settings, and takes them back whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the repository as text: which files are ours, and how each function in them measures."""
+"""The repository as text: which files are ours, and how each function in them measures."""
 
 import ast
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""This module knows how to make up trace contexts and bodies; hypothesis derives them from the layout table."""
+"""Make up trace contexts and bodies; hypothesis derives them from the layout table."""
 
 from typing import Any
 

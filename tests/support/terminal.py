@@ -1,4 +1,4 @@
-"""This module knows how a test calls ``mqtrace`` as a user does: arguments and bytes in, exit code and bytes out."""
+"""Call ``mqtrace`` as a user does: arguments and bytes in, exit code and bytes out."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""This module knows how a test asks the doctor as a user does: the installed command, in an environment of its own."""
+"""Run the doctor as a user does: the installed command, in an environment of its own."""
 
 import json
 import os

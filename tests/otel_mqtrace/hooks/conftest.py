@@ -1,4 +1,4 @@
-"""This module knows the parts a hook's test is made of: spans nobody may forget, a Tracing of given settings."""
+"""The parts of a hook's test: an exporter that keeps every span, a Tracing of given settings."""
 
 import pytest
 

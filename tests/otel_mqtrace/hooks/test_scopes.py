@@ -9,8 +9,11 @@ from contextvars import copy_context
 
 import pytest
 from opentelemetry import baggage, context, trace
+from opentelemetry.context import Context
 
 from otel_mqtrace import process
+from otel_mqtrace.hooks.consume import ProcessSpan
+from otel_mqtrace.hooks.in_flight import Delivery
 from otel_mqtrace.hooks.process import sources
 from tests.support.consuming import let_others_run
 from tests.support.mailbox import Letter, Mailbox
@@ -211,3 +214,20 @@ class TestBlocks:
         assert {own for own, _ in seen} == {True}
         assert len({span_id for _, span_id in seen}) == 4
         exporter.take_all("process letters")
+
+
+def test_span_that_a_block_takes_leaves_what_another_thread_adds_meanwhile():
+    def handling():
+        return ProcessSpan(trace.INVALID_SPAN, Context(), 1, 0, {}, Context())
+
+    class Shared(list):
+        def remove(self, call):
+            self.append(added)  # another thread, in the middle of it
+            super().remove(call)
+
+    taken, added, delivery = handling(), handling(), Delivery()
+    delivery.calls = Shared()
+    delivery.hold(object(), [taken])
+    assert delivery.take(taken) is not None
+    assert list(map(id, delivery.calls)) == [id(added)]
+    assert delivery.take(taken) is None

@@ -1,4 +1,4 @@
-"""This module knows how to run a real OpenTelemetry Collector on free loopback ports, with a configuration of a test's."""
+"""Run a real OpenTelemetry Collector on free loopback ports, with the configuration of a test."""
 
 from __future__ import annotations
 

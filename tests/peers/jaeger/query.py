@@ -1,4 +1,4 @@
-"""This module knows Jaeger's query API: the traces, services and operations it holds, spans in the plain form.
+"""Jaeger's query API: the traces, services and operations it holds, spans in the plain form.
 
 ``/api/v3`` answers in OTLP/JSON; a search there must name its time range and how many traces it wants, and cannot ask
 for attributes, which ``/api/traces``, the API of Jaeger's own page, can.

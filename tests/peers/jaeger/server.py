@@ -1,4 +1,4 @@
-"""This module knows how to run a real Jaeger v2, all of it in one process, on free loopback ports."""
+"""Run a real Jaeger v2, all of it in one process, on free loopback ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how to run a real Apache Kafka from Maven's jars on a free loopback port, and how to stop it."""
+"""Run a real Apache Kafka from Maven's jars on a free loopback port, and stop it."""
 
 from __future__ import annotations
 

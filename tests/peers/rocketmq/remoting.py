@@ -1,4 +1,4 @@
-"""This module knows enough of RocketMQ's remoting protocol to ask a name server or broker one question."""
+"""Enough of RocketMQ's remoting protocol to ask a name server or broker one question."""
 
 from __future__ import annotations
 

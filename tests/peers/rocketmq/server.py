@@ -1,4 +1,4 @@
-"""This module knows how to run a real Apache RocketMQ (name server, broker, gRPC proxy) on free loopback ports."""
+"""Run a real Apache RocketMQ (name server, broker, gRPC proxy) on free loopback ports."""
 
 from __future__ import annotations
 

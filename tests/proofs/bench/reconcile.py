@@ -1,4 +1,4 @@
-"""This module knows how fast a reconciliation is, from raw files and from parquet, beside others who get parsed events.
+"""How fast a reconciliation is, from raw files and from parquet, beside others that get parsed events.
 
 Every contender is a process of its own, with its start, on the same day with the same heap; what each found is held
 against what the day was made to hold.

@@ -1,4 +1,4 @@
-"""This module knows how the events of a day are compared by others: datacompy on Spark, and duckdb's full outer join.
+"""The events of a day compared by others: datacompy on Spark, and DuckDB's full outer join.
 
 ``python -m tests.proofs.bench.rivals prepare DAY TABLES`` writes both sides as parsed parquet: read by our own readers, halves of
 deliveries merged, columns that only one side carries left out. That is more than a user of theirs would start with.

@@ -72,9 +72,11 @@ class ConsumerState(AnyConsumerState):
 
     def next_turn(self) -> None:
         """End what the application has: it polls again."""
-        turns = self._turns
-        while turns:
-            turn = turns.pop()
+        while self._turns:
+            try:
+                turn = self._turns.pop()
+            except IndexError:  # another thread took it: several may be in a poll at once
+                break
             turn.hook.end_turn(turn)
         if self._delivery.calls:
             self._delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
@@ -82,7 +84,10 @@ class ConsumerState(AnyConsumerState):
     def _held(self) -> Delivery:
         """Return the delivery with all that the application has."""
         while self._turns:
-            turn = self._turns.pop()
+            try:
+                turn = self._turns.pop()
+            except IndexError:  # as above
+                break
             self._delivery.hold(turn.hook, [turn.call])
             self._delivery.scopes.append(turn)
         return self._delivery
