@@ -12,7 +12,6 @@ from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.ids import match_traceparent
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.wire.otlp.protobuf import (
-    FIXED32,
     TEXT_VALUE,
     attribute,
     attribute_heads,
@@ -20,7 +19,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
     tag,
     varint,
 )
-from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
+from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,11 +46,7 @@ _NUMBERS: Final = {
     for name in (semconv.MQTRACE_STORE_TIME, semconv.MESSAGING_MESSAGE_BODY_SIZE)
 }
 _LINK: Final = tag(13)
-_TRACE_ID, _SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
 _NO_ORIGIN: Final = bytes(24)
-_LINK_FLAGS: Final = {
-    is_remote: tag(6, FIXED32) + (0x300 if is_remote else 0x100).to_bytes(4, "little") for is_remote in (False, True)
-}
 _PLACEHOLDER: Final = "\0"
 
 
@@ -295,12 +290,12 @@ def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str,
     for row, msg_id, offset_id, origin, key, fields in messages:
         ids = origin or _NO_ORIGIN
         message, place = msg_id.encode("utf-8", "replace"), offset_id.encode("utf-8", "replace")
-        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
+        parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
         parts += (_offset(row[1]), _OFFSET_ID[len(place)], place)
         if key is not None:
             parts += (_KEY[len(key)], key)
         parts += fields
-        parts.append(_LINK_FLAGS[origin is not None])
+        parts.append(LINK_FLAGS[origin is not None])
         link = b"".join(parts)
         links += (_LINK, varint(len(link)), link)
     return links

@@ -19,14 +19,13 @@ from otel_mqtrace.records.span import (
 )
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
-    FIXED32,
     TEXT_VALUE,
     attribute_heads,
     number_attribute,
     tag,
     varint,
 )
-from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
+from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,10 +47,8 @@ _offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSE
 _store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
 _COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
 _BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
-_LINK_TRACE_ID, _LINK_SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
-_LINK_FLAGS: Final = tag(6, FIXED32) + (0x300).to_bytes(4, "little")
-_LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID + _LINK_SPAN_ID + _LINK_FLAGS) + 24) + _LINK_TRACE_ID
-_LINK_END: Final = _LINK_FLAGS + REMOTE_PARENT
+_LINK: Final = tag(13) + varint(len(TRACE_ID + SPAN_ID + LINK_FLAGS[True]) + 24) + TRACE_ID
+_LINK_END: Final = LINK_FLAGS[True] + REMOTE_PARENT
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
 """Headers that say something of the message and nothing of its trace."""
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
@@ -202,5 +199,5 @@ class HandledSpan(WritableRecordSpan):
         if origin is None:
             parts.append(LOCAL_PARENT)
         else:
-            parts += (_LINK, origin[:16], _LINK_SPAN_ID, origin[16:], _LINK_END)
+            parts += (_LINK, origin[:16], SPAN_ID, origin[16:], _LINK_END)
         return parts

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
@@ -17,7 +16,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.wire.otlp.protobuf import FIXED32, FIXED64, delimited, tag, text_bytes, varint
+from otel_mqtrace.wire.otlp.protobuf import delimited, text_bytes
+from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,14 +44,7 @@ __all__ = [
 _log: Final = logging.getLogger(__name__)
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))
 _UNSET_STATUS: Final = Status(StatusCode.UNSET)
-_TRACE_ID, _SPAN_ID, _PARENT_ID = tag(1) + varint(16), tag(2) + varint(8), tag(4) + varint(8)
-_START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
-_pack_times: Final = Struct("<BQBQ").pack
-_UNSET: Final = delimited(15, b"") + tag(16, FIXED32)
-LOCAL_PARENT: Final = _UNSET + (0x100).to_bytes(4, "little")
-REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
-
-
+LOCAL_PARENT, REMOTE_PARENT = (delimited(15, b"") + SPAN_FLAGS[is_remote] for is_remote in (False, True))
 new_tuple: Final[Any] = tuple.__new__
 """Make a ``NamedTuple`` of a tuple: its own way is a call of Python's, for each record."""
 
@@ -250,12 +243,12 @@ class RecordSpan(ReadableSpan):
         """Return ids, trace state, name, kind and times as fields of a ``Span``."""
         record = self.record
         ids, parent_id = record.ids, record.parent_span_id
-        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]]
+        parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:]]
         if record.trace_state:
             parts.append(delimited(3, text_bytes(record.trace_state.to_header())))
         if parent_id is not None:
-            parts += (_PARENT_ID, parent_id)
-        parts += (record.plan.head, _pack_times(_START, record.start_ns, _END, self.end_ns or 0))
+            parts += (PARENT_ID, parent_id)
+        parts += (record.plan.head, pack_times(START, record.start_ns, END, self.end_ns or 0))
         return parts
 
     def to_otlp(self) -> Sequence[bytes] | None:

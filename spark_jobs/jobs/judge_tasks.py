@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -145,7 +144,7 @@ def merge_judged(how: CountPlan, parts: Sequence[Judged]) -> Judged:
         merge_counted(how, [part.counted for part in parts]),
         merge_durations(part.durations for part in parts),
         merge_settled([part.settled for part in parts]),
-        dict(ChainMap(*(dict(part.residue) for part in parts))),
+        {bucket: rows for part in parts for bucket, rows in part.residue.items()},
         merge_owners(part.owners for part in parts),
     )
 
@@ -175,24 +174,23 @@ def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> Judged:
     with _Files(how, bucket) as files:
         # By map() no slice is held while the next one is judged.
         slices = judge_slices(opened.events, how.plan, columns=opened.columns)
-        parts, messages = zip(*map(partial(_count_slice, how, closed, files), slices), strict=True)
+        parts, residues, messages = zip(*map(partial(_count_slice, how, closed, files), slices), strict=True)
     judged = merge_judged(how.counting, parts)
     count_messages(judged.durations, messages)
-    residue = pa.concat_tables(part.residue[0] for part in parts)
+    residue = pa.concat_tables(residues)
     return replace(judged, residue={bucket: residue} if len(residue) else {})
 
 
 def _count_slice(
     how: BucketPlan, closed: ClosedPositions | None, files: _Files, part: JudgedSlice
-) -> tuple[Judged, pa.Table]:
-    """Write some verdicts of a bucket, called 0 here; return what they come to, and ``find_messages`` of them."""
+) -> tuple[Judged, pa.Table, pa.Table]:
+    """Write some verdicts of a bucket; return what they come to but for the residue, that, and their messages."""
     verdicts = assign_lifecycle(part.verdicts, how.runs, closed)
     columns = flatten_sides(verdicts)
     final = files.write(part, verdicts)
     counted = Counted.of(final, how.counting, how.history)
-    settled, residue = note_settled(final, how.notes), {0: narrow(verdicts)}
-    judged = Judged(counted, measure(columns), settled, residue, find_verdict_owners(verdicts))
-    return judged, find_messages(columns)
+    judged = Judged(counted, measure(columns), note_settled(final, how.notes), {}, find_verdict_owners(verdicts))
+    return judged, narrow(verdicts), find_messages(columns)
 
 
 _REPEATED: Final = frozenset(

@@ -5,7 +5,6 @@ Everything is written beside its final place first; an interrupted run leaves th
 
 from __future__ import annotations
 
-from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -240,6 +239,6 @@ def _look_into(
 def _merge_seen(parts: Sequence[_Seen]) -> _Seen:
     return _Seen(
         merge_parts(part.graph for part in parts),
-        dict(ChainMap(*(dict(part.messages) for part in parts))),
+        {msg_id: events for part in parts for msg_id, events in part.messages.items()},
         first_malformed(row for part in parts for row in part.malformed),
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from spark_jobs.jobs.examples import read_malformed, read_slowest
-from spark_jobs.judging.counts import bucket_width_ms
+from spark_jobs.judging.counts import bucket_width_ms, sort_tally
 from spark_jobs.judging.evidence import rank_differing, rank_hosts
 from spark_jobs.policy import gates
 from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket, Writers
 from spark_jobs.schemas import COMPARED_FIELDS
-from spark_jobs.taxonomy import FieldVerdict, Reason, Status
+from spark_jobs.taxonomy import FieldVerdict, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def summarise(
         messages: the messages of its samples, as ``examples.find_messages`` returns them.
         malformed: the first malformed rows of its events (``examples.find_malformed``).
     """
-    known, policy, counts = run.known, run.policy, run.counted.tally
+    known, policy, counts = run.known, run.policy, sort_tally(run.counted.tally)
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)
     doubt = gates.find_doubt(counts, known, policy)
@@ -80,9 +80,9 @@ def summarise(
         writers=_writers(policy),
         inputs=inputs,
         **_count_events(counts),
-        reason=_in_order(counts.reason),
+        reason=dict(counts.reason),
         reason_detail=dict(counts.reason_detail),
-        fields=_fields(run),
+        fields=_fields(run, counts),
         gates=gated,
         conservation=conservation,
         loss=gates.count_losses(counts),
@@ -106,8 +106,8 @@ def summarise(
     )
 
 
-def _fields(run: JudgedRun) -> tuple[Field, ...]:
-    found = {name: dict(run.counted.tally.fields[name]) for name in COMPARED_FIELDS}
+def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
+    found = {name: dict(counts.fields[name]) for name in COMPARED_FIELDS}
     shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
     differing = rank_differing(run.counted.differing)
     return tuple(
@@ -126,24 +126,14 @@ def _window(policy: Policy, known: Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
-_PLACES: Final = {word: place for words in (Status, Reason) for place, word in enumerate(list[str](words))}
-"""Where a status or a reason stands in its list: reports name the good first."""
-
-
-def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda each: _PLACES[each[0]]))
-
-
 def _count_events(counts: Tally) -> dict[str, Any]:
     """Return the events by status, by kind, by finding and by age, under the names of a ``Result``."""
     findings: dict[Finding, dict[str, int]] = {}
-    for (status, reason, kind), keys in sorted(
-        counts.strata.items(), key=lambda each: (_PLACES[each[0][0]], _PLACES.get(each[0][1] or "", -1), each[0][2])
-    ):
+    for (status, reason, kind), keys in counts.strata.items():
         findings.setdefault((status, reason), {})[kind] = keys
     return {
-        "status": _in_order(counts.status),
-        "status_by_kind": {kind: _in_order(found) for kind, found in counts.status_by_kind.items()},
+        "status": dict(counts.status),
+        "status_by_kind": {kind: dict(found) for kind, found in counts.status_by_kind.items()},
         "findings": findings,
         "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
     }

@@ -165,7 +165,7 @@ def _count_over_time(tally: Tally, event: NullableInts, status: Codes, reason: C
 
 
 def merge_tallies(parts: Iterable[Tally]) -> Tally:
-    """Return the sum of the parts; names come in one order, however the events lay in buckets."""
+    """Return the sum of the parts."""
     merged = Tally()
     for part in parts:
         for name in merged.__slots__:
@@ -175,13 +175,26 @@ def merge_tallies(parts: Iterable[Tally]) -> Tally:
             else:
                 for key, counts in more.items():
                     total.setdefault(key, Counter()).update(counts)
-    return Tally(**{name: _in_order(getattr(merged, name)) for name in merged.__slots__})
+    return merged
+
+
+def sort_tally(tally: Tally) -> Tally:
+    """Return the same counts in one order, whatever the buckets: statuses and reasons as in their lists."""
+    return Tally(**{name: _in_order(getattr(tally, name)) for name in tally.__slots__})
+
+
+_PLACES: Final = {word: place for words in (Status, Reason) for place, word in enumerate(list[str](words))}
 
 
 def _in_order(counts: Any) -> Any:
     if isinstance(counts, Counter):
-        return Counter(dict(sorted(counts.items(), key=str)))
+        return Counter(dict(sorted(counts.items(), key=_order)))
     return {key: _in_order(each) for key, each in counts.items()}
+
+
+def _order(item: tuple[Any, int]) -> list[tuple[int, str]]:
+    words = item[0] if isinstance(item[0], tuple) else (item[0],)
+    return [(-1 if word is None else _PLACES.get(word, len(_PLACES)), str(word)) for word in words]
 
 
 def add_unjudged(tally: Tally, *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> None:

@@ -84,7 +84,7 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
         **{name: present(spans.text(name)) for name in _PRESENT},
         **{name: folded_id(spans.text(name)) for name in ("attempt_id", "transaction_id")},
         **{name: integer(spans.text(name), _INT) for name in ("retry_times", "body_length")},
-        # Without an id a message goes by its place, as RocketMQ's own getMsgId and we do.
+        # Without an id a message is named by its place, as RocketMQ's own getMsgId and we do.
         "msg_id": folded_id(coalesced(where(dotted.is_null(), own_id), place)),
         "offset_msg_id": folded_id(place),
         # A send that got no answer (one-way, refused) has its id in a captured property only.

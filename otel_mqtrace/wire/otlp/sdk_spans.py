@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "END",
+    "LINK_FLAGS",
     "PARENT_ID",
     "SPAN_FLAGS",
     "SPAN_ID",
@@ -153,7 +154,7 @@ _FLAGS: Final = {
 }
 _UNSET_STATUS: Final = delimited(15, b"")
 SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
-_LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
+LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
 
 def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> bytes:
@@ -220,7 +221,7 @@ def _link(link: Any) -> bytes:
     parts += _of_link.encode(_plain(link.attributes))
     if link.dropped_attributes:
         parts += (tag(5, VARINT), varint(link.dropped_attributes))
-    parts.append(_LINK_FLAGS[bool(context.is_remote)])
+    parts.append(LINK_FLAGS[bool(context.is_remote)])
     return b"".join(parts)
 
 
