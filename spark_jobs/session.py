@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from bridge.storage import use_settings
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.java import find_java
 from spark_jobs.package import write_package
 from spark_jobs.spark_errors import delay_interrupt
-from spark_jobs.storage import use_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

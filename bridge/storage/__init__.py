@@ -6,9 +6,12 @@ from bridge.storage.paths import (
     as_path,
     committed,
     copy_files,
+    list_files,
+    make_directory,
     move_tree,
     open_parquet,
     remove_tree,
+    replace_tree,
     sorted_glob,
 )
 from bridge.storage.stores import SCHEMES, can_ask_hadoop, current_settings, use_settings
@@ -22,9 +25,12 @@ __all__ = [
     "committed",
     "copy_files",
     "current_settings",
+    "list_files",
+    "make_directory",
     "move_tree",
     "open_parquet",
     "remove_tree",
+    "replace_tree",
     "sorted_glob",
     "use_settings",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import secrets
 import shutil
 import tempfile
 import uuid
@@ -24,9 +26,12 @@ __all__ = [
     "committed",
     "copy_files",
     "glob_expression",
+    "list_files",
+    "make_directory",
     "move_tree",
     "open_parquet",
     "remove_tree",
+    "replace_tree",
     "sorted_glob",
 ]
 
@@ -353,3 +358,35 @@ def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> No
         for is_last in (False, True):
             copy_files({path: to for path, to in targets.items() if (path.name == last) is is_last})
         remove_tree(source)
+
+
+def list_files(directory: str | AnyPath, suffix: str = ".parquet") -> list[str]:
+    """Return the whole files right below ``directory``, sorted; nothing where there is no such directory."""
+    found = as_path(directory).glob(f"*{suffix}")
+    return sorted(str(path) for path in found if not path.name.startswith((".", "_")))
+
+
+def make_directory(directory: str | AnyPath) -> None:
+    """Make ``directory`` and what is above it; one that exists stays as it is."""
+    as_path(directory).mkdir(parents=True, exist_ok=True)
+
+
+def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
+    """Let the files of ``source`` be those of ``final``, whose own go to ``spare``.
+
+    An object store renames nothing: there the files get new names, and ``_files.json`` says from one moment to the next
+    which count. The others are removed then, or by the next run after a kill.
+    """
+    if not isinstance(final, StorePath) or final.store.renames:
+        remove_tree(spare)
+        if final.exists():
+            move_tree(final, spare)
+        move_tree(source, final)
+        return
+    token = secrets.token_hex(4)
+    names = {path: f"{as_path(path).stem}-{token}.parquet" for path in list_files(source)}
+    copy_files({StorePath(path): final / name for path, name in names.items()})
+    (final / "_files.json").write_text(json.dumps({"files": sorted(names.values())}))
+    for path in list_files(final):
+        if as_path(path).name not in names.values():
+            as_path(path).unlink(missing_ok=True)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.storage import open_parquet
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.columns import CodedVerdicts, encode, flatten_sides
 from spark_jobs.schemas import PREFIXES
-from spark_jobs.storage import open_parquet
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:

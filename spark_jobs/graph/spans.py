@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import parquet
 
+from bridge.storage import committed, list_files, make_directory, open_parquet
 from spark_jobs.columns import hash_texts
 from spark_jobs.exchange.packing import open_blobs, pack_rows
 from spark_jobs.judging.columns import as_rows, encode, find_groups, is_known, join_codes
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed, list_files, make_directory, open_parquet
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.storage import as_path, make_directory, open_parquet
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.judging.columns import NullableInts, encode, equals, flatten_sides, is_true, take_rows
 from spark_jobs.schemas import EVENT
-from spark_jobs.storage import as_path, make_directory, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,10 +20,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
+from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import matched
 from spark_jobs.schemas import CountedDrop
-from spark_jobs.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:

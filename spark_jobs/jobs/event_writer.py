@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.storage import committed
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import greater, where
 from spark_jobs.judging.facts import Survey, merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

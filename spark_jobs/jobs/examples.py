@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.storage import as_path, open_parquet
 from spark_jobs.judging.evidence import SLOWEST, TOTAL
 from spark_jobs.report.result import Exemplar, Interval, MalformedSample, MessageEvent, Sample
 from spark_jobs.sources.splits import line_numbers
-from spark_jobs.storage import as_path, open_parquet
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from bridge.storage import as_path, committed, list_files, open_parquet
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import explain
 from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
@@ -18,7 +19,6 @@ from spark_jobs.history.history import write_rows
 from spark_jobs.history.leaving import select_left_open
 from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted, merge_counted
-from spark_jobs.storage import as_path, committed, list_files, open_parquet
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:

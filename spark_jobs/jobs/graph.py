@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import parquet
 
+from bridge.storage import committed, make_directory, open_parquet
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -29,7 +30,6 @@ from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.session import configure_stores
-from spark_jobs.storage import committed, make_directory, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from bridge.storage import committed, list_files, move_tree, open_parquet, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed, list_files, move_tree, open_parquet, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from bridge.storage import as_path, committed
 from spark_jobs.exchange.buckets import open_bucket
 from spark_jobs.exchange.packing import pack_pieces
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
@@ -38,7 +39,6 @@ from spark_jobs.judging.evidence import (
 )
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
-from spark_jobs.storage import as_path, committed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from spark_jobs.columns import equal, hash_texts
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.normalise.message_ids import CLAIM, claims_in, identified_by_offset, resolve_message_ids
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed, list_files, make_directory, open_parquet, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

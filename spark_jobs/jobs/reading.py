@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.otlp.detect import Side
+from bridge.storage import make_directory, remove_tree
 from otel_mqtrace.wire.native.charsets import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
@@ -34,7 +35,6 @@ from spark_jobs.sources.kafka import (
 from spark_jobs.sources.native import body_batches, find_bodies, message_bodies
 from spark_jobs.sources.otlp import find_spans, split_batches
 from spark_jobs.sources.otlp import message_batches as span_batches
-from spark_jobs.storage import make_directory, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from bridge.storage import list_files, replace_tree
 from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
@@ -32,7 +33,6 @@ from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import hash_policy
 from spark_jobs.spark_errors import delay_interrupt
-from spark_jobs.storage import list_files, replace_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

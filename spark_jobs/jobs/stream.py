@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
+from bridge.storage import as_path
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.history.history import lock_directory
@@ -29,7 +30,6 @@ from spark_jobs.session import configure_stores, is_connect
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.spark_errors import mute_interrupted_calls
-from spark_jobs.storage import as_path
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:

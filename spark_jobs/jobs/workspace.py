@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.storage import remove_tree
 from otel_mqtrace._errors import UsageError
 from spark_jobs.history.history import open_history
-from spark_jobs.storage import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

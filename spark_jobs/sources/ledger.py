@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.addresses import match_paths
+from bridge.storage import as_path
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
-from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

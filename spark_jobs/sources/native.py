@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.otlp.detect import Layout, Side
+from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.columns import read_json, text_of_json, whole_number
 from spark_jobs.schemas import READ_BODY, bad_piece
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import message_places
 from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file
-from spark_jobs.storage import open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,12 +12,12 @@ from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_
 from bridge.otlp.detect import Layout
 from bridge.otlp.json_spans import parse_json
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_message, spans_of
+from bridge.storage import as_path
 from spark_jobs.schemas import bad_piece
 from spark_jobs.sources.files import span_files
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.span_batches import Counts, batch_of, grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line, plan_files, read_lines
-from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

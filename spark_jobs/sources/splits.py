@@ -7,9 +7,9 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
+from bridge.storage import as_path
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources.files import last_line
-from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

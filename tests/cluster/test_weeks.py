@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge.storage import as_path, open_parquet, use_settings
-from spark_jobs.storage import list_files
+from bridge.storage import as_path, list_files, open_parquet, use_settings
 from tests.support.cluster_runs import LONGEST_S, ROOT
 from tests.support.clusters import TestStore, s3, spark_environment
 from tests.support.stream_rounds import A_ROUND, KEPT_ROUNDS, KILLS

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge.addresses import Kind, parse_address
-from bridge.storage import as_path, copy_files, move_tree, remove_tree, use_settings
+from bridge.storage import as_path, copy_files, list_files, move_tree, remove_tree, replace_tree, use_settings
 from bridge.storage.stores import open_store
 from otel_mqtrace._errors import UsageError
-from spark_jobs.storage import list_files, replace_tree
 
 
 @pytest.fixture(scope="module")

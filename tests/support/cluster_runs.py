@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.storage import as_path, open_parquet
-from spark_jobs.storage import list_files
+from bridge.storage import as_path, list_files, open_parquet
 from tests.support.clusters import SPARK_HOME, spark_environment
 
 if TYPE_CHECKING:

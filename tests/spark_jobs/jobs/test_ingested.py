@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bridge.storage import list_files
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import PartitionRange, TopicAddress
-from spark_jobs.storage import list_files
 from tests.support.events import publish
 from tests.support.plain_engine import PlainEngine
 
