@@ -1,5 +1,6 @@
 """Files wherever they lie: on this machine, in an object store, in HDFS."""
 
+from bridge.storage.locks import hold
 from bridge.storage.paths import (
     AnyPath,
     StorePath,
@@ -25,6 +26,7 @@ __all__ = [
     "committed",
     "copy_files",
     "current_settings",
+    "hold",
     "list_files",
     "make_directory",
     "move_tree",

@@ -8,19 +8,18 @@ positions of what was open once) and ``paid.json`` (the counted losses that were
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
+from bridge.storage import committed, hold, list_files, make_directory, open_parquet, remove_tree
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import matched
 from spark_jobs.schemas import CountedDrop
@@ -37,7 +36,6 @@ RUNS: Final = "runs.jsonl"
 
 _STATE: Final = "open"
 _EVENTS, _CLOSED, _USED_DROPS = "events", "closed", "paid.json"
-_LOCK: Final = ".lock"
 _MOST_RUNS, _KEPT_RUNS = 2_000, 1_000  # lines; a stream adds one every round
 _GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 
@@ -128,7 +126,7 @@ class History:
                 os.fsync(file.fileno())
             return
         before = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        if len(before) != len(self.runs):  # nothing can be locked in a store
+        if len(before) != len(self.runs):  # this run paused, and lost its place
             raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
         kept = before if len(before) < _MOST_RUNS else before[-_KEPT_RUNS:]
         with committed(path) as unready, Path(unready).open("w", encoding="utf-8") as file:
@@ -184,7 +182,7 @@ def open_history(directory: AnyPath | None) -> Iterator[History]:
     if directory is None:
         yield History()
         return
-    with lock_directory(directory, name="--history"):
+    with hold(directory, name="--history"):
         history = History(directory, _read_runs(directory / RUNS))
         _drop_states(directory, keep=history.last_run)
         try:
@@ -192,47 +190,6 @@ def open_history(directory: AnyPath | None) -> Iterator[History]:
         finally:
             if not (directory / RUNS).exists():
                 _drop_states(directory, keep=None)
-
-
-@contextmanager
-def lock_directory(directory: AnyPath, *, name: str) -> Iterator[None]:
-    """Hold ``directory`` for this process alone, made when absent and removed again when still empty.
-
-    The lock ends with the process.
-
-    Raises:
-        UsageError: another process holds it, or it cannot be made; the message names the option ``name``.
-    """
-    if not isinstance(directory, Path):  # nothing can be locked in a store
-        directory.mkdir(parents=True, exist_ok=True)
-        yield
-        return
-    with _lock(directory, name):
-        try:
-            yield
-        finally:
-            if [path.name for path in directory.iterdir()] == [_LOCK]:
-                (directory / _LOCK).unlink()
-                with suppress(OSError):  # another process put a file into it this moment
-                    directory.rmdir()
-
-
-def _lock(directory: Path, name: str) -> IO[str]:
-    """Return the file that holds the lock as long as it is open."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / _LOCK).open("a", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{name} {directory} cannot be used: {error.strerror}; name a directory that can") from error
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise UsageError(f"{name} {directory} is in use by another run: wait for it, or name another") from error
-    if os.fstat(file.fileno()).st_nlink:
-        return file
-    file.close()  # its last holder removed it while we opened it
-    return _lock(directory, name)
 
 
 def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:

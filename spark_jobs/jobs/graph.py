@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import parquet
 
-from bridge.storage import committed, make_directory, open_parquet
+from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -102,7 +102,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
     reading = _reading(options)
     check_inputs(options.native, options.otlp, reading)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
-    with work_directory(options.out) as made, opened as chosen:
+    with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
         work = str(made.absolute())
         sides = _read(chosen, options, reading, work, progress)
         return _draw(chosen, sides, options, work=work, progress=progress)

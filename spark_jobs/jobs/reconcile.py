@@ -120,6 +120,7 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result], object
     if place.past.run is not None:
         result = replace(result, trend=trend_points((*place.past.runs, line)))
     with delay_interrupt():
+        place.check_held()
         final = out / VERDICTS
         replace_tree(place.work / _JUDGED, final, spare=place.work / _REPLACED)
         report(result)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
-from bridge.storage import as_path
+from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report, read_losses, read_options_of
@@ -95,12 +94,13 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     clock = clock or SystemClock()
     last: Result | None = None
     start = session_starter(options, spark, progress)
-    with lock_directory(options.out / _STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
+    with hold(options.out / _STREAM, name="--out") as check_held, _end_by_signals(several=every_ms is not None):
         ingest.use(chosen)
         try:
             with mute_interrupted_calls():
                 session = _require_own(start())
             while True:
+                check_held()
                 if not chosen.is_settled:
                     chosen = choose(options, ingest.known_writers())
                     ingest.use(chosen)

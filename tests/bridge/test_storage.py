@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.storage import StorePath, as_path, committed, current_settings, move_tree, remove_tree, use_settings
+from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
 from bridge.storage.paths import glob_expression
 from bridge.storage.stores import namenodes, open_store
 from otel_mqtrace._errors import UsageError
@@ -129,3 +129,22 @@ def test_tree_is_moved_and_removed(tmp_path):
     remove_tree(tmp_path / "b")
     remove_tree(tmp_path / "b")
     assert not list(tmp_path.iterdir())
+
+
+def test_held_directory_is_refused_to_another_run_until_the_block_ends(tmp_path):
+    with hold(tmp_path, name="--out"):
+        with pytest.raises(UsageError, match=r"--out .* is in use by another run"), hold(tmp_path, name="--out"):
+            pass
+        assert not list(tmp_path.iterdir())
+    with hold(tmp_path, name="--out"):
+        pass
+    assert tmp_path.exists()
+
+
+def test_directory_made_to_be_held_and_left_empty_is_removed(tmp_path):
+    with hold(tmp_path / "reports" / "today", name="--out"):
+        pass
+    assert not list(tmp_path.iterdir())
+    with hold(tmp_path / "reports" / "today", name="--out"):
+        (tmp_path / "reports" / "today" / "result.json").touch()
+    assert (tmp_path / "reports" / "today" / "result.json").exists()

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from bridge.addresses import Kind, parse_address
-from bridge.storage import as_path, copy_files, list_files, move_tree, remove_tree, replace_tree, use_settings
+from bridge.storage import (
+    as_path,
+    copy_files,
+    current_settings,
+    hold,
+    list_files,
+    move_tree,
+    remove_tree,
+    replace_tree,
+    use_settings,
+)
 from bridge.storage.stores import open_store
 from otel_mqtrace._errors import UsageError
 
@@ -60,6 +76,55 @@ def test_replaced_tree_is_what_the_last_run_wrote(mounted):
         remove_tree(root / "work")
         (file,) = list_files(root / "verdicts")
         assert as_path(file).read_text() == name
+
+
+_KILLED_WITHIN = """
+import json, os, signal, sys
+from bridge.storage import as_path, hold, use_settings
+use_settings(json.loads(sys.argv[2]))
+with hold(as_path(sys.argv[1]), name="--out"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_directory_held_in_a_store_is_refused_to_another_run_and_told_from_one_that_was_taken(mounted):
+    root, real = mounted
+    with hold(root / "out", name="--out") as check_held:
+        who = rf"--out viewfs://nowhere/traces/out is in use by another run \(process {os.getpid()} on .*, since .*Z\)"
+        with pytest.raises(UsageError, match=who), hold(root / "out", name="--out"):
+            pass
+        check_held()
+        (mine,) = (real / "out").glob(".lock-*")
+        mine.unlink()
+        with pytest.raises(UsageError, match="another run took --out"):
+            check_held()
+    assert not list((real / "out").glob(".lock-*"))
+
+
+def test_run_killed_on_this_machine_holds_nothing(mounted):
+    root, real = mounted
+    command = [sys.executable, "-c", _KILLED_WITHIN, str(root / "killed"), json.dumps(current_settings())]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = (real / "killed").glob(".lock-*")
+    with hold(root / "killed", name="--out"):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize(("age_s", "is_refused"), [(30, True), (90, False)])
+def test_run_on_another_machine_holds_a_directory_for_a_minute_after_its_last_sign(mounted, age_s, is_refused):
+    root, real = mounted
+    other = real / "elsewhere" / ".lock-1"
+    other.parent.mkdir(exist_ok=True)
+    other.write_text(json.dumps({"machine": "m", "host": "h", "pid": 1, "since": "2026-11-26T02:00:00Z"}))
+    last = other.stat().st_mtime - age_s
+    os.utime(other, (last, last))
+    if is_refused:
+        with pytest.raises(UsageError, match="process 1 on h"), hold(root / "elsewhere", name="--out"):
+            pass
+        assert [path.name for path in other.parent.iterdir() if path.suffix != ".crc"] == [other.name]
+    else:
+        with hold(root / "elsewhere", name="--out"):
+            assert not other.exists()
 
 
 def test_unknown_scheme_is_refused_in_one_line(mounted):

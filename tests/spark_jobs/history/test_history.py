@@ -59,7 +59,7 @@ def test_second_run_cannot_use_a_history_at_the_same_time(tmp_path):
 
 def test_history_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"--history .* cannot be used"), open_history(tmp_path / "file" / "history"):
+    with pytest.raises(UsageError, match=r"cannot create --history "), open_history(tmp_path / "file" / "history"):
         pass
 
 

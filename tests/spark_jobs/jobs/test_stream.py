@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Producer
 
+from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
-from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.ingested import survey_again
@@ -232,7 +232,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
 
 
 def test_second_stream_in_a_directory_is_refused(recorded, tmp_path):
-    with lock_directory(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
+    with hold(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))
 
 

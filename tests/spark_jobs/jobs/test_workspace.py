@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import work_directory
 
 if TYPE_CHECKING:
@@ -40,27 +39,6 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
     assert len(left_in(tmp_path)) == 1
     with work_directory(tmp_path) as work:
         assert left_in(tmp_path) == [work.name]
-
-
-def test_directory_in_use_by_another_run_is_refused(tmp_path: Path) -> None:
-    with work_directory(tmp_path) as work:
-        with pytest.raises(UsageError, match="in use by another run"), work_directory(tmp_path):
-            pass
-        assert left_in(tmp_path) == [work.name]
-    with work_directory(tmp_path):
-        pass
-
-
-def test_directory_made_for_a_run_that_fails_goes_with_it(tmp_path: Path) -> None:
-    out = tmp_path / "reports" / "today"
-    with pytest.raises(UsageError), work_directory(out):
-        raise UsageError("wrong")
-    assert left_in(tmp_path) == []
-    with work_directory(out):
-        pass
-    with pytest.raises(UsageError), work_directory(out):
-        raise UsageError("wrong")
-    assert out.exists()
 
 
 def test_a_directory_that_no_run_has_locked_is_nobodys_to_remove(tmp_path: Path) -> None:

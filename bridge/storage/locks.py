@@ -1,0 +1,157 @@
+"""Hold a directory for one run: by a lock of this machine, or by a file in it where nothing can be locked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.storage.paths import sorted_glob
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bridge.storage.paths import AnyPath
+
+__all__ = ["hold"]
+
+_FILE: Final = ".lock-"
+_RENEWED_S, _FORGOTTEN_S = 15, 60
+
+
+@contextmanager
+def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
+    """Hold ``directory`` for this block alone, and yield a check that it is still held.
+
+    It is made when absent; what was made is removed again if the block leaves it empty.
+
+    A lock of this machine ends with its process. A store has none: each run writes a file ``.lock-…`` of its own, which
+    it renews every 15 s, and then looks for other runs' files. A file counts for 60 s, or until its process, on this
+    machine, has ended. Two runs that start at the same moment may both be refused; both never go on.
+
+    Args:
+        directory: on this machine or in a store.
+        name: the option that names it.
+
+    Raises:
+        UsageError: another run holds it, or it cannot be made; from the check: another run took it.
+    """
+    absent = [path for path in (directory, *directory.parents) if isinstance(path, Path) and not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create {name} {directory}: {error.strerror}; choose another directory") from error
+    with _locked(directory, name) if isinstance(directory, Path) else _announced(directory, name) as check:
+        try:
+            yield check
+        finally:
+            with suppress(OSError):  # it is not empty
+                for path in absent:
+                    path.rmdir()
+
+
+@contextmanager
+def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _in_use(directory, name) from error
+        except OSError:  # a file system without locks
+            with _announced(directory, name) as check:
+                yield check
+            return
+        if not os.fstat(handle).st_nlink:  # its last holder removed it meanwhile
+            raise _in_use(directory, name)
+        yield lambda: None
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _announced(directory: AnyPath, name: str) -> Iterator[Callable[[], None]]:
+    mine = directory / f"{_FILE}{secrets.token_hex(4)}"
+    since = datetime.fromtimestamp(SystemClock().wall_ns() / 1e9, timezone.utc)
+    owner = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "since": f"{since:%FT%TZ}"}
+    ended = Event()
+    renewing = Thread(target=_renew, args=(mine, json.dumps(owner), ended), daemon=True)
+
+    def check() -> None:
+        if not mine.exists():
+            raise UsageError(f"another run took {name} {directory} while this one paused for a minute: start it again")
+
+    try:
+        mine.write_text(json.dumps(owner))
+        _refuse_others(directory, mine, name)
+        renewing.start()
+        yield check
+    finally:
+        ended.set()
+        if renewing.ident:
+            renewing.join()
+        with suppress(OSError):
+            mine.unlink(missing_ok=True)
+
+
+def _renew(mine: AnyPath, text: str, ended: Event) -> None:
+    while not ended.wait(_RENEWED_S):
+        with suppress(OSError):  # the store may answer the next time
+            if not mine.exists():
+                return  # another run took the directory
+            mine.write_text(text)
+
+
+def _refuse_others(directory: AnyPath, mine: AnyPath, name: str) -> None:
+    """Refuse a directory in which another run's file counts; remove those that count no more."""
+    now_ns = mine.stat().st_mtime_ns  # by the store's clock
+    for other in sorted_glob(directory, f"{_FILE}*"):
+        if other == mine:
+            continue
+        try:
+            owner: dict[str, Any] = json.loads(other.read_text())
+            age_s = (now_ns - other.stat().st_mtime_ns) / 1e9
+        except FileNotFoundError:  # it ended meanwhile
+            continue
+        except ValueError:  # it is being written
+            owner, age_s = {}, 0
+        if age_s < _FORGOTTEN_S and not _has_ended(owner):
+            who = f" (process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')})"
+            raise _in_use(directory, name, who)
+        other.unlink(missing_ok=True)
+
+
+def _in_use(directory: AnyPath, name: str, who: str = "") -> UsageError:
+    return UsageError(f"{name} {directory} is in use by another run{who}: wait for it, or name another")
+
+
+def _has_ended(owner: dict[str, Any]) -> bool:
+    if owner.get("machine") != _machine():
+        return False
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@cache
+def _machine() -> str:
+    """Return what tells this boot of this machine, and this container, from others: where process ids mean the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return secrets.token_hex(8)  # the age of a file alone tells
