@@ -100,13 +100,13 @@ def _parse(text: str) -> Address:
     kind = _KINDS.get(scheme) or (Kind.FILES if can_ask_hadoop() else None)  # Hadoop says later that it knows none
     if kind is None:
         forms = "; ".join(each.value for each in Kind)
-        raise UsageError(f"{without_password(text)}: {scheme}:// is no kind of source; there are {forms}")
+        raise UsageError(f"{without_password(text)}: {scheme}:// is not a known kind of source; there are {forms}")
     if kind not in _TOPICS:
         return Address(kind, text, path=text if kind is Kind.FILES else rest)
     found = _TOPICS[kind].match(rest)
     if found is None:
         raise UsageError(
-            f"{without_password(text)} is no topic: write {kind.value}, and passwords into a --client-config FILE"
+            f"{without_password(text)} is not a topic: write {kind.value}, and passwords into a --client-config FILE"
         )
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
 
@@ -122,7 +122,7 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
     scheme, colon, _ = text.partition("://")
     if colon and scheme not in {"file", *SCHEMES} and (scheme in _KINDS or not can_ask_hadoop()):
         known = ", ".join(f"{each}://" for each in SCHEMES)
-        raise UsageError(f"{option} {without_password(text)}: {scheme}:// is no kind of store; give a path or {known}")
+        raise UsageError(f"{option} {without_password(text)}: {scheme}:// is not a store; give a path or {known}")
     place = as_path(text)
     # pyarrow takes a relative path with a colon for a URL
     return place.absolute() if isinstance(place, Path) and ":" in text else place

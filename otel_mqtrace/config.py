@@ -230,7 +230,7 @@ class Settings:
         return replace(cls(), **values)
 
     def excludes(self, topic: str) -> bool:
-        """Whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
+        """Return whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
         if topic == self.trace_topic or _matches(topic, self.topic_exclude):
             return True
         return bool(self.topic_include) and not _matches(topic, self.topic_include)

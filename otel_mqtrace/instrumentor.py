@@ -101,7 +101,7 @@ class ClientInstrumentor:
 
     @property
     def is_instrumented_by_opentelemetry(self) -> bool:
-        """Whether :meth:`instrument` was called and :meth:`uninstrument` was not."""
+        """Return whether :meth:`instrument` was called and :meth:`uninstrument` was not."""
         return bool(self._switch.is_instrumented_by_opentelemetry)
 
     @cached_property

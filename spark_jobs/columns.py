@@ -54,12 +54,12 @@ Column: TypeAlias = Any
 
 
 def equal(column: Column, value: object) -> Column:
-    """Say of each row whether it is ``value``; null stays null."""
+    """Return for each row whether it is ``value``; null stays null."""
     return pc.equal(column, pa.scalar(value, column.type))
 
 
 def greater(column: Column, number: int) -> Column:
-    """Say of each row whether it is greater than ``number``; null stays null."""
+    """Return for each row whether it is greater than ``number``; null stays null."""
     return pc.greater(column, pa.scalar(number, column.type))
 
 
@@ -85,7 +85,7 @@ def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def is_there(column: Column) -> NDArray[np.bool_]:
-    """Say of each row whether it has a value."""
+    """Return for each row whether it has a value."""
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 

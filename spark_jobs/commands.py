@@ -192,7 +192,6 @@ def _warn_of_newer(native_writer: str) -> None:
 
 
 def _open_keys(result: Result) -> str:
-    """Return the keys by lifecycle in one line."""
     counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
     return ", ".join(counts) or "nothing open"
 
@@ -206,7 +205,6 @@ def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
 
 
 def _print_writers(writers: Writers) -> None:
-    """Print the detected writers and the reasons."""
     if writers.evidence:
         typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
 

@@ -109,7 +109,7 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"unknown Spark master {master!r}; use {known}")
     found = _MEMORY.fullmatch(driver_memory)
     if not found:
-        raise UsageError(f"driver memory {driver_memory!r} is no size; write a number and k, m, g or t, as in 768m")
+        raise UsageError(f"invalid driver memory {driver_memory!r}: write a number and k, m, g or t, as in 768m")
     if not _LEAST_MIB <= int(found[1]) * _UNIT_BYTES[found[2].lower()] >> 20 <= _MOST_MIB:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 

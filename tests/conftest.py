@@ -31,7 +31,7 @@ _LONG = ("tests/documents/", "tests/proofs/", "tests/flow/")
 
 @cache
 def _is_on_session(file: str) -> bool:
-    """Tell whether a file of tests, relative to the root, has a test or a fixture that asks for the Spark session."""
+    """Return whether a file of tests, relative to the root, has a test or a fixture that asks for the Spark session."""
     return bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text(encoding="utf-8")))
 
 

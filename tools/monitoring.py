@@ -244,7 +244,7 @@ ALERTS: Final = (
     ),
     Alert(
         "forwarder", "MqtraceForwarderBadRecords", _grew("<mqtrace.forwarder.bad_records>", "job, instance"), "0m",
-        "warning", "Pieces of trace messages are no records.",
+        "warning", "Pieces of trace messages are not records.",
         "Run `mqtrace decode` on the landing: it names position, field and reason.",
     ),
     Alert(

@@ -247,7 +247,7 @@ def _readable(names: list[str]) -> list[str]:
 
 
 def _may_hold_bodies(path: AnyPath) -> bool:
-    """Whether a file of a directory or glob is one of bodies: JSON without ``body_base64`` is something else's."""
+    """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
     with path.open("rb") as stream:
         start = stream.read(_START_BYTES)
     return not start.lstrip().startswith((b"{", b"[")) or BODY_FIELD.encode() in start

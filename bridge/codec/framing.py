@@ -151,7 +151,7 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
         file = pq.ParquetFile(source)
         columns = [column for column in (BODY_COLUMN, *_BESIDE) if column in file.schema_arrow.names]
         if BODY_COLUMN not in columns:
-            raise UnreadableInputError(f"{name}: has no column '{BODY_COLUMN}', so it is no native landing")
+            raise UnreadableInputError(f"{name}: has no column '{BODY_COLUMN}', so it is not a native landing")
         for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns):
             yield from map(_body_of_row, batch.to_pylist())
     except pa.ArrowException as error:

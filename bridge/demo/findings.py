@@ -48,7 +48,7 @@ class Findings:
 
     @property
     def agree(self) -> bool:
-        """Whether all seeded faults were found, every clean event was matched, and there is nothing else."""
+        """Return whether all seeded faults were found, every clean event was matched, and there is nothing else."""
         return not self.surprises and all(finding.as_expected for finding in self.findings)
 
     def seeded(self, kind: FaultKind | None) -> tuple[Finding, ...]:

@@ -156,5 +156,5 @@ def forward(  # noqa: PLR0913 - one parameter per option
 def _duration_ms(text: str, *, name: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"{name} {text!r} is no duration: write 60s, 5m or 500ms; a bare number is seconds")
+        raise UsageError(f"{name}: invalid duration {text!r}: write 60s, 5m or 500ms; a bare number is seconds")
     return round(float(found[1]) * _UNIT_MS[found[2]])

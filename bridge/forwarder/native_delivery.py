@@ -56,8 +56,8 @@ class NativeSink(Protocol):
 class NativeCounts:
     """What became of the spans so far.
 
-    ``without_record`` counts the spans that are no event of a message, by reason; ``bad_spans`` those that could not be
-    read, ``unreadable`` the messages that are no OTLP at all. ``refused`` counts records that the format cannot carry,
+    ``without_record`` counts the spans that are not a message event, by reason; ``bad_spans`` those that could not be
+    read, ``unreadable`` the messages that are not OTLP. ``refused`` counts records that the format cannot carry,
     by reason. ``replaced`` counts separator characters inside values that were written as ``_``.
     """
 
@@ -100,12 +100,12 @@ class NativeForwarding:
 
     @property
     def has_delivered(self) -> bool:
-        """Whether the sink has taken anything."""
+        """Return whether the sink has taken anything."""
         return self.counts.trace_messages > 0
 
     @property
     def due(self) -> bool:
-        """Whether enough was taken to be worth a commit."""
+        """Return whether enough was taken to be worth a commit."""
         return len(self._ready) >= _DELIVER_AT
 
     def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:

@@ -125,7 +125,7 @@ def _attributes(said: Mapping[str, AttributeValue]) -> bytes:
 
 
 def _is_encodable(value: AttributeValue) -> bool:
-    """Whether OTLP can say ``value``: a record may carry numbers that int64 cannot."""
+    """Return whether OTLP can say ``value``: a record may carry numbers that int64 cannot."""
     return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 

@@ -52,7 +52,7 @@ class Landing(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether a part is full or old."""
+        """Return whether a part is full or old."""
         ...
 
     def write(self, messages: Sequence[LandedMessage]) -> None:
@@ -69,7 +69,7 @@ class Forwarding(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether enough was taken to be worth a commit."""
+        """Return whether enough was taken to be worth a commit."""
         ...
 
     def take(self, messages: Sequence[LandedMessage]) -> Sequence[LandedMessage]:

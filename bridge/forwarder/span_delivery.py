@@ -87,7 +87,6 @@ class OtlpDelivery:
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> None:
-        """Count what the reply of an accepted request says was rejected."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
             ExportTraceServiceResponse,
         )
@@ -258,12 +257,12 @@ class SpanForwarding:
 
     @property
     def has_delivered(self) -> bool:
-        """Whether the receiver has accepted anything."""
+        """Return whether the receiver has accepted anything."""
         return self._counts.spans > 0
 
     @property
     def due(self) -> bool:
-        """Whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
+        """Return whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
         return self._since_settled >= _SETTLE_AT
 
     def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:

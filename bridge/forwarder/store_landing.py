@@ -90,7 +90,7 @@ class StoreLanding:
 
     @property
     def due(self) -> bool:
-        """Whether enough is held, or long enough."""
+        """Return whether enough is held, or long enough."""
         if self._since_ns is None:
             return False
         is_old = self._clock.monotonic_ns() - self._since_ns >= self._max_part_age_ns

@@ -233,7 +233,7 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
 
 
 def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
-    """Yield what stands in a line that is no message: a torn one and whole ones without a newline between them.
+    """Yield what stands in a line that is not a message: a torn one and whole ones without a newline between them.
 
     Args:
         ordinal: of the line.

@@ -89,7 +89,6 @@ def _messages(span: Span) -> list[tuple[_Places, str | None]]:
 
 
 def _is_unnamed(span: Span) -> bool:
-    """Whether a span has links of which none names a message."""
     links = [(link["attributes"],) for link in span["links"]]
     return bool(links) and not any(_raw(field, link) is not None for link in links for field in NAMING_FIELDS)
 

@@ -157,7 +157,7 @@ def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
 
 
 def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
-    """Yield service, scope and what stands where a span should; a level that is no list of objects stands for it."""
+    """Yield service, scope and what stands where a span should; a level that is not a list of objects stands for it."""
     if not isinstance(one, dict):
         yield None, None, one
         return

@@ -207,6 +207,6 @@ def _code_of_ending(facts: SpanFacts, writer: str) -> str | None:
 
 
 def _is_open_ended(facts: SpanFacts, kind: str, writer: str) -> bool:
-    """Say whether the span leaves open how many messages were in the call: ``create``, or a child of an old batch."""
+    """Return whether the call's message count is unknown: a ``create`` span, or a child of an old batch."""
     is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and facts.linked
     return is_child_of_old_batch or (facts.operation or "").lower() == "create"

@@ -118,7 +118,6 @@ def _bar(bar: Bar, scale: Scale, y: float) -> Markup:
 
 
 def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
-    """Return the left and right edge of a bar."""
     start, end = (scale.x(instant_ms) for instant_ms in bar.span)
     if bar.instant:
         return start, start + 6

@@ -168,7 +168,6 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
 
 
 def _check_page(html: Path | None) -> None:
-    """Refuse a page that cannot be written before anything is searched."""
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise UsageError(f"--html {html}: name a file in a directory that exists")
 

@@ -64,12 +64,12 @@ class Query:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether a broker's index can find it: whole ids and whole keys only."""
+        """Return whether a broker's index can find it: whole ids and whole keys only."""
         return bool(self.msg_ids) or (self.key is not None and self.prefix is None)
 
     @property
     def needs_story(self) -> bool:
-        """Whether more than the searched text must hold, which only all records of a message can tell."""
+        """Return whether more than the searched text must hold, which only all records of a message can tell."""
         further = (self.topic, self.group, self.outcome)
         primary = bool(self.msg_ids) or self.prefix is not None or self.key is not None
         given = sum(one is not None for one in further)
@@ -78,7 +78,7 @@ class Query:
         return given > 0 if primary else given > 1 or self.outcome is not None
 
     def names(self, trace_ctx: TraceContext) -> bool:
-        """Whether a record of one message holds the text that is searched for, in the field it belongs to."""
+        """Return whether a record of one message holds the text that is searched for, in the field it belongs to."""
         bean = trace_ctx.beans[0]
         if self.msg_ids or (self.key is not None and self.prefix is None):
             return self.means(bean)
@@ -89,13 +89,13 @@ class Query:
         return self.group is None or trace_ctx.group_name in self.texts
 
     def means(self, bean: TraceBean) -> bool:
-        """Whether one message of a record is meant: by its unique id, the id of its place, or else by the key."""
+        """Return whether the query selects a message of a record: by unique id, offset id, or key."""
         if not self.msg_ids:
             return self.has_key(bean)
         return bean.msg_id in self.texts or (bean.offset_msg_id or "") in self.texts
 
     def has_key(self, bean: TraceBean) -> bool:
-        """Whether the record carries the key; 4.x clients write all keys of a message as one."""
+        """Return whether the record carries the key; 4.x clients write all keys of a message as one."""
         if self.key is None or bean.keys is None:
             return False
         key = _written(self.key)
@@ -139,7 +139,7 @@ def needles_of(texts: Collection[str]) -> list[bytes]:
 
 
 def mentioned(message: LandedMessage, needles: Collection[bytes]) -> bool:
-    """Whether a trace message can speak of one of ``needles`` (UTF-8), by its body or its keys.
+    """Return whether a trace message can speak of one of ``needles`` (UTF-8), by its body or its keys.
 
     The keys matter where the body is in another charset: RocketMQ 4.x writes it in the platform's.
     """

@@ -56,7 +56,7 @@ def rows_of(story: MessageTimeline, query: Query) -> tuple[Row, ...]:
 
 
 def fits(story: MessageTimeline, query: Query) -> bool:
-    """Whether all that ``query`` asks for holds for ``story``; ids and prefixes are matched when records are read."""
+    """Return whether ``story`` meets ``query``; ids and prefixes are matched when records are read."""
     if query.key is not None and not any(query.has_key(bean) for bean in _beans(story)):
         return False
     asks_rows = (query.topic, query.group, query.outcome) != (None, None, None)
@@ -250,7 +250,6 @@ def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -
 
 
 def _merged(first: Searched, last: Searched) -> Searched:
-    """Return ``last`` with the remarks of both passes."""
     return replace(last, remarks=tuple(dict.fromkeys((*first.remarks, *last.remarks))))
 
 

@@ -91,15 +91,15 @@ class StorePath(PurePosixPath):
         return bool(self._info.type.name == kind)
 
     def exists(self) -> bool:
-        """Whether there is such a file or directory."""
+        """Return whether there is such a file or directory."""
         return not self._is("NotFound")
 
     def is_file(self) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return self._is("File")
 
     def is_dir(self) -> bool:
-        """Whether there is such a directory; in an object store: whether anything lies below it."""
+        """Return whether there is such a directory; in an object store: whether anything lies below it."""
         return self._is("Directory")
 
     def stat(self) -> _Status:

@@ -55,7 +55,7 @@ class Checkup:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether nothing was found."""
         return not self.findings
 
     def error(self, code: str, what: str, *, where: str, fix: str) -> None:

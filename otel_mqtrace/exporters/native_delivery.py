@@ -199,7 +199,7 @@ class SpooledDelivery:
                     self._spool.close()
 
     def _back(self, deadline: MonotonicNs) -> bool:
-        """Whether it is time to ask again, and the broker then takes one message of those that wait."""
+        """Return whether it is time to ask again, and the broker then takes one message of those that wait."""
         return self._clock.monotonic_ns() >= self._retry_ns and self._replay(self._within(_PROBE_NS, deadline), 1)
 
     def _kept(self, left: Undelivered) -> Undelivered:

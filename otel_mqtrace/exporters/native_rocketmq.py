@@ -201,7 +201,7 @@ class RocketMqTraceProducer:
         return queues or PeerError(f"no broker with a master takes messages for {topic}")
 
     def _is_unheard_of(self, attempt: _Attempt) -> bool:
-        """Whether a topic is missing, and was never there: one that was comes back with its broker."""
+        """Return whether a topic is missing, and was never there: one that was comes back with its broker."""
         error = attempt.error
         missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         return missing and attempt.topic not in self._seen

@@ -211,7 +211,7 @@ def _key_bytes(key: str) -> int:
 
 # -- spans to messages -------------------------------------------------------------------------------------------------
 def has_record(span: ReadableSpan) -> bool:
-    """Whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``.
+    """Return whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``.
 
     A span whose type was taken by span limits is one too: it will be counted.
     """

@@ -58,7 +58,7 @@ class Segment:
 
     @property
     def unlinked(self) -> bool:
-        """Whether the file was removed: no process could adopt what is written to it now."""
+        """Return whether the file was removed: no process could adopt what is written to it now."""
         return os.fstat(self.fd).st_nlink == 0
 
     def load(self) -> int:

@@ -212,7 +212,7 @@ class HeaderCapture:
         return cls(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
 
     def attributes(self, headers: Sequence[Header]) -> Attributes:
-        """Return one ``string[]`` for each captured name, its values in order; bytes that are no UTF-8 are escaped.
+        """Return one ``string[]`` for each captured name, its values in order; bytes that are not UTF-8 are escaped.
 
         A header without a value counts as empty text.
         """

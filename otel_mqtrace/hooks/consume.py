@@ -112,7 +112,7 @@ class ConsumeHook(ReceiveHook):
         self._timeout_ns = settings.process_timeout_ms * _NS_PER_MS
         self._state: TracerState | None = None
         self.drops_all = False
-        """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
+        """Return whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
         self._plans: dict[str, Plan] = {}
         self._plain_names: frozenset[str] = _READ
         self._now = tracing.clock.wall_ns
@@ -263,7 +263,7 @@ class ConsumeHook(ReceiveHook):
             metrics.received(plan.constants, messages)
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
-        """Whether a record has fields for all that these headers tell of a message and its trace."""
+        """Return whether a record has fields for all that these headers tell of a message and its trace."""
         others = by_name.keys() - _READ - BESIDE
         if any(name.lower() in SPECIAL_HEADERS or name == self._retry_header for name in others):
             return False

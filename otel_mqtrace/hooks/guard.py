@@ -61,7 +61,7 @@ class OnceFlag:
 
     @property
     def is_set(self) -> bool:
-        """Whether a caller has set it."""
+        """Return whether a caller has set it."""
         return not self._unset
 
     def try_set(self) -> bool:

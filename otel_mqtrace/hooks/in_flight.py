@@ -219,7 +219,7 @@ _PATIENCE: Final = 1_000
 
 
 class ExplicitMode:
-    """Whether a consumer's messages are left to the ``process()`` blocks that handle them.
+    """Return whether a consumer's messages are left to the ``process()`` blocks that handle them.
 
     They are where ``process_spans`` asks for it, and once the consumer is seen to be used so: a block came after the
     next poll had ended its message's span, or each message of a batch had a block. What was only seen is given up again

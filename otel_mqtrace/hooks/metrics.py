@@ -93,7 +93,7 @@ class MessagingMetrics:
 
     @property
     def collected(self) -> bool:
-        """Whether a MeterProvider collects: without one nothing need be measured."""
+        """Return whether a MeterProvider collects: without one nothing need be measured."""
         instrument = self.find_instrument()
         return instrument is not None and type(instrument) is not NoOpCounter
 

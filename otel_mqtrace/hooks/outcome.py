@@ -63,7 +63,7 @@ class SingleEnd:
 
     @property
     def is_open(self) -> bool:
-        """Whether the span belongs to this process and has not ended."""
+        """Return whether the span belongs to this process and has not ended."""
         return self._began_in == process_generation() and bool(self._unended)
 
     def try_end(self) -> bool:
@@ -129,7 +129,7 @@ def _warn(word: str) -> None:
 
 
 def is_failed(span: Span) -> bool:
-    """Whether the status of ``span`` is ERROR."""
+    """Return whether the status of ``span`` is ERROR."""
     status = getattr(span, "status", None)
     return isinstance(status, Status) and status.status_code is StatusCode.ERROR
 

@@ -139,7 +139,7 @@ class BatchOwner:
 
     @property
     def is_shared_out(self) -> bool:
-        """Whether each of its messages has had a block of its own."""
+        """Return whether each of its messages has had a block of its own."""
         return self.blocks >= self.call.messages
 
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:

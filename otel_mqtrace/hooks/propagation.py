@@ -1,7 +1,7 @@
 """Message headers and the propagator in force: what travels with a message, read and written.
 
 Headers are a list of pairs; the last value of a name counts, and the caller's object is never changed. Names are
-case-sensitive, values are bytes, text or ``None``. A name that is no text is read as confluent-kafka writes it
+case-sensitive, values are bytes, text or ``None``. A name that is not text is read as confluent-kafka writes it
 (``b"TAGS"`` reaches the broker as ``b'TAGS'``) and is sent on unchanged.
 """
 

@@ -133,7 +133,7 @@ _BY_PARENT: Final = (
 
 
 def is_never_recorded(tracer: Any, parent: SpanContext) -> bool:
-    """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever its attributes."""
+    """Return whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever its attributes."""
     actual = actual_tracer(tracer)
     sampler: Sampler | None = getattr(actual, "sampler", None)
     if sampler is None and isinstance(actual, NoOpTracer):
@@ -162,7 +162,7 @@ def _static_decision(sampler: object) -> Decision | None:
 
 
 def _decides_by_ids(sampler: object) -> bool:
-    """Whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
+    """Return whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
     if type(sampler) is ParentBased:
         return all(_decides_by_ids(getattr(sampler, name, None)) for name in _BY_PARENT)
     return type(sampler) in {StaticSampler, TraceIdRatioBased}
@@ -252,7 +252,7 @@ class TracerState:
         return decision, random
 
     def is_current(self) -> bool:
-        """Whether nothing of it has changed."""
+        """Return whether nothing of it has changed."""
         return (
             self.read(self.tracer) == self.identity
             and self.identity is not None
@@ -269,7 +269,7 @@ def _unknown(tracer: Any) -> None:
 
 
 def _is_the_sdks(tracer: Any) -> bool:
-    """Whether ``tracer`` starts its spans, and hands them to its processors, as the SDK does."""
+    """Return whether ``tracer`` starts its spans, and hands them to its processors, as the SDK does."""
     if type(tracer) is not Tracer or "start_span" in vars(tracer) or Tracer.start_span is not _START_SPAN:
         return False
     every = getattr(tracer.span_processor, "_span_processors", None)
@@ -286,13 +286,13 @@ def _is_enabled(tracer: Any) -> bool:
 
 
 def _counts_spans(tracer: Any) -> bool:
-    """Whether the SDK's own metrics count spans as they start."""
+    """Return whether the SDK's own metrics count spans as they start."""
     counts = getattr(tracer, "_tracer_metrics", None)
     return counts is not None and type(counts).__name__ != "NoOpTracerMetrics"
 
 
 def _is_unlimited(tracer: Any) -> bool:
-    """Whether the span limits take nothing from a span of ours."""
+    """Return whether the span limits take nothing from a span of ours."""
     limits = getattr(tracer, "_span_limits", None)
     if not isinstance(limits, SpanLimits):
         return False
@@ -302,7 +302,7 @@ def _is_unlimited(tracer: Any) -> bool:
 
 
 def _ignores_starts(processor: object) -> bool:
-    """Whether ``processor`` does nothing with a span before it has ended, or is ours."""
+    """Return whether ``processor`` does nothing with a span before it has ended, or is ours."""
     kind = type(processor)
     if not _OWN_METHODS.isdisjoint(getattr(processor, "__dict__", ())):
         return False  # a method was put on this very object

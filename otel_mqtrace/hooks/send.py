@@ -195,7 +195,7 @@ class SendHook:
             return None
 
     def _may_be_read(self) -> bool:
-        """Whether the span that starts here may be recorded, or its attributes measured."""
+        """Return whether the span that starts here may be recorded, or its attributes measured."""
         tracing = self._tracing
         parent = trace.get_current_span().get_span_context()
         return tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
@@ -554,7 +554,6 @@ def _links(earlier: SpanContext, current_ctx: Context, *, is_kept: bool) -> Sequ
 
 
 def _under(parent: SpanContext | None, ids: bytes, flags: int, random_mask: int) -> tuple[bytes, int]:
-    """Return the ids and flags of a sampled span under ``parent``."""
     if parent is None:
         return ids, flags
     return parent.trace_id.to_bytes(16, "big") + ids[16:], (parent.trace_flags & random_mask) + 1

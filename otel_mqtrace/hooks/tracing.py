@@ -115,7 +115,7 @@ class Tracing:
 
     @property
     def allows_records(self) -> bool:
-        """Whether no setting asks for a span while it is open."""
+        """Return whether no setting asks for a span while it is open."""
         return self.sampling is None and self.naming is None and self.capture is None
 
     @property
@@ -222,7 +222,7 @@ class Tracing:
             self.consume_hook(span, messages)
 
     def is_traced(self, topic: str) -> bool:
-        """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
+        """Return whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
         # an empty context suppresses nothing
         return not self.is_excluded(topic) and (not get_current() or is_instrumentation_enabled())
 
@@ -296,7 +296,7 @@ class ClientInfo:
 
     @property
     def is_rocketmq(self) -> bool:
-        """Whether the registry's ``messaging.rocketmq.*`` attributes apply."""
+        """Return whether the registry's ``messaging.rocketmq.*`` attributes apply."""
         return self.system == semconv.SYSTEM_ROCKETMQ
 
     @property

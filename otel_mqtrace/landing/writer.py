@@ -46,7 +46,7 @@ except ImportError:  # Windows: no advisory locks, hence no adoption
     fcntl = None  # type: ignore[assignment]
 
 LOCKS: Final = fcntl is not None
-"""Whether a lock shows which writers live; without locks nothing is ever adopted."""
+"""Return whether a lock shows which writers live; without locks nothing is ever adopted."""
 
 
 def claim(file: IO[bytes]) -> bool:
@@ -292,7 +292,7 @@ class LandingWriter:
 
     @property
     def due(self) -> bool:
-        """Whether a part is full or old."""
+        """Return whether a part is full or old."""
         return any(map(self._is_due, self._open.values()))
 
     def finish(self) -> tuple[LandedPart, ...]:

@@ -165,7 +165,7 @@ class RecordSpan(ReadableSpan):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the record still says all that the span does."""
+        """Return whether the record still says all that the span does."""
         return PARTS.isdisjoint(self.__dict__)
 
     @property
@@ -313,7 +313,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
         return self._make_context()
 
     def is_recording(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         span = self.__dict__.get("_written")
         return span is None or (span is not ENDED and bool(span.is_recording()))
 

@@ -95,7 +95,7 @@ def sent(message: Outgoing, answer: Command) -> Sent:
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:
-    """Whether ``message`` has ``key``: the index holds hashes of topic and key only."""
+    """Return whether ``message`` has ``key``: the index holds hashes of topic and key only."""
     known = message.properties
     return message.topic == topic and (
         key in known.get(semconv.HEADER_KEYS, "").split(KEY_SEPARATOR) or key == known.get(semconv.HEADER_UNIQ_KEY)

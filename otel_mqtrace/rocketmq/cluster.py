@@ -95,9 +95,9 @@ def _read(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a name server's answer is no JSON: {error}") from error
+        raise ProtocolError(f"a name server's answer is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ProtocolError("a name server's answer is no JSON object")
+        raise ProtocolError("a name server's answer is not a JSON object")
     return document
 
 

@@ -221,7 +221,7 @@ def read_address(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _MAX_PORT:
-        raise UsageError(f"{address!r} is no address: give host:port")
+        raise UsageError(f"{address!r} is not an address: give host:port")
     return host, int(port)
 
 

@@ -131,9 +131,9 @@ def _decode(frame: memoryview) -> Command:
     try:
         document = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a header is no JSON: {error}") from error
+        raise ProtocolError(f"a header is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ProtocolError("a header is no JSON object")
+        raise ProtocolError("a header is not a JSON object")
     remark = document.get("remark")
     return Command(
         code=_number(document, "code"),

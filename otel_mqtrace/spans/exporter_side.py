@@ -121,7 +121,7 @@ class ExporterSide:
 
     @property
     def uses_idleness(self) -> bool:
-        """Whether :meth:`idle` does anything."""
+        """Return whether :meth:`idle` does anything."""
         return self._on_idle is not None
 
     def idle(self) -> None:

@@ -66,7 +66,7 @@ class Lane:
         self.exports_starts = self._side.exports_starts
         self.takes_records = self._side.takes_records
         self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._is_wanted
-        """Whether the exporter takes a span; one that raises loses it, counted. ``None``: it takes every span."""
+        """Return whether the exporter takes a span (``None``: every span); if it raises, the span is a counted loss."""
         self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
@@ -125,7 +125,7 @@ class Lane:
     # -- the worker --------------------------------------------------------------------------------------------------
 
     def ready(self, now: MonotonicNs) -> bool:
-        """Whether a batch leaves at ``now``: it is full, or has lingered, or a flush covers it, or the lane closes.
+        """Return whether a batch leaves at ``now``: full, lingered, covered by a flush, or the lane closes.
 
         Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
         the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
@@ -332,7 +332,7 @@ class Lane:
         return self._worker.ensure_running()
 
     def _has_to_work_here(self) -> bool:
-        """Whether no worker exports for the calling thread; an exporter that was shut down is never called again."""
+        """Return whether no worker runs, so that the calling thread exports; never after the exporter's shutdown."""
         return not (self._exporter_closed.is_set() or self._ensure_worker())
 
     def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:

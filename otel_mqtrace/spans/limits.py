@@ -67,14 +67,14 @@ def limits_hit(span: ReadableSpan) -> tuple[str, ...]:
 
 
 def was_cut(text: str | None, span: ReadableSpan) -> bool:
-    """Whether ``text``, a value of ``span`` or its links, may be the beginning of a longer one."""
+    """Return whether ``text``, a value of ``span`` or its links, may be the beginning of a longer one."""
     if text is None or len(text) != _bound(span, "max_value_len") or text in _WORDS:
         return False
     return _WHOLE_ID.fullmatch(text) is None and text not in span.name.split(" ")  # a name is never cut
 
 
 def lost_its_type(span: ReadableSpan) -> bool:
-    """Whether ``span`` was made here to be a record, and has lost its trace type."""
+    """Return whether ``span`` was made here to be a record, and has lost its trace type."""
     words = span.name.split(" ")
     verbs = _RECORDED if span.end_time is not None else _STARTED
     if words[0] not in verbs and words[-1] not in verbs:  # last in the old names
@@ -93,7 +93,7 @@ def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Map
 
 
 def is_ours(span: ReadableSpan) -> bool:
-    """Whether ``span`` was made by this library."""
+    """Return whether ``span`` was made by this library."""
     scope = span.instrumentation_scope
     return scope is not None and scope.name == SCOPE
 

@@ -183,12 +183,12 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     @property
     def exports_starts(self) -> bool:
-        """Whether any lane exports starts; that never changes."""
+        """Return whether any lane exports starts; that never changes."""
         return bool(self._start_lanes)
 
     @property
     def exports_only_known_starts(self) -> bool:
-        """Whether every lane that exports starts takes records, and so no send before its end."""
+        """Return whether every lane that exports starts takes records, and so no send before its end."""
         return all(lane.takes_records for lane in self._start_lanes)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -312,7 +312,6 @@ _Offers = tuple["Callable[[ReadableSpan], bool]", ...]
 
 
 def _offer_wanted(lane: Lane) -> Callable[[ReadableSpan], bool]:
-    """Return what offers a span to ``lane`` if its exporter wants it."""
     wants, offer = lane.wants, lane.offer
     return offer if wants is None else lambda span: wants(span) and offer(span)
 

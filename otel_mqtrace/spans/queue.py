@@ -178,12 +178,12 @@ class SpanQueue(Generic[Item]):
 
     @property
     def has_batch(self) -> bool:
-        """Whether a full batch waits."""
+        """Return whether a full batch waits."""
         return len(self._waiting) >= self._batch_size
 
     @property
     def has_losses(self) -> bool:
-        """Whether any item was lost or refused until now."""
+        """Return whether any item was lost or refused until now."""
         return bool(self._lost or self._refused)
 
     # -- the worker's side -----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class SpanQueue(Generic[Item]):
 
     @property
     def closed(self) -> bool:
-        """Whether new items are refused."""
+        """Return whether new items are refused."""
         return self._closed
 
     def request_flush(self) -> FlushMark:
@@ -281,7 +281,7 @@ class SpanQueue(Generic[Item]):
             return FlushMark(self._flush_to, self._lost)
 
     def reached(self, mark: FlushMark) -> bool:
-        """Whether nothing accepted before ``mark`` waits or is in flight."""
+        """Return whether nothing accepted before ``mark`` waits or is in flight."""
         with self._lock:
             return self._removed >= mark.position and not (self._in_flight and self._first_in_flight < mark.position)
 

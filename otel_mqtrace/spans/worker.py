@@ -62,12 +62,12 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the thread lives."""
+        """Return whether the thread lives."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is the worker itself, which must never wait for its own work."""
+        """Return whether the caller is the worker itself, which must never wait for its own work."""
         return self._thread is threading.current_thread()
 
     def join(self, timeout_s: float) -> None:

@@ -153,7 +153,6 @@ def _fold(msg_id: str) -> str:
 
 
 def _split(held: list[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
-    """Pack the rows of the tables and empty the list."""
     whole = pa.concat_tables(held, promote_options="permissive").unify_dictionaries()
     held.clear()
     bucket_of = [_bucket_of(batch, buckets) for batch in whole.select(KEY_COLUMNS).combine_chunks().to_batches()]

@@ -123,7 +123,7 @@ class Budgets:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is any budget to spend."""
+        """Return whether there is any budget to spend."""
         return self._policy.sampling_ratio < 1 or bool(self._drops)
 
     @property

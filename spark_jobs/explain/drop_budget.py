@@ -288,7 +288,7 @@ def _without_bucket(drop: CountedDrop) -> CountedDrop:
 
 
 def _spans(drop: CountedDrop, other: CountedDrop) -> bool:
-    """Tell whether a drop's bucket contains that of another one; without a bucket it is the whole run's."""
+    """Return whether a drop's bucket contains that of another one; without a bucket it is the whole run's."""
     if drop.bucket_start_ms is None:
         return True
     if other.bucket_start_ms is None:

@@ -133,7 +133,6 @@ def _rules_of(policy: Policy) -> frozenset[str]:
 
 
 def _wanted_families(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Keys]:
-    """Return the keys of unexplained rows by family."""
     names = ("run", "name", "process", "sampler", "service", "service name", "message", "attempt")
     wanted = {**{name: rows.keys(name) for name in names}, "stretch": rows.stretches()}
     if NO_TRACE_CONTEXT.rule in rules:
@@ -344,7 +343,7 @@ class RowEvidence:
         return self.value(measure).filled(0)
 
     def has_none(self, measure: str) -> Mask:
-        """Tell where there is evidence and its count is 0."""
+        """Return where there is evidence and its count is 0."""
         is_none: Mask = self.is_known & (self.count(measure) == 0)
         return is_none
 
@@ -394,7 +393,7 @@ class ResidueRows(KeyedRows):
         return self._known[family]
 
     def may_concern(self, rule: ByDesign) -> Mask:
-        """Tell which keys a rule may be about: where sources mix writers, not those with a span of ours."""
+        """Return which keys a rule may be about: where sources mix writers, not those with a span of ours."""
         own = self.policy.other is not None and not rule.holds(self.policy.profile.name, self.policy.native_writer)
         return ~(equals(self.columns["otlp.writer"], "mqtrace") & own)
 
@@ -407,7 +406,7 @@ class ResidueRows(KeyedRows):
         return NullableInts.constant(self.rows, value)
 
     def is_alone(self, side: str) -> Mask:
-        """Tell which keys are on this side only."""
+        """Return which keys are on this side only."""
         status = Status.NATIVE_ONLY if side == "native" else Status.OTLP_ONLY
         return equals(self.columns["status"], status.value)
 

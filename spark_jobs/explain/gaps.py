@@ -87,7 +87,7 @@ def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
 
 
 def is_in_gap(parts: Sequence[Neighbours], wanted: int) -> Mask:
-    """Tell which of ``wanted`` unrecorded messages have a neighbour that is not recorded either.
+    """Return which of ``wanted`` unrecorded messages have a neighbour that is not recorded either.
 
     Args:
         parts: what ``find_neighbours`` returned for each part of the run, about the same messages.

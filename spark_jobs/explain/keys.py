@@ -254,7 +254,7 @@ RESIDUE: Final = pa.schema([*_TYPES.items(), ("on_native", pa.bool_())])
 
 
 def is_residue(verdicts: pa.Table) -> Mask:
-    """Tell which rows of ``VERDICT`` have no reason yet: one-sided keys that their own message does not explain."""
+    """Return which rows of ``VERDICT`` have no reason yet: one-sided keys that their own message does not explain."""
     return equals(flatten_sides(verdicts.select(["reason"]))["reason"], Reason.UNEXPLAINED.value)
 
 

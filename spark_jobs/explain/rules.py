@@ -151,7 +151,7 @@ def find_unrecorded_producers(rows: ResidueRows) -> Found:
 
 
 def confirm_producers(producers: Keys, is_untraced_send: Mask) -> Mask:
-    """Tell which rows are of a producer that created no trace context for at least ``_PROVING_SENDS`` sends."""
+    """Return which rows are of a producer that created no trace context for at least ``_PROVING_SENDS`` sends."""
     keys, counts = np.unique(producers.values[producers.known & is_untraced_send], return_counts=True)
     return producers.known & np.isin(producers.values, keys[counts >= _PROVING_SENDS])
 
@@ -187,7 +187,7 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
 
 
 def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
-    """Tell which of the unrecorded deliveries are of a message that other groups did not record either."""
+    """Return which of the unrecorded deliveries are of a message that other groups did not record either."""
     rows = np.flatnonzero(is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"]))
     found = np.zeros(len(is_unrecorded), bool)
     if len(rows):
@@ -240,7 +240,7 @@ def _first_case(cases: Sequence[Mask]) -> npt.NDArray[np.int8]:
 
 
 def _is_share_of_sampler(rows: ResidueRows) -> Mask:
-    """Tell whether no more sends lack their span than chance allows: in this stretch, and of the process in all.
+    """Return whether no more sends lack their span than chance allows: in this stretch, and of the process in all.
 
     The links of the sampler, and for a stretch the sends outside of it, are the evidence of its share.
     """
@@ -298,7 +298,7 @@ def _is_silent(rows: ResidueRows, family: str, own: str, other: str, minimum: in
 
 
 def _names_any(rows: ResidueRows, side: str, kind: Kind) -> bool:
-    """Tell whether a side names any topic or group at all: one that names none proves nothing about one of them."""
+    """Return whether a side names any topic or group at all: one that names none proves nothing about one of them."""
     return rows.facts.named.get((side, kind.value), 0) > 0
 
 
@@ -321,7 +321,7 @@ def find_shutdown_window(rows: ResidueRows) -> Found:
 
 
 def _is_last_of(rows: ResidueRows, instance: str, own: str, horizon_ms: int) -> Mask:
-    """Tell which keys, on side ``own`` only, lie at the end of their instance."""
+    """Return which keys, on side ``own`` only, lie at the end of their instance."""
     evidence, over_ms = rows.evidence_of(instance), rows.over_ms(own)
     window_ms = rows.constant(rows.policy.shutdown_window_ms)
     last_ms, first_ms = evidence.value("last_ms"), evidence.value("first_ms")
@@ -351,7 +351,6 @@ def find_before_input(rows: ResidueRows) -> Found:
 
 
 def _is_at_least(one: NullableInts, other: NullableInts) -> Mask:
-    """Tell where both are known and ``one`` is not the smaller."""
     at_least: Mask = one.known & other.known & (one.values >= other.values)
     return at_least
 
@@ -363,7 +362,7 @@ def find_weak_keys(rows: ResidueRows) -> Found:
 
 
 def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
-    """Tell around which residue keys spans without an id are at least as many as native records.
+    """Return around which residue keys spans without an id are at least as many as native records.
 
     Those are of one topic (or group) and kind, and start within the tolerance. Where there are fewer spans than
     records, some are lost for certain and all stay unexplained.

@@ -233,7 +233,6 @@ def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
 
 
 def _ends(kind: str, party: str | None, topic: str | None) -> tuple[tuple[str, str | None], tuple[str, str | None]]:
-    """Return kind and name of where an edge begins and ends."""
     parts = {"topic": topic, "producer": party, "consumer_group": party}
     source, target = _ENDS[kind]
     return (source, parts[source]), (target, parts[target])

@@ -38,7 +38,7 @@ FATES: Final = (
 )
 """How a sent message ended, the first that applies; only of ``never_consumed`` is a delivery missing."""
 ORIGINS: Final = ("published", "unidentified", "unjudged", "never_published")
-"""Whether the send of a delivered message is known, the first that applies."""
+"""Return whether the send of a delivered message is known, the first that applies."""
 
 NUMBERS: Final = ("event_ms", "retry_times", "busy_ms", "queue_ms")
 COUNTS: Final = (
@@ -249,7 +249,7 @@ def _matches(codes: Codes, word: str) -> Mask:
 
 
 def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
-    """Tell which legs stand for their message: of each topic and party the earliest, best one inside the window.
+    """Return which legs stand for their message: of each topic and party the earliest, best one inside the window.
 
     A copy that came back over a retry topic is no further message.
     """

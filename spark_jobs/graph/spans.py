@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 _MOST_BUCKETS: Final = 2_000
 _NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")
 
@@ -70,13 +70,11 @@ def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_ro
 
 
 def _count_buckets(files: Sequence[str], rows: int) -> int:
-    """Return how many buckets of so many rows the files fill."""
     total: int = sum(open_parquet(path).metadata.num_rows for path in files)
     return min(total // rows + 1, _MOST_BUCKETS)
 
 
 def _pack_by(batch: pa.RecordBatch, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
-    """Yield rows packed by the hash of a column of texts."""
     bucket_of = (hash_texts(batch.column(name)) % np.uint64(buckets)).astype(np.int64)
     yield from pack_rows(batch, bucket_of, buckets)
 

@@ -57,7 +57,7 @@ class Positions:
         return len(self.packed)
 
     def has_path(self, paths: Column) -> Mask:
-        """Tell which rows come from a file of any of the positions: all others need not be read further."""
+        """Return which rows come from a file of any of the positions: all others need not be read further."""
         return _code_paths(paths, self.path_codes) >= 0
 
     def find(self, columns: Mapping[str, Column]) -> Ints:
@@ -234,7 +234,7 @@ def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
 
 
 def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
-    """Tell which of some rows share a position, and the line where both have one, with any of the others.
+    """Return which of some rows share a position, and the line where both have one, with any of the others.
 
     Args:
         number_of: the position of each row, below ``size``; -1 for none.

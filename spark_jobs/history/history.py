@@ -206,7 +206,7 @@ def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
         for run in runs:
             int(run["run"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableInputError(f"{path} is no history of runs: {error}; name another --history") from error
+        raise UnreadableInputError(f"{path} is not a history of runs: {error}; name another --history") from error
     return runs
 
 

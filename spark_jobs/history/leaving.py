@@ -88,7 +88,7 @@ def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
 
 
 def _is_left(columns: Mapping[str, Column]) -> Mask:
-    """Tell which keys the next run waits for: the open ones, and young ones that a counted loss covers."""
+    """Return which keys the next run waits for: the open ones, and young ones that a counted loss covers."""
     lifecycle = columns["lifecycle"]
     is_open = is_true(pc.is_in(lifecycle, pa.array(sorted(CARRIED_ON))))
     is_covered = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])

@@ -157,7 +157,7 @@ def decide_lifecycle(key: OpenKey) -> Outcome:
 
 
 def _is_taken_back(key: OpenKey) -> bool:
-    """Tell whether a key known before has its reason only because this run's input holds little around it.
+    """Return whether a key known before has its reason only because this run's input holds little around it.
 
     A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where only
     the record was amiss yesterday, nothing of today's excuses it; where yesterday's run could not yet tell, that a
@@ -169,7 +169,7 @@ def _is_taken_back(key: OpenKey) -> bool:
 
 
 def _is_open(key: OpenKey, reason: str | None) -> bool:
-    """Tell whether a key is waited for: one-sided for want of a better reason, or half recorded and not yet settled."""
+    """Return whether a key is still open: one-sided without a reason, or half recorded and unsettled."""
     alone = key.status in {Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value}
     half = reason == Reason.HALF_RECORD.value and key.is_young
     return key.status == Status.PENDING.value or (alone and reason in _OPEN_REASONS) or half

@@ -76,7 +76,7 @@ class GraphOptions:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether an option was given that means something to Spark only."""
+        """Return whether an option was given that means something to Spark only."""
         return self.master is not None or bool(self.conf)
 
 
@@ -213,7 +213,6 @@ class _Legs:
 
 
 def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> _Legs:
-    """Write the legs of a bucket of messages."""
     path = f"{directory}/part-{bucket:05d}.parquet"
     owners = []
     with committed(path) as unready, parquet.ParquetWriter(unready, LEG, compression="zstd") as file:

@@ -199,7 +199,6 @@ class Ingested:
             _remove(self._path(name))
 
     def _times_joined(self) -> int:
-        """Return the number of the last join."""
         numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
@@ -296,7 +295,6 @@ def _join(batches: Sequence[EventSide]) -> EventSide:
 
 
 def _join_offsets(batches: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
-    """Return the range of each partition over all batches."""
     found: dict[tuple[str, str, int], PartitionRange] = {}
     for one in (one for batch in batches for one in batch.offsets):
         key = (one.address.bootstrap_servers, one.address.topic, one.partition)

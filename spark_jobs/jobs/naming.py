@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
 
-pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 _BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000
 _KEY: Final = ("side", "kind", "msg_id", "offset_msg_id")
@@ -75,7 +75,7 @@ def _count_by_place(path: str) -> int:
 
 
 def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
-    """Say of each row whether it is a span that knows only the offset of its message."""
+    """Return for each row whether it is a span that knows only the offset of its message."""
     is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
     return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 

@@ -85,7 +85,7 @@ class NullableInts:
         return self.where((self.values >= 0) & (self.values <= LAST_MS))
 
     def exceeds(self, bound: int) -> Mask:
-        """Tell which values are known and greater than ``bound``."""
+        """Return which values are known and greater than ``bound``."""
         return self.known & (self.values > bound)
 
     def filled(self, value: int) -> Ints:
@@ -105,13 +105,13 @@ def greatest(*columns: NullableInts) -> NullableInts:
 
 
 def is_near(one: NullableInts, other: NullableInts, most: int | Ints) -> Mask:
-    """Tell where two known values lie no more than ``most`` apart."""
+    """Return where two known values lie no more than ``most`` apart."""
     ahead, behind = one - other, other - one
     return ahead.known & behind.known & (ahead.values <= most) & (behind.values <= most)
 
 
 def is_known(column: Column) -> Mask:
-    """Tell which rows of an Arrow column are not null."""
+    """Return which rows of an Arrow column are not null."""
     if column.null_count == 0:
         return np.ones(len(column), bool)
     return np.asarray(column.is_valid())
@@ -123,12 +123,12 @@ def as_rows(rows: Ints | Mask) -> Any:
 
 
 def is_true(column: Column) -> Mask:
-    """Tell which rows of a boolean column are true; null is not."""
+    """Return which rows of a boolean column are true; null is not."""
     return np.asarray(column.fill_null(False))  # noqa: FBT003 - Arrow's own signature
 
 
 def equals(column: Column, value: object) -> Mask:
-    """Tell which rows of a column are ``value``; null is not."""
+    """Return which rows of a column are ``value``; null is not."""
     if column.null_count == len(column):
         return np.zeros(len(column), bool)
     if isinstance(column, pa.DictionaryArray):
@@ -311,7 +311,7 @@ class CodedVerdicts:
         return self._make("ints", name, lambda: NullableInts.of(self.columns[name]))
 
     def matches(self, name: str, *words: str) -> Mask:
-        """Tell in which rows a column has one of these texts."""
+        """Return in which rows a column has one of these texts."""
         codes = self.codes(name)
         wanted = np.array([word in words for word in codes.words] + [False])
         found: Mask = wanted[codes.values]

@@ -79,7 +79,7 @@ def compare_sides(sides: Sides, plan: Plan) -> Compared:
 
 
 def find_other(sides: Sides, plan: Plan) -> Mask:
-    """Tell which keys are not of ours, where sources mix writers: by the span, else by the native record."""
+    """Return which keys are not of ours, where sources mix writers: by the span, else by the native record."""
     if plan.other is None:
         return np.zeros(len(sides), bool)
     is_span = ~equals(sides.otlp("writer"), "mqtrace") if plan.has_mixed_spans else plan.are_spans_other

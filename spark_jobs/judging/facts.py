@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Column: TypeAlias = Any
-pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 
 _SIDES: Final = ("native", "otlp")
 _BY: Final = ("side", "kind", "scope")

@@ -72,9 +72,9 @@ def compare_outcomes(native: bool, otlp: bool, context_code: str | None) -> Fiel
 
 
 def is_same_but_replaced(one: str, other: str) -> bool:
-    """Tell whether two texts are equal but where one shows a replacement.
+    """Return whether two texts are equal but where one shows a replacement.
 
-    The native encoder writes its separators as ``_``. Bytes that are no UTF-8 (clients up to 4.9.8 write in their JVM's
+    The native encoder writes its separators as ``_``. Non-UTF-8 bytes (clients up to 4.9.8 write in their JVM's
     own charset) are read as U+FFFD, one or several for a character: a run of them stands for any text.
     """
     replaced = one.translate(_REPLACED) == other.translate(_REPLACED)
@@ -82,7 +82,7 @@ def is_same_but_replaced(one: str, other: str) -> bool:
 
 
 def _is_legible_part(damaged: str, whole: str) -> bool:
-    """Tell whether what can be read of ``damaged`` stands in ``whole``, in order, and something for every run."""
+    """Return whether what can be read of ``damaged`` stands in ``whole``, in order, and something for every run."""
     if _UNREADABLE not in damaged:
         return False
     first, *between, last = _RUN.split(damaged)
@@ -116,7 +116,7 @@ def _is_hash(value: str, original: str, plan: Plan) -> bool:
 
 
 def _is_redacted(native: str, otlp: str, plan: Plan) -> bool:
-    """Tell whether one text is the policy's mask, or the salted hash (or its beginning) of the other."""
+    """Return whether one text is the policy's mask, or the salted hash (or its beginning) of the other."""
     masked = _is_masked(native, plan) or _is_masked(otlp, plan)
     return masked or _is_hash(native, otlp, plan) or _is_hash(otlp, native, plan)
 

@@ -88,7 +88,7 @@ def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_nati
 
 
 def has_full_key(events: Mapping[str, Column], kinds: Ints) -> Mask:
-    """Tell which rows carry what tells their event from every other of the message."""
+    """Return which rows carry what tells their event from every other of the message."""
     published = (kinds == PUBLISH) & is_known(events["offset_msg_id"])
     full: Mask = published | ((kinds == CONSUME) & is_known(events["group_name"]) & is_known(events["attempt_id"]))
     return full

@@ -153,7 +153,7 @@ def _field(given: Input, merged: Merged, native: Ints, otlp: Ints, name: str) ->
 
 
 def _is_of_batch(given: Input, merged: Merged, native: Ints, otlp: Ints) -> Mask:
-    """Tell which sends are of a batch: their size says so, or the span is a ``create`` span, which has none."""
+    """Return which sends are of a batch: their size says so, or the span is a ``create`` span, which has none."""
     sizes = given.events["batch_size"]
     spans = merged.otlp_rows(otlp)
     of_native = NullableInts.of(coalesce_rows(sizes, merged.native_rows(native)))

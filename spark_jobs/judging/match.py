@@ -258,7 +258,7 @@ def _is_retried(event: _Features, natives: Ints, spans: Ints) -> Mask:
 
 
 def _is_elsewhere(event: _Features, natives: Ints, spans: Ints) -> Mask:
-    """Tell which sends went to different topics, prefixes and namespaces left out."""
+    """Return which sends went to different topics, prefixes and namespaces left out."""
     one, other = event.topic.values[natives], event.topic.values[spans]
     unknown = event.topic.room - 1
     elsewhere: Mask = (event.kind[natives] == PUBLISH) & (one != unknown) & (other != unknown) & (one != other)

@@ -240,7 +240,6 @@ def _lay_out_sides(sides: Sides, plan: Plan) -> dict[str, Column]:
 
 
 def _mask_keys(keys: Column, plan: Plan) -> Column:
-    """Return the message keys hidden as the policy wants it."""
     if plan.mask_keys == "none":
         return keys
     coded = encode(pc.binary_join(keys, "\x00"))

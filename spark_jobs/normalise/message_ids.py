@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 
 CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
 """A native send's word that the message at ``place`` has the id ``claimed``."""
 
 
 def identified_by_offset(columns: Mapping[str, Column]) -> Column:
-    """Tell which events (``msg_id``, ``offset_msg_id``) have no other id than the place of their message."""
+    """Return which events (``msg_id``, ``offset_msg_id``) have no other id than the place of their message."""
     return pc.fill_null(pc.equal(columns["msg_id"], columns["offset_msg_id"]), False)  # noqa: FBT003
 
 

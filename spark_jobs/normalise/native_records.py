@@ -220,7 +220,6 @@ def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
-    """Return whether every body is empty or ends with a terminator."""
     ends = np.frombuffer(data, np.uint8)[bounds[1:][np.diff(bounds) > 0] - 1]
     return bool((ends == TERMINATOR[0]).all())
 
@@ -239,7 +238,6 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of equal values."""
     return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
 
 

@@ -56,7 +56,6 @@ class Attributes:
         return self._first([key_set(column) for column in found], _TEXTS)
 
     def _named(self, names: Iterable[str]) -> list[Column]:
-        """Return a column for each of the names that occurs."""
         pieces = (slice(self._starts[code], self._starts[code + 1]) for code in map(_CODES.__getitem__, names))
         return [self._column(piece) for piece in pieces if piece.start < piece.stop]
 
@@ -101,7 +100,6 @@ class Messages:
         return Attributes(self._links.field("attributes")) if len(self._links) else None
 
     def _named(self) -> NDArray[np.bool_]:
-        """Say of each span whether any of its links names a message."""
         if self._of_links is None:
             return np.zeros(len(self._link_count), bool)
         naming = [is_there(self._of_links.text(field)) for field in NAMING_FIELDS]

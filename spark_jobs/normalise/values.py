@@ -147,12 +147,10 @@ def _parts(texts: Sequence[Column], numbers: Sequence[NDArray[np.int64]], maps: 
 
 
 def _joined(parts: Sequence[Column]) -> Column:
-    """Return the parts of each row one after the other."""
     return pc.binary_join_element_wise(*parts, b"")
 
 
 def _pieces(data: bytes, bounds: NDArray[np.int64]) -> Column:
-    """Return ``data`` cut at ``bounds``, as a column."""
     offsets: Any = pa.py_buffer(bounds.astype(np.int32).tobytes())
     return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
 

@@ -117,7 +117,7 @@ class Policy:
         return profile, native_writer
 
     def is_concerned_by(self, rule: ByDesign) -> bool:
-        """Tell whether a rule is about one of this run's pairs of writers."""
+        """Return whether a rule is about one of this run's pairs of writers."""
         others = self.other is not None and self.other.is_concerned_by(rule)
         return others or rule.holds(self.profile.name, self.native_writer)
 
@@ -247,7 +247,6 @@ def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
 
 
 def _read_values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
-    """Return the values of a table by the attribute each is for."""
     known = {setting.key: setting for setting in settings}
     refuse_unknown(row, known, where)
     return {known[key].attribute: known[key].read(value, f"{where}{sign} {key}") for key, value in row.items()}

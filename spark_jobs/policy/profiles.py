@@ -95,7 +95,7 @@ class ByDesign:
     until: tuple[int, ...] | None = None
 
     def holds(self, profile: str, native_writer: str) -> bool:
-        """Tell whether the rule is about this pair of writers; a writer without a version is the newest."""
+        """Return whether the rule is about this pair of writers; a writer without a version is the newest."""
         name, version = parse_native_writer(native_writer) or ("mqtrace", ())
         old_enough = self.until is None or (version != () and version < self.until)
         new_enough = version == () or version >= self.since
@@ -109,7 +109,7 @@ class IsKind:
     kind: Kind
 
     def __call__(self, key: Alone) -> bool:
-        """Tell whether the key is of the kind."""
+        """Return whether the key is of the kind."""
         return key.kind == self.kind.value
 
 
@@ -202,7 +202,7 @@ def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def is_newer_than_known(native_writer: str) -> bool:
-    """Tell whether this names a release after the newest known one; it is then judged by the newest one's rules."""
+    """Return whether this names a release after the newest known one; it is then judged by the newest one's rules."""
     _, version = parse_native_writer(native_writer) or ("", ())
     return version > tuple(int(part) for part in NEWEST_RELEASE.split("."))
 

@@ -152,7 +152,6 @@ _VERDICTS: Final = tuple(verdict.value for verdict in FieldVerdict)
 
 
 def _verdicts(value: Any, name: str) -> dict[str, str]:
-    """Read a table of field verdicts and the outcome of each."""
     _choices("field verdict", _VERDICTS)(list(value) if isinstance(value, dict) else value, name)
     outcome = _choice("outcome", "ok", "warn", "fail")
     return {verdict: outcome(value[verdict], f"{name}.{verdict}") for verdict in sorted(value)}

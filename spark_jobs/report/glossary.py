@@ -90,7 +90,7 @@ Window, filter, or a span that is not about a message.
 Nothing; the details of the reason say which rule.
 MALFORMED | Unreadable | yes
 A piece of input that could not be mapped to an event.
-A record with too few fields; a line that is no JSON.
+A record with too few fields; a line that is not JSON.
 A separator inside a value, a crash while writing, an unknown writer.
 Open the file at the given position; fix its writer.
 """)

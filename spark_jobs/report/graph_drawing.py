@@ -177,7 +177,6 @@ def _party_note(node: Node, edges: list[Edge]) -> list[str]:
 
 
 def _wrapped(parts: Iterable[str]) -> tuple[str, ...]:
-    """Return ``parts`` in as few lines as possible."""
     lines: list[str] = []
     for part in filter(None, parts):
         if lines and len(f"{lines[-1]} · {part}") <= _LONGEST_NOTE:

@@ -131,7 +131,6 @@ def _href(target: str | Finding, shown: ShownSamples, ids: Container[str]) -> st
 
 
 def _anchor_of(status: str, reason: str | None = None) -> str:
-    """Return the element id of the samples of a finding."""
     return "found-" + "".join(letter if letter.isalnum() else "-" for letter in f"{status} {reason or ''}".strip())
 
 

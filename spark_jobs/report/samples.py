@@ -228,7 +228,6 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
 
 
 def _lane(sample: Sample, timeline: Sequence[MessageEvent]) -> Drawing:
-    """Return the lanes of the whole message with the sampled event outlined."""
     alone = _message_event(sample)
     this = next((event for event in timeline if _is_same(event, alone)), alone)
     drawn = timeline if any(event is this for event in timeline) else (*timeline, this)

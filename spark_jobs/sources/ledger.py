@@ -60,7 +60,7 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
 
     Raises:
         UsageError: a source names nothing, or the rows are too many.
-        UnreadableInputError: a named file is no ledger, or a ledger is damaged; the line says where.
+        UnreadableInputError: a named file is not a ledger, or a ledger is damaged; the line says where.
     """
     paths: dict[AnyPath, bool] = {}
     for src in srcs:
@@ -141,7 +141,7 @@ def _text(path: AnyPath, *, named: bool) -> str | None:
         raise UsageError(f"--ledger {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         if named:
-            raise UnreadableInputError(f"--ledger {path} is no text: {error.reason} at byte {error.start}") from error
+            raise UnreadableInputError(f"--ledger {path} is not text: {error.reason} at byte {error.start}") from error
         return None
 
 
@@ -174,9 +174,9 @@ def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) > 1 and not text.endswith("\n"):
                 return  # its writer was stopped in the middle
-            raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON: {error}") from error
+            raise UnreadableInputError(f"--ledger {where}: line {number} is not JSON: {error}") from error
         if not isinstance(document, dict):
-            raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON object")
+            raise UnreadableInputError(f"--ledger {where}: line {number} is not a JSON object")
         yield f"{where}: line {number}", document
 
 
@@ -195,7 +195,7 @@ def _rows(document: dict[str, Any], path: AnyPath, place: str) -> Iterable[Count
         )
     rows = document.get("rows")
     if not isinstance(rows, list):
-        raise UnreadableInputError(f"--ledger {place}: 'rows' is no list")
+        raise UnreadableInputError(f"--ledger {place}: 'rows' is not a list")
     own = _OWN_NAME.fullmatch(path.name)
     process = f"{int(own[1]) & _LOW_16:04X}" if own else None
     drops = [_row(row, f"{place}: row {number}", process) for number, row in enumerate(rows, start=1)]
@@ -204,7 +204,7 @@ def _rows(document: dict[str, Any], path: AnyPath, place: str) -> Iterable[Count
 
 def _row(row: Any, place: str, process: str | None) -> CountedDrop:
     if not isinstance(row, dict):
-        raise UnreadableInputError(f"--ledger {place} is no JSON object")
+        raise UnreadableInputError(f"--ledger {place} is not a JSON object")
     if row.get("side") not in _SIDES:
         raise UnreadableInputError(
             f"--ledger {place}: side {row.get('side')!r} must be native or otlp, the one that lost"
@@ -234,14 +234,14 @@ def _whole(
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is no whole number from 0 to {most}")
+        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is not a whole number from 0 to {most}")
     return value
 
 
 def _name(row: dict[str, Any], name: str, place: str) -> str | None:
     value = row.get(name)
     if value is not None and not isinstance(value, str):
-        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is no text")
+        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is not text")
     return value or None
 
 
@@ -251,7 +251,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def otlp_points(document: Mapping[str, Any]) -> Iterator[Point]:
-    """Yield the points of the sums in one ``resourceMetrics`` object; what is no sum, or has no value, is passed over.
+    """Yield the points of the sums in one ``resourceMetrics`` object; skip other metrics and points without a value.
 
     Raises:
         ValueError, TypeError, AttributeError, KeyError: the object is not shaped as OTLP metrics are.
@@ -316,7 +316,7 @@ def prometheus_points(text: str, where: str) -> Iterator[Point]:
     """Yield every sample of ``text`` as a cumulative point; ``target_info`` gives the samples of its target a resource.
 
     Raises:
-        UnreadableInputError: a line is no sample; ``where`` is the file's name in the message.
+        UnreadableInputError: a line is not a sample; ``where`` is the file's name in the message.
     """
     samples = list(_samples(text, where))
     targets = {_target(labels): labels for name, labels, _, _ in samples if name == _TARGET}
@@ -339,7 +339,7 @@ def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float
             yield _sample(bare)
         except (ValueError, IndexError, OverflowError):
             raise UnreadableInputError(
-                f"--ledger {where}: line {number} is no sample of Prometheus text; give a ledger of mqtrace, OTLP "
+                f"--ledger {where}: line {number} is not a sample of Prometheus text; give a ledger of mqtrace, OTLP "
                 "metrics as JSON lines, or what a /metrics endpoint answers"
             ) from None
 

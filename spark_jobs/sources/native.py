@@ -52,7 +52,7 @@ def find_bodies(srcs: Sequence[str], *, parallelism: int) -> SideFiles:
 
     Raises:
         UsageError: a source names nothing.
-        UnreadableInputError: a source is no native landing.
+        UnreadableInputError: a source is not a native landing.
     """
     return plan_files(source_files(srcs, Side.NATIVE), _is_object, parallelism=parallelism, split=_split)
 

@@ -172,7 +172,7 @@ def _long(values: Array) -> Array:
 
 
 def _time(values: Array) -> Array:
-    """Numbers in texts; a zero may have been ``-0``, which is no time, and a text of nothing is none."""
+    """Numbers in texts; a zero may have been ``-0``, which is not a time, and a text of nothing is none."""
     if pa.types.is_string(values.type):
         if not is_made_of(values, DIGITS) or pc.min(pc.binary_length(values)).as_py() == 0:
             raise _DeclinedError

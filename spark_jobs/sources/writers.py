@@ -66,12 +66,12 @@ class SpanSigns:
 
     @property
     def are_own(self) -> bool:
-        """Whether our instrumentation wrote some of them; what was made of native records is not its own."""
+        """Return whether our instrumentation wrote some of them; what was made of native records is not its own."""
         return any(writer.name == "mqtrace" and writer.scope != _FORWARDER_SCOPE for writer in self.writers)
 
     @property
     def is_enough(self) -> bool:
-        """Whether nothing more needs to be read."""
+        """Return whether nothing more needs to be read."""
         return self.spans >= MOST_SPANS or self.writers.total() >= MOST_MESSAGING_SPANS
 
     @classmethod

@@ -224,7 +224,7 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
     pq.write_table(pa.table({"x": [1]}), path)
     code, _, err = mqtrace("decode", path)
     assert code == 2
-    assert err.endswith("has no column 'body', so it is no native landing\n")
+    assert err.endswith("has no column 'body', so it is not a native landing\n")
 
 
 def test_a_reader_that_goes_away_ends_the_command(tmp_path):

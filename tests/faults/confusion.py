@@ -23,7 +23,7 @@ class Cell:
 
     @property
     def agrees(self) -> bool:
-        """Whether the verdict is the expected one, to the last column that was named."""
+        """Return whether the verdict is the expected one, to the last column that was named."""
         return self.expected == self.got and not self.flaws
 
 

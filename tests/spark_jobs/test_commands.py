@@ -33,7 +33,7 @@ WRONG = {
         ([*SIDES, "--out", "o", "--msg-type-map", "c"], "unknown message type map 'c'"),
         ([*SIDES, "--out", "o", "--charset", "klingon"], "unknown charset 'klingon'"),
         ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
-        ([*SIDES, "--out", "o", "--driver-memory", "lots"], "driver memory 'lots' is no size"),
+        ([*SIDES, "--out", "o", "--driver-memory", "lots"], "invalid driver memory 'lots'"),
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
         ([*SIDES, "--out", "o", "--ledger", SIDES[3]], "give it to --otlp if it is spans"),
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),

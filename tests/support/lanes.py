@@ -105,11 +105,11 @@ def lane_of(exporter, *, clock=None, background=False, **settings):
 
 
 def account_balances(stats):
-    """Whether every offered span is accounted for."""
+    """Return whether every offered span is accounted for."""
     return stats["offered"] == (stats["exported"] + sum(stats["dropped"].values()) + stats["failed"] + stats["pending"])
 
 
 def emptied(processor, timeout_s):
-    """Whether nothing is pending in the only lane, waited for at most ``timeout_s`` seconds."""
+    """Return whether nothing is pending in the only lane, waited for at most ``timeout_s`` seconds."""
     queue = processor.lanes[0]._queue
     return queue.wait_until(lambda: queue.stats()["pending"] == 0, timeout_s)

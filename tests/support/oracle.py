@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def timing(self) -> str:
-        """Whether its records arrived in time: only later than a minute behind the event is late."""
+        """Return whether its records arrived in time: only later than a minute behind the event is late."""
         arrivals = {side: _arrived(row) for side, row in (("native", self.native), ("otlp", self.otlp)) if row}
         known = {side: told for side, told in arrivals.items() if told is not None}
         if not known:

@@ -188,14 +188,14 @@ class FilesArchive(LandingArchive):
 
 
 def is_landing(directory: AnyPath) -> bool:
-    """Whether ``directory`` is a landing, or the ``native`` directory of one."""
+    """Return whether ``directory`` is a landing, or the ``native`` directory of one."""
     return directory.is_dir() and ((directory / NATIVE_DIRECTORY).is_dir() or any(directory.glob(f"{_DATE}*")))
 
 
 def _native_of(directory: AnyPath) -> AnyPath:
     if not directory.is_dir():
         raise UsageError(
-            f"--landing {directory} is no directory: give the one that mqtrace forward or the exporter fills"
+            f"--landing {directory} is not a directory: give the one that mqtrace forward or the exporter fills"
         )
     inside = directory / NATIVE_DIRECTORY
     if inside.is_dir():

@@ -36,7 +36,7 @@ class ArrivalRange:
         return self.overlaps(instant_ms, instant_ms)
 
     def overlaps(self, first_ms: int, last_ms: int) -> bool:
-        """Whether any instant from ``first_ms`` to ``last_ms`` is inside."""
+        """Return whether any instant from ``first_ms`` to ``last_ms`` is inside."""
         return (self.begin_ms is None or last_ms >= self.begin_ms) and (self.end_ms is None or first_ms <= self.end_ms)
 
 
@@ -47,7 +47,7 @@ def arrival_range(begin: str | None, end: str | None, *, now_ms: int) -> Arrival
     """Return the range that ``--begin`` and ``--end`` name.
 
     Raises:
-        UsageError: a text is no instant, or the range ends before it begins.
+        UsageError: a text is not an instant, or the range ends before it begins.
     """
     begin_ms = None if begin is None else instant_ms(begin, name="--begin", now_ms=now_ms)
     end_ms = None if end is None else instant_ms(end, name="--end", now_ms=now_ms)
@@ -71,7 +71,7 @@ def instant_ms(text: str, *, name: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
     except ValueError:
         raise UsageError(
-            f"{name} {text!r} is no instant: give 2026-11-21T14:05:00Z, epoch milliseconds, or 15m, 2h, 3d (ago)"
+            f"{name}: invalid time {text!r}: give 2026-11-21T14:05:00Z, epoch milliseconds, or 15m, 2h, 3d (ago)"
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)

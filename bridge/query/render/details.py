@@ -144,7 +144,7 @@ _MISSING: dict[Half | None, str] = {
 
 
 def _shared(consume: Consume) -> bool:
-    """Whether the listener was given several messages: then the cost is a share of what it took."""
+    """Return whether the listener was given several messages: then the cost is a share of what it took."""
     return consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
 
 

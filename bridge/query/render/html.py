@@ -90,7 +90,6 @@ def _bar(event: Event, from_ms: int) -> Bar:
 
 
 def _words(event: Event) -> str:
-    """Return the few words beside a bar."""
     if event.took_ms is None:
         return event.outcome
     return f"{duration(event.took_ms)}{'' if event.tone is Tone.GOOD else f', {event.outcome}'}"

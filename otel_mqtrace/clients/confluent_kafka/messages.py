@@ -54,7 +54,7 @@ def position_of(message: Message) -> Position:
 
 
 def is_message(candidate: object) -> TypeGuard[Message]:
-    """Whether this is a real message: errors and ends of partitions are not, tombstones (falsy!) are."""
+    """Return whether this is a real message: errors and ends of partitions are not, tombstones (falsy!) are."""
     return isinstance(candidate, Message) and candidate.error() is None
 
 
@@ -105,7 +105,7 @@ def error_type(failure: Any) -> str:
 
 
 def error_text(failure: Any) -> str:
-    """Return what a failure says; a ``KafkaError`` is no exception, though the C code can raise one."""
+    """Return what a failure says; a ``KafkaError`` is not an exception, though the C code can raise one."""
     return failure.str() if isinstance(failure, KafkaError) else text_of(failure)
 
 

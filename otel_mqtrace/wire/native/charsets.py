@@ -41,7 +41,7 @@ def check_charset(charset: str) -> None:
 
 @lru_cache(maxsize=32)
 def is_cuttable(charset: str) -> bool:
-    """Tell whether ASCII stands for itself in ``charset`` everywhere, so that bytes can be cut at a terminator.
+    """Return whether ASCII stands for itself in ``charset`` everywhere, so that bytes can be cut at a terminator.
 
     Raises:
         UsageError: no such charset.

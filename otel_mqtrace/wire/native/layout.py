@@ -53,7 +53,7 @@ ABSENT_TEXTS: Final = frozenset({"", NULL_TEXT, "dKey"})
 
 
 def absent(text: str | None) -> bool:
-    """Tell whether a decoded text most likely means "no value".
+    """Return whether a decoded text most likely means "no value".
 
     The decoder keeps the words as they are on the wire, because a key may really be the word ``null``: a caller that
     wants the meaning instead of the text calls this.

@@ -152,9 +152,15 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),
-        (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
+        (
+            ["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"],
+            "--pair-timeout: invalid duration 'soon'",
+        ),
         (["--source", "files:.", "--landing", ""], "--landing is empty"),
-        (["--source", "files:.", "--landing", "kafka://a/b"], "--landing kafka://a/b: kafka:// is no kind of store"),
+        (
+            ["--source", "files:.", "--landing", "kafka://a/b"],
+            "--landing kafka://a/b: kafka:// is not a store",
+        ),
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
     ],
 )

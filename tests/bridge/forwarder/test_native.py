@@ -107,7 +107,7 @@ def test_a_commit_between_two_batches_of_a_file_repeats_nothing(tmp_path):
 
 
 def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
-    """Kafka to Kafka, in protobuf; a message that is no OTLP is counted and takes nothing along."""
+    """Kafka to Kafka, in protobuf; a message that is not OTLP is counted and takes nothing along."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("otlp_spans", 1)
         kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 1)

@@ -379,7 +379,7 @@ def said(caplog):
 
 
 def test_a_dead_broker_is_named_with_the_topic_and_the_setting(said):
-    """Whether librdkafka gave up, or we purged at our own deadline, it is one cause and one line."""
+    """Return whether librdkafka gave up, or we purged at our own deadline, it is one cause and one line."""
     [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, trace_topic="MY_TRACE"))
     assert "not delivered" in line
     assert all(word in line for word in (DEAD, "MY_TRACE", "MQTRACE_BOOTSTRAP_SERVERS"))

@@ -141,7 +141,7 @@ def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
     ("said", "complaint"),
     [
         ({}, "set MQTRACE_NAMESRV"),
-        ({"namesrv": "nowhere"}, "'nowhere' is no address"),
+        ({"namesrv": "nowhere"}, "'nowhere' is not an address"),
         ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
     ],
 )

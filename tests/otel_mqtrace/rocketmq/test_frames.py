@@ -95,16 +95,16 @@ def test_any_header_is_a_command_or_an_error_of_ours(header, kind):
 @pytest.mark.parametrize(
     ("header", "complaint"),
     [
-        (b"[1]", "no JSON object"),
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         (b'{"code":"x"}', "code"),
         (b'{"code":true}', "code"),
         (b'{"extFields":[]}', "extFields"),
     ],
 )
-def test_a_header_that_is_none_is_named(header, complaint):
+def test_malformed_header_is_named(header, complaint):
     frame = struct.pack(">ii", 4 + len(header), len(header)) + header
     with pytest.raises(ProtocolError, match=complaint):
         FrameReader().feed(frame)

@@ -49,7 +49,7 @@ def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effor
 
 
 def is_quick(section: Mapping[str, Any]) -> bool:
-    """Say whether a section was measured to show that it runs, and for no more."""
+    """Return whether a section was measured to show that it runs, and for no more."""
     return bool(section["effort"]["share"] < 1)
 
 

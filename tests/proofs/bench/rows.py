@@ -60,7 +60,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target holds; ``None`` where there is none, or no anchor to hold it against."""
+        """Return whether the target holds; ``None`` where there is none, or no anchor to hold it against."""
         if self.target is None:
             return None
         value = self.ratio if self.target.unit == TIMES else self.ours

@@ -177,7 +177,7 @@ def sender(provider: TracerProvider, header: Header = _TAGS) -> Callable[[], lis
 
 
 def is_sent(headers: list[Header], *, sampled: bool) -> bool:
-    """Whether a message went with its own headers, an id and a trace that says whether it is sampled."""
+    """Return whether a message went with its own headers, an id and a trace that says whether it is sampled."""
     said = {name: value.decode() for name, value in headers if isinstance(value, bytes)}
     own = get_current_span(propagate.extract(said)).get_span_context()
     is_whole = said.get(semconv.HEADER_TAGS) == "paid" and len(said.get(semconv.HEADER_UNIQ_KEY, "")) == len(_UNIQ_KEY)
@@ -205,7 +205,7 @@ def handler(provider: TracerProvider) -> Callable[[], Turn | None]:
 
 
 def is_handled(turn: Turn | None, *, sampled: bool) -> bool:
-    """Whether a message was current with a span of its own in the trace it came with, sampled or not."""
+    """Return whether a message was current with a span of its own in the trace it came with, sampled or not."""
     if turn is None:
         return False
     own = turn.span.get_span_context()

@@ -122,7 +122,7 @@ def test_an_address_is_told_from_files_and_never_repeats_a_password():
     files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
     assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
-        with pytest.raises(UsageError, match="is no topic: write kafka://") as told:
+        with pytest.raises(UsageError, match="is not a topic: write kafka://") as told:
             apart([src])
         assert "secret" not in str(told.value)
 

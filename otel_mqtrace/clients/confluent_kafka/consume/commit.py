@@ -101,7 +101,6 @@ def offsets_of_call(
 
 
 def _committed(positions: Positions, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:
-    """Return the client's list of offsets as the hook's."""
     return [positions.committed(each.topic, each.partition, each.offset) for each in offsets]
 
 

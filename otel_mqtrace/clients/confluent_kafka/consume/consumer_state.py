@@ -82,7 +82,6 @@ class ConsumerState(AnyConsumerState):
             self._delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
 
     def _held(self) -> Delivery:
-        """Return the delivery with all that the application has."""
         while self._turns:
             try:
                 turn = self._turns.pop()

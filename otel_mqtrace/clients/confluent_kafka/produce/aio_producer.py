@@ -105,7 +105,7 @@ def _carried(producer: Any, sending: Sending, kwargs: Mapping[str, Any]) -> Carr
 
 
 def _is_buffered(producer: Any, carried: CarriedPartition) -> bool:
-    """Whether the message waits in the buffer although the call failed: what failed was the sending of others."""
+    """Return whether the message waits in the buffer although the call failed while it sent others."""
     buffered = getattr(getattr(producer, "_batch_processor", None), "_message_buffer", ())
     return any(message.get("partition") is carried for message in buffered)
 

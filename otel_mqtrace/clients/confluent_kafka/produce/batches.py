@@ -248,7 +248,7 @@ def _instead(item: _Item) -> dict[str, Any]:
 
 # -- send_each: every message alone, with headers ------------------------------------------------------------------
 def _is_sendable(batch: _Batch) -> bool:
-    """Whether the client takes every message; one that it does not makes it refuse the batch, and it says so best."""
+    """Return whether the client takes every message; for one bad message it refuses the whole batch."""
     return isinstance(batch.partition, int) and all(
         isinstance(each.get("value"), (str, bytes, NoneType))
         and isinstance(each.get("key"), (str, bytes, NoneType))

@@ -90,7 +90,7 @@ def _prepare(
 
 
 def _is_inner(state: ProducerState, topic: str) -> bool:
-    """Whether this call comes from a subclass's own ``produce`` that is traced already; each of those makes one."""
+    """Return whether this call comes from a subclass's own ``produce``, which is traced already."""
     thread = get_ident()
     if state.layers.get(thread) != topic:
         return False

@@ -102,7 +102,7 @@ class Sending:
         self.call = call
         self.user = user
         self.awaited = False
-        """Whether the delivery report will come."""
+        """Return whether the delivery report will come."""
 
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
@@ -149,7 +149,7 @@ class Sending:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do when the message is queued: its answer will come, and no transaction waits."""
+        """Return whether queueing ends the work: a delivery report will come, and no transaction waits."""
         return self.awaited and self.call.transaction_id is None
 
     @guarded("produce.returned")
