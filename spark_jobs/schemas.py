@@ -1,6 +1,6 @@
-"""The Arrow schema of every table that one stage hands to the next, and the values in them that several stages make.
+"""The Arrow schemas of the tables passed between stages, and their shared values.
 
-Times are epoch milliseconds (``*_ms``) unless the name says nanoseconds. Null means absent, never a default.
+Times are epoch milliseconds (``*_ms``) unless the name has nanoseconds. Null means absent, never a default.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _BOOL: Final[Any] = pa.bool_()
 _TEXTS: Final[Any] = pa.list_(pa.string())
 
 BAD: Final[Any] = pa.struct({"field": _TEXT, "reason": _TEXT, "text": _TEXT, "mentions": _TEXTS})
-"""Why a row is no body, span or event (null on every good row): at most 200 characters of the offending text, and the
-message ids that can still be read in it."""
+"""Why a row is not a body, span or event (null on every good row): at most 200 characters of the offending text, and
+the message ids still readable in it.
+"""
 
 NATIVE_BODY: Final = pa.schema(
     {
@@ -102,11 +103,11 @@ SIDE_FIELDS: Final[dict[str, Any]] = {
     "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
     "raw_hash": _LONG,
     "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
-    "sent_sampled": _BOOL,  # what a delivery's link says of its send; null where the writer's flags say nothing
+    "sent_sampled": _BOOL,  # from the flags of a delivery's link to its send; null where the writer sets none
     "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
     "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status
 }
-"""What one side may know of an event: the evidence kept in a verdict."""
+"""The fields of an event on one side: the evidence kept in a verdict."""
 
 COMPARED_FIELDS: Final = (
     *("topic", "group_name", "offset_msg_id", "tags", "keys", "store_host", "client_host", "region_id"),
@@ -116,14 +117,14 @@ COMPARED_FIELDS: Final = (
 """The fields that get a verdict of their own, in report order."""
 
 MENTION: Final = "mention"
-"""The ``kind`` of a row that only says: a malformed record of this side names this message."""
+"""The ``kind`` of a row for a malformed record of this side that names this message."""
 
 EVENT: Final = pa.schema(
     {
         "side": _TEXT,  # native, otlp
         "kind": _TEXT,  # publish, consume, transaction_end, recall
         "half": _TEXT,  # whole, before, after (native consume only)
-        "msg_id": _TEXT,  # upper-cased when it is hex; null when the side does not know it
+        "msg_id": _TEXT,  # upper-cased when it is hex; null when absent
         "scope": _TEXT,  # null: in scope; else why it is not (TRACE_TRAFFIC, NOT_MESSAGING, POLL, BATCH_PARENT, ...)
         "links": pa.list_(_SPAN_PLACE),  # spans this one points at: the message's own link, else all; null on native
         **SIDE_FIELDS,
@@ -132,7 +133,7 @@ EVENT: Final = pa.schema(
 """One record or span about one message (batch ids and links exploded): what both sides are mapped to."""
 
 NORMALISED: Final = EVENT.append(pa.field("bad", BAD))
-"""What the reading of one side writes: every row is an event or says why it is none, so the input is parsed once."""
+"""The rows read of one side: each is an event or has the reason why not, so the input is parsed once."""
 
 LEDGER: Final = pa.schema({"expected": _LONG, "tails": _LONG})
 """Counts of a reader in rows of their own: ``expected`` spans or records of its input (1 for a piece that holds none),
@@ -156,7 +157,7 @@ VERDICT: Final = pa.schema(
         "reason_detail": _TEXT,
         "key_level": _INT,  # 1 exact .. 3 weak; null on one-sided keys
         "timing": _TEXT,
-        "event_ms": _LONG,  # the start, from whichever side knows it
+        "event_ms": _LONG,  # the start, from either side
         "native_count": _INT,  # copies of the event on that side, 0 when absent
         "otlp_count": _INT,
         "duplicates": _TEXT,  # null, exact, equivalent, conflicting

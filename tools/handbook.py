@@ -81,7 +81,7 @@ def _policy_keys() -> str:
     )
     policy = read_policy(None)
     rows = [
-        f"| {_code(table) if table else ''} | `{setting.key}` | {setting.says} |"
+        f"| {_code(table) if table else ''} | `{setting.key}` | {setting.description} |"
         f" {'' if table else _default(setting, getattr(policy, setting.attribute))} |\n"
         for table, settings in tables
         for setting in settings
@@ -102,7 +102,9 @@ def _loss_counters() -> str:
 
 
 def _by_design() -> str:
-    rows = [f"| `{rule.rule}` | {_MISSING[rule.status]} | {rule.says} | {_writers(rule)} |\n" for rule in BY_DESIGN]
+    rows = [
+        f"| `{rule.rule}` | {_MISSING[rule.status]} | {rule.description} | {_writers(rule)} |\n" for rule in BY_DESIGN
+    ]
     head = "| rule | what is missing | of what | where `--profile`, `--native-writer` say |\n|" + " --- |" * 4 + "\n"
     return head + "".join(rows)
 

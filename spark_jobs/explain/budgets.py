@@ -1,8 +1,7 @@
-"""The budgets of one run: what remains unexplained is counted, weighed against them, and given their reasons.
+"""Apply the budgets of one run to its unexplained keys.
 
-Two budgets, in the order of the reasons: the share of messages that the policy says is sampled (NOT_SAMPLED), then the
-drops that ledgers counted (DROP_ATTRIBUTED, with the counter's cause). What neither covers stays UNEXPLAINED. What was
-counted but is nowhere missing is surplus.
+In the order of the reasons: the policy's sampling ratio (NOT_SAMPLED), then the drops that ledgers counted
+(DROP_ATTRIBUTED, with the counter's cause). The remaining keys stay UNEXPLAINED; unused drops are surplus.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _Z_99_ONE_SIDED: Final = 2.3263478740408408
 # -- what settled verdicts contribute ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledNotes:
-    """What the budgets of a run need of its settled verdicts.
+    """The settled verdicts that the budgets of a run need.
 
     Attributes:
-        services: whether a native group's services are wanted.
-        ends: whether deliveries are wanted whose native end alone is lost.
-        near: the cells that these are told apart by.
+        services: whether a native group's services are needed.
+        ends: whether deliveries are needed of which only the native end is lost.
+        near: the cells that distinguish them.
     """
 
     services: bool = False
@@ -201,12 +200,12 @@ def _apply_reasons(given: Reasons, chosen: Sequence[tuple[int, str]], reason: Re
 
 # -- the share of messages that is not sampled ------------------------------------------------------------------------
 def limit_missing(both: int, still_open: int, unsampled: int, messages: int, *, ratio: float) -> int:
-    """Return how many open keys without a span the sampling ratio leaves to chance.
+    """Return how many open keys without a span the sampling ratio accounts for by chance.
 
     Args:
         both: keys on both sides.
         still_open: keys without a span and without a reason.
-        unsampled: keys that are known not to be sampled.
+        unsampled: keys known as not sampled.
         messages: distinct messages of the open and the unsampled keys.
         ratio: the share of messages that is sampled.
     """

@@ -1,11 +1,9 @@
-"""Spend counted drops on lost keys: as a budget, never more than was counted.
+"""Assign counted drops to lost keys, never more than were counted.
 
-A drop covers a key of the same side that nothing tells apart from it (service, group, process) and whose time lies in
-its bucket or one cell beside it; a drop without a bucket covers any time. The nearest and best known are served first,
-so a bucket whose drops equal its keys covers exactly them. What then remains moves along neighbouring buckets: a burst
-whose tail each bucket counted in the next one is covered whole. Names, times and counts decide, never row order.
-
-Losses of keys that have a verdict anyway come before all others, however far away: what was counted for them is used.
+A drop covers a key of the same side, service, group and process whose time lies in the drop's bucket or one cell
+beside it; a drop without a bucket covers any time. The nearest and most specific drops are assigned first. The rest
+moves along neighbouring buckets, since the tail of a burst is counted in the next one. Losses of keys that have a
+verdict anyway use up their drops first. Names, times and counts decide, never row order.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _WIDE_CELLS: Final = 720  # two hours: longer buckets are compared one by one, n
 
 
 class LossGroup(NamedTuple):
-    """Lost keys that a budget cannot tell apart; ``None`` is unknown. ``cell`` is their time in ``CELL_MS``."""
+    """Lost keys that a budget cannot distinguish; ``None`` is unknown. ``cell`` is their time in ``CELL_MS``."""
 
     lost: str
     service: str | None = None
@@ -249,12 +247,12 @@ def add_carried_over(ledger: LedgerRead | None, earlier: Sequence[CountedDrop]) 
 def carry_over(drops: Sequence[CountedDrop], earlier: Sequence[CountedDrop]) -> tuple[CountedDrop, ...]:
     """Return ``drops`` less their part of ``earlier``, and ``earlier``: each counted loss is there exactly once.
 
-    An earlier drop is part of a count of the same place and cause whose bucket is the same, or spans it: a counter that
+    An earlier drop is part of a count of the same place and cause whose bucket is the same or spans it: a counter that
     only grows is read over a longer stretch each day.
 
     Args:
-        drops: what this run's ledgers count.
-        earlier: what earlier runs spent on keys; it was spendable then, so ``before`` no longer matters.
+        drops: the counts of this run's ledgers.
+        earlier: the drops that earlier runs assigned to keys; their ``before`` no longer matters.
     """
     used: Counter[CountedDrop] = Counter()
     for drop in earlier:
@@ -288,7 +286,6 @@ def _without_bucket(drop: CountedDrop) -> CountedDrop:
 
 
 def _spans(drop: CountedDrop, other: CountedDrop) -> bool:
-    """Return whether a drop's bucket contains that of another one; without a bucket it is the whole run's."""
     if drop.bucket_start_ms is None:
         return True
     if other.bucket_start_ms is None:

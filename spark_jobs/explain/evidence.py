@@ -1,8 +1,7 @@
 """Evidence of a whole run about its unexplained rows: measures by key, added up within tasks and then over tasks.
 
-An unexplained row has keys of several families (``process``, ``message``, ``next3``, …). Every verdict of the run, and
-every span in which trace messages were sent, adds its measures to those of its own keys that are wanted. All other keys
-are dropped at once, and row order changes nothing.
+An unexplained row has keys of several families (``process``, ``message``, ``next3``, …). Every verdict, and every span
+in which trace messages were sent, adds its measures to the wanted keys it has.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ _SUMS: Final = (
     "following",  # spans that are sampled as their send was
     "sent",  # sends that a sampler decided about one by one
     "unseen",  # those of them without a span
-    "linked",  # sampled sends that links name; deliveries sampled with their send are no sample of all sends
-    "sampled",  # links whose flags say so
+    "linked",  # sampled sends named by links; deliveries sampled with their send do not sample all sends
+    "sampled",  # links with the sampled flag
     "unsampled",
     "native_deliveries",
     "moments",
@@ -333,17 +332,17 @@ class RowEvidence:
         return is_known(self._places)
 
     def value(self, measure: str) -> NullableInts:
-        """Return a measure, unknown where there is no evidence or no event had it; ``last_ms`` is of either side."""
+        """Return a measure, null without evidence or a value; ``last_ms`` is of either side."""
         if measure == "last_ms":
             return greatest(self.value("native_ms"), self.value("otlp_ms"))
         return NullableInts.of(self._evidence.measures[measure].combine_chunks().take(self._places))
 
     def count(self, measure: str) -> Ints:
-        """Return a count, 0 where there is no evidence."""
+        """Return a count, 0 without evidence."""
         return self.value(measure).filled(0)
 
     def has_none(self, measure: str) -> Mask:
-        """Return where there is evidence and its count is 0."""
+        """Return which rows have evidence with a count of 0."""
         is_none: Mask = self.is_known & (self.count(measure) == 0)
         return is_none
 
@@ -393,7 +392,7 @@ class ResidueRows(KeyedRows):
         return self._known[family]
 
     def may_concern(self, rule: ByDesign) -> Mask:
-        """Return which keys a rule may be about: where sources mix writers, not those with a span of ours."""
+        """Return which keys a rule may concern: if sources mix writers, those without a span of ours."""
         own = self.policy.other is not None and not rule.holds(self.policy.profile.name, self.policy.native_writer)
         return ~(equals(self.columns["otlp.writer"], "mqtrace") & own)
 

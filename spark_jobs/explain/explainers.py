@@ -1,8 +1,7 @@
-"""Give unexplained rows their reasons: a table of rules that are tried in order; the first that applies wins.
+"""Give unexplained rows their reasons: a table of rules tried in order; the first that applies wins.
 
-The kernel leaves a settled one-sided key UNEXPLAINED when nothing of its own message explains it. Only these few rows
-are taken further: the whole run yields evidence about them (``evidence``), and each rule reads it (``rules``). A row
-that no rule explains stays UNEXPLAINED. Budgets come after all of these.
+The kernel leaves a settled one-sided key UNEXPLAINED when its own message does not explain it. For these few rows the
+whole run yields evidence (``evidence``), and each rule reads it (``rules``). Budgets come after all of these.
 
 To add a rule, add a row to ``EXPLAINERS`` at its place; the order is that of ``taxonomy.Reason``.
 """
@@ -57,9 +56,9 @@ class Explainer:
         reason: of the rows that the rule explains.
         details: the ``reason_detail`` that it can give.
         find: the rule: returns for each row the place of its detail, counted from 1; 0 where it does not apply.
-        confirm: of those, the rows that the whole residue bears out; ``None`` where nothing else counts.
-        of_carried: off where absence from this run's input is the evidence: that proves nothing of a key that an
-            earlier run left open, whose other side that run's input would have held.
+        confirm: narrows these rows down to those that the whole residue confirms; ``None`` keeps all.
+        of_carried: off where absence from this run's input is the evidence: that proves nothing about a key that an
+            earlier run left open.
     """
 
     reason: Reason
@@ -126,11 +125,11 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
 
     Args:
         residue: ``RESIDUE``, whole.
-        policy: what the run tolerates.
-        facts: what is known of the run's whole input.
+        policy: the run's policy.
+        facts: of the run's whole input.
         collect: returns the evidence that each part of the run has for some keys.
         find_neighbours: returns the neighbours that each part of the run has of some ``DELIVERIES``.
-        rows_at_once: of so many rows the evidence is held in this process, some 20 keys a row.
+        rows_at_once: how many rows' evidence this process holds, some 20 keys a row.
     """
     findings = []
     for begin in range(0, len(residue), rows_at_once):

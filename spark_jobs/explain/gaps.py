@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Mask
 
 GAP_COLUMNS: Final = ["kind", "msg_id", "group", "event_ms", "native.start_ms"]
-"""The columns of ``VERDICT`` that ``find_neighbours`` reads; of ``native`` any field, to tell where it is absent."""
+"""The columns of ``VERDICT`` that ``find_neighbours`` reads; any field of ``native`` shows where it is absent."""
 
 _TEXT: Final[Any] = pa.string()
 DELIVERIES: Final = pa.schema({"group": _TEXT, "msg_id": _TEXT, "at_ms": pa.int64()})
@@ -90,8 +90,8 @@ def is_in_gap(parts: Sequence[Neighbours], wanted: int) -> Mask:
     """Return which of ``wanted`` unrecorded messages have a neighbour that is not recorded either.
 
     Args:
-        parts: what ``find_neighbours`` returned for each part of the run, about the same messages.
-        wanted: how many there are.
+        parts: the results of ``find_neighbours`` for each part of the run, about the same messages.
+        wanted: the number of messages.
     """
     found = np.zeros(wanted, bool)
     for row, neighbours in enumerate(zip(*parts, strict=True)):

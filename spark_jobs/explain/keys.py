@@ -36,7 +36,7 @@ _SLICE_MS: Final = 8_192  # the width of the slices of time that sends without a
 
 
 class Ids(NamedTuple):
-    """What the message ids of a column say; the numbers mean nothing where ``known`` is false.
+    """The parts of a column's message ids; valid only where ``known`` is true.
 
     Attributes:
         known: which rows hold an id of a RocketMQ client.
@@ -174,7 +174,7 @@ class KeyedRows:
 
     def producer_groups(self, *sides: str) -> Keys:
         """Return the keys of the groups of sends, as the first of ``sides`` names them."""
-        # Writers treat namespaces and retry prefixes differently: they do not tell groups apart.
+        # Writers treat namespaces and retry prefixes differently: they do not distinguish groups.
         return self._join("producer group", self._apply(bare, "group_name", sides)).where(self.is_publish)
 
     def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
@@ -250,11 +250,11 @@ _TYPES: Final[Mapping[str, Any]] = {
     **{f"otlp.{name}": SIDE_FIELDS[name] for name in _OF_OTLP},
 }
 RESIDUE: Final = pa.schema([*_TYPES.items(), ("on_native", pa.bool_())])
-"""The residue, one flat row a key. ``on_native`` (never null) tells on which of the two sides the key is."""
+"""The residue, one flat row a key. ``on_native`` (never null) is the side of the key."""
 
 
 def is_residue(verdicts: pa.Table) -> Mask:
-    """Return which rows of ``VERDICT`` have no reason yet: one-sided keys that their own message does not explain."""
+    """Return which rows of ``VERDICT`` are one-sided keys that their own message does not explain."""
     return equals(flatten_sides(verdicts.select(["reason"]))["reason"], Reason.UNEXPLAINED.value)
 
 

@@ -1,7 +1,7 @@
 """Loss groups: unexplained rows as a few counts for a budget, and which rows of a group it covers.
 
-A loss group is everything that tells one lost key from another as far as a budget can: the side that lost, service,
-group, process, time. Within a group the earliest keys are covered first, and of equal times those with the least hash.
+A group shares the side that lost, service, group, process and time. Within a group the earliest keys are covered
+first, and of equal times those with the least hash.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 MOST_GROUPS: Final = 50_000
 """The keys of groups beyond the largest ones stay unexplained, which is the stricter verdict."""
 
-_MOST_STRETCHES: Final = 200  # of more, the cells between the first and the last one are told apart as well
+_MOST_STRETCHES: Final = 200  # beyond it, all cells from the first to the last are distinguished
 _ID_DIGITS: Final = (32, 56)  # RocketMQ's unique ids, with an address of IPv4 or IPv6
 _TAIL_DIGITS: Final = 24  # process id and what follows it
-# A line end behind the digits is no difference: Java's $ stands before one, too.
+# Java's $ also matches before a final line end: it makes no difference.
 _HEX: Final = re.compile(r"[0-9A-Fa-f]+(?:\r\n|[\n\r\u0085\u2028\u2029])?")
 _HASHED: Final = ("kind", "msg_id", "group", "attempt_id", "native.raw_hash", "otlp.raw_hash", "event_ms")
 
@@ -49,7 +49,7 @@ def group_residue(rows: Mapping[str, Column], near: Sequence[range] = ()) -> Gro
 
     Args:
         rows: columns of ``RESIDUE``.
-        near: the cells that a budget tells apart; the time of any other key is no part of its group.
+        near: the cells that a budget distinguishes; other keys are grouped without their time.
     """
     lost = pa.array(np.where(is_true(rows["on_native"]), "otlp", "native"))
     columns = {name: own_field(rows, name) for name in ("service", "group_name", "start_ms", "end_ms")}

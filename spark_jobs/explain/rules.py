@@ -43,7 +43,7 @@ UNSAMPLED: Final = ("link_flags", "whole_message", "whole_call")
 """What shows that a span was never created: the details of NOT_SAMPLED that links give."""
 
 _SIDES: Final = (("otlp", "native"), ("native", "otlp"))
-_ENOUGH: Final = 10  # keys of a service or process before its silence means something: one lost record is no silence
+_ENOUGH: Final = 10  # keys of a service or process before its silence is evidence: one may just be lost
 _INSTANT_MS: Final = 1
 _SEVERAL: Final = 2  # keys before a name shared by ids is an instance and no accident
 _JITTER_MS: Final = 20  # between the ends the two hooks of one call see
@@ -68,11 +68,11 @@ class _Send(NamedTuple):
     """A send and the ids around it; milliseconds.
 
     Attributes:
-        next_ms: how long after its own id the next one that a record names was generated.
+        next_ms: how long after its own id the next recorded one was generated.
         ids_between: how many ids were generated between the two.
-        process_keys: how many keys of its process there are in the run.
-        idless_ms: when sends without an id began around its end; ``None`` where too many did.
-        ends_ms: when transactions ended around its end; ``None`` where too many did.
+        process_keys: the number of keys of its process in the run.
+        idless_ms: when sends without an id began around its end; ``None`` for too many.
+        ends_ms: when transactions ended around its end; ``None`` for too many.
     """
 
     start_ms: int
@@ -174,10 +174,9 @@ def find_calls_without_region(rows: ResidueRows) -> Found:
 def find_unrecorded_messages(rows: ResidueRows) -> Found:
     """Return the deliveries of messages that no group recorded, in groups that do record others.
 
-    Clients before 5 skip messages with the property ``TRACE_ON=false`` when these are consumed, and only then. The
-    property itself is in no record. So one group is not enough to tell it from a loss (``confirm_several_groups``),
-    nor are several in whose line of messages the next one is missing too (``gaps``). Of a group that records no
-    delivery at all the absence says nothing.
+    Clients before 5 skip messages with the property ``TRACE_ON=false`` on consume only; no record holds the property.
+    So ``confirm_several_groups`` demands several groups, and ``gaps`` excludes runs of missing messages. A group that
+    records no delivery at all proves nothing.
     """
     if not rows.policy.is_concerned_by(TRACE_OFF):
         return rows.none()
@@ -187,7 +186,7 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
 
 
 def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
-    """Return which of the unrecorded deliveries are of a message that other groups did not record either."""
+    """Return which of the unrecorded deliveries have a message that other groups did not record either."""
     rows = np.flatnonzero(is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"]))
     found = np.zeros(len(is_unrecorded), bool)
     if len(rows):
@@ -298,7 +297,7 @@ def _is_silent(rows: ResidueRows, family: str, own: str, other: str, minimum: in
 
 
 def _names_any(rows: ResidueRows, side: str, kind: Kind) -> bool:
-    """Return whether a side names any topic or group at all: one that names none proves nothing about one of them."""
+    """Return whether a side names any topic or group at all; otherwise it proves nothing about one of them."""
     return rows.facts.named.get((side, kind.value), 0) > 0
 
 
@@ -335,10 +334,10 @@ def _is_last_of(rows: ResidueRows, instance: str, own: str, horizon_ms: int) -> 
 
 
 def find_before_input(rows: ResidueRows) -> Found:
-    """Return of which of ``BEGINNINGS`` a key lies before: where the other side's input begins after it.
+    """Return for each key which of ``BEGINNINGS`` it lies before: the other side's input begins after it.
 
-    By more than ``late_after``: a record that late would still have been in the input. What a side lost of its very
-    beginning cannot be told from what it no longer kept.
+    The gap exceeds ``late_after``: a late record would still be in the input. Records lost at the very beginning look
+    the same.
     """
     found = np.zeros(rows.rows, np.int8)
     for place, (own, other) in enumerate(_SIDES, 1):
@@ -362,14 +361,14 @@ def find_weak_keys(rows: ResidueRows) -> Found:
 
 
 def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
-    """Return around which residue keys spans without an id are at least as many as native records.
+    """Return which residue keys have at least as many spans without an id around them as native records.
 
-    Those are of one topic (or group) and kind, and start within the tolerance. Where there are fewer spans than
-    records, some are lost for certain and all stay unexplained.
+    The spans have the key's topic (or group) and kind and start within the tolerance. With fewer spans than records
+    some are certainly lost, and all stay unexplained.
 
     Args:
         residue: columns of the whole residue.
-        tolerance_ms: by how much two starts of one event may differ.
+        tolerance_ms: the greatest difference between two starts of one event.
     """
     is_consume = equals(residue["kind"], Kind.CONSUME.value)
     name = pc.if_else(pa.array(is_consume), residue["group"], residue["topic"])

@@ -214,7 +214,7 @@ def _encode_messages(texts: Column) -> tuple[Ints, int]:
 
 
 class _Messages:
-    """What all legs of a message say; arrays by message."""
+    """Facts from all legs of a message; arrays by message."""
 
     def __init__(self, given: _Given) -> None:
         self._given = given
@@ -249,9 +249,9 @@ def _matches(codes: Codes, word: str) -> Mask:
 
 
 def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
-    """Return which legs stand for their message: of each topic and party the earliest, best one inside the window.
+    """Return which legs represent their message: the earliest, best one in the window of each topic and party.
 
-    A copy that came back over a retry topic is no further message.
+    A copy that returns over a retry topic is the same message.
     """
     whose, is_publish = given.party[given.end[rows]], given.is_publish[rows]
     parts = ((given.message[rows], given.messages), (is_publish.astype(np.int64), 2))

@@ -43,17 +43,15 @@ _CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
 def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_rows: int = 60_000) -> tuple[str, ...]:
     """Return files with the same spans, in which a send and the deliveries that point at it name the same message.
 
-    An event without a message id has its place on the broker (a Kafka topic, partition and offset) for one. A send
-    that still has none gets the one its consumers name (one-way sends learn theirs only so), or its own span's place
-    when they know none either. A delivery without an id gets its send's; one that points at several sends becomes one
-    delivery of each. A span that nothing points at stays without. Files in which all spans name their message stay as
-    they are if no other span lacks an id.
+    An event without a message id takes its position on the broker. A send without either takes the position that its
+    consumers name (one-way sends), else that of its span. A delivery without an id takes its send's; one that points
+    at several sends becomes one delivery of each. Files without such spans are returned as they are.
 
     Args:
         engine: runs the tasks.
         files: parquet files of ``NORMALISED``, of the OTLP side.
-        directory: where new files go; it has none before.
-        bucket_rows: how many spans a bucket holds, about.
+        directory: receives the new files.
+        bucket_rows: approximate number of spans a bucket.
     """
     counts = engine.map(_count_nameless, files)
     nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)

@@ -123,9 +123,9 @@ def _measure(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[floa
 
 
 def _agreement(tally: Tally, policy: Policy, severity: str) -> tuple[float | None, int]:
-    """Return the per cent of comparisons that agree, of fields whose disagreement has this severity, and how many.
+    """Return the per cent of agreeing comparisons of fields whose disagreement has this severity, and their number.
 
-    What a side may or must leave out is no comparison; single verdicts mean what the policy says of them.
+    Values that a side may or must omit are not compared; the policy decides the outcome of each verdict.
     """
     agreed = wrong = 0
     for name, verdicts in tally.fields.items():
@@ -141,11 +141,10 @@ def _per_cent(part: int, whole: int) -> float | None:
 
 
 def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
-    """Return why the run can vouch for nothing, and what to do, as one sentence; ``None`` when it can.
+    """Return why the run proves nothing and how to fix it, as one sentence; ``None`` if it is conclusive.
 
-    Two inputs without a key in common are no comparison: the wrong file, the wrong day. A window that ends after the
-    horizon still waits for records. A horizon before every event leaves only what met on both sides as settled; one
-    pending key then makes the whole run inconclusive, since what is missing cannot be told from what is late.
+    Causes: two inputs without a common key (wrong file, wrong day); a window that ends after the horizon; a horizon
+    before every event, with a pending key, which makes missing and late indistinguishable.
     """
     empty = [named for side, named in _SIDE_NAMES.items() if not facts.in_scope.get(side)]
     if empty:

@@ -57,8 +57,8 @@ class _IsSilent:
         return all(name is None or name == own for name, own in wanted)
 
 
-def _declared(says: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
-    return ByDesign(rule=f"policy_says_{says}", status=_ALONE[side], when=when)
+def _declared(name: str, side: str, when: Callable[[Alone], bool]) -> ByDesign:
+    return ByDesign(rule=f"policy_says_{name}", status=_ALONE[side], when=when)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Policy:
         return profile, native_writer
 
     def is_concerned_by(self, rule: ByDesign) -> bool:
-        """Return whether a rule is about one of this run's pairs of writers."""
+        """Return whether a rule covers one of this run's pairs of writers."""
         others = self.other is not None and self.other.is_concerned_by(rule)
         return others or rule.holds(self.profile.name, self.native_writer)
 
@@ -144,7 +144,7 @@ class Policy:
 
     @property
     def declared(self) -> tuple[ByDesign, ...]:
-        """What the file says never to be on a side, as rules of the capability matrix."""
+        """The records that the policy file declares absent from a side, as rules of the capability matrix."""
         kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
         return (
             *(_declared(f"{rule.writer}_never_records_{kind}", rule.side, IsKind(Kind(kind))) for rule, kind in kinds),
@@ -311,7 +311,7 @@ def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
     if "side" not in values or len(values) == 1:
         raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
     if values["side"] == "otlp" and "service" in values:
-        raise UsageError(f"{place}: what otlp lacks only native records tell, which name no service; name its group")
+        raise UsageError(f"{place}: native records, which show what otlp lacks, name no service; give its group")
     return SilentRule(**values)
 
 
@@ -342,7 +342,7 @@ def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters 
     named = open_writers or OpenWriters(*policy.writer_names, frozenset())
     yield f"# --profile {named.profile} --native-writer {named.native_writer}"
     for setting in SETTINGS:
-        yield _line(setting, getattr(policy, setting.attribute), says=explained)
+        yield _line(setting, getattr(policy, setting.attribute), description=explained)
     yield from _head("[fields.NAME]", FIELD_SETTINGS)
     for name in COMPARED_FIELDS:
         yield from _table(
@@ -351,7 +351,7 @@ def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters 
     yield from _head("[gates.NAME]", GATE_SETTINGS)
     for name, rule in policy.gates.items():
         rows = [(each, getattr(rule, each.attribute)) for each in GATE_SETTINGS]
-        yield from _table(f"[gates.{name}]", rows, says=f"{rule.explanation}: {rule.op} threshold")
+        yield from _table(f"[gates.{name}]", rows, description=f"{rule.explanation}: {rule.op} threshold")
     yield from _head('[writers."NAME"]', WRITER_SETTINGS)
     yield from () if policy.writers else _NO_EXAMPLE
     for writer in policy.writers:
@@ -377,17 +377,17 @@ def _head(name: str, settings: Iterable[Setting]) -> Iterator[str]:
     yield ""
     yield f"# {name}"
     for setting in settings:
-        yield f"#   {setting.key}: {setting.says}"
+        yield f"#   {setting.key}: {setting.description}"
 
 
-def _table(head: str, rows: Iterable[tuple[Setting, Any]], *, says: str = "") -> Iterator[str]:
+def _table(head: str, rows: Iterable[tuple[Setting, Any]], *, description: str = "") -> Iterator[str]:
     yield ""
-    yield f"{head}  # {says}" if says else head
+    yield f"{head}  # {description}" if description else head
     for setting, value in rows:
         yield _line(setting, value)
 
 
-def _line(setting: Setting, value: Any, *, says: bool = False) -> str:
+def _line(setting: Setting, value: Any, *, description: bool = False) -> str:
     absent = value is None
     line = f"{'# ' if absent else ''}{setting.key} = {setting.example if absent else setting.write(value)}"
-    return f"{line:<{_COLUMN}}  # {setting.says}" if says else line
+    return f"{line:<{_COLUMN}}  # {setting.description}" if description else line

@@ -35,7 +35,7 @@ NATIVE_CARRIES: Final[dict[Kind, frozenset[str]]] = {
     Kind.TRANSACTION_END: _ADDRESSED | _DESCRIBED | {"transaction_id", "transaction_state", "from_transaction_check"},
     Kind.RECALL: _ADDRESSED | {"success"},
 }
-"""What the native wire has a place for; anything else that only the span knows is not comparable."""
+"""The fields of the native wire; all others are not comparable."""
 
 _EVERYTHING = frozenset().union(*NATIVE_CARRIES.values()) | {"client_host"}
 _TIMES = frozenset({"start_ms", "end_ms", "cost_ms"})
@@ -55,7 +55,7 @@ class Profile:
 
     @property
     def tolerated(self) -> frozenset[str]:
-        """The fields whose absence from a span is no finding."""
+        """The fields that may be absent from a span without a finding."""
         return frozenset().union(*self.may_carry.values())
 
 
@@ -79,23 +79,22 @@ PROFILES: Final[dict[str, Profile]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByDesign:
-    """One rule of why a side never has a record: for which writers, from which release on, and before which.
+    """A rule why a side never has a record: for which writers, since which release, and until which.
 
-    ``when`` decides about a one-sided key; ``None`` where only the rest of the run can (``spark_jobs.explain.rules``).
-    ``says`` describes the rule to people.
+    ``when`` decides for a one-sided key; ``None`` if that needs the rest of the run (``spark_jobs.explain.rules``).
     """
 
     rule: str
     status: Status
     when: Callable[[Alone], bool] | None = None
-    says: str = ""
+    description: str = ""
     profiles: frozenset[str] = frozenset(PROFILES)
     native_writers: frozenset[str] = frozenset({"mqtrace", "rocketmq"})
     since: tuple[int, ...] = ()
     until: tuple[int, ...] | None = None
 
     def holds(self, profile: str, native_writer: str) -> bool:
-        """Return whether the rule is about this pair of writers; a writer without a version is the newest."""
+        """Return whether the rule covers this pair of writers; a writer without a version is the newest."""
         name, version = parse_native_writer(native_writer) or ("mqtrace", ())
         old_enough = self.until is None or (version != () and version < self.until)
         new_enough = version == () or version >= self.since
@@ -131,15 +130,19 @@ def _is_delivery_of_batch(key: Alone) -> bool:
 
 
 BATCH_SENT: Final = "rocketmq_records_no_delivery_of_batch_sent_messages"
-"""The rule for deliveries of messages that were sent in a batch; what else was in such a call asks for it."""
+"""The rule for deliveries of messages sent in a batch."""
 
 
-def _spanless(rule: str, says: str, **fields: Any) -> ByDesign:
-    return ByDesign(rule=rule, says=says, status=Status.NATIVE_ONLY, profiles=frozenset({"java-agent"}), **fields)
+def _spanless(rule: str, description: str, **fields: Any) -> ByDesign:
+    return ByDesign(
+        rule=rule, description=description, status=Status.NATIVE_ONLY, profiles=frozenset({"java-agent"}), **fields
+    )
 
 
-def _unrecorded(rule: str, says: str, **fields: Any) -> ByDesign:
-    return ByDesign(rule=rule, says=says, status=Status.OTLP_ONLY, native_writers=frozenset({"rocketmq"}), **fields)
+def _unrecorded(rule: str, description: str, **fields: Any) -> ByDesign:
+    return ByDesign(
+        rule=rule, description=description, status=Status.OTLP_ONLY, native_writers=frozenset({"rocketmq"}), **fields
+    )
 
 
 _FROM_THE_KEY: Final = (
@@ -191,7 +194,7 @@ BY_DESIGN: Final = (*_FROM_THE_KEY, NO_TRACE_CONTEXT, PRODUCER_NOT_TRACED, CALL_
 
 
 def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
-    """Split ``rocketmq-5.3.3`` into name and version; no version is the newest; ``None`` when it is no writer."""
+    """Split ``rocketmq-5.3.3`` into name and version; without a version the newest; ``None`` if it is not a writer."""
     name, dash, version = text.partition("-")
     if name not in {"mqtrace", "rocketmq"} or (dash and name == "mqtrace"):
         return None
@@ -202,11 +205,11 @@ def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def is_newer_than_known(native_writer: str) -> bool:
-    """Return whether this names a release after the newest known one; it is then judged by the newest one's rules."""
+    """Return whether the release is after the newest known one, whose rules then apply."""
     _, version = parse_native_writer(native_writer) or ("", ())
     return version > tuple(int(part) for part in NEWEST_RELEASE.split("."))
 
 
 def by_design_rules(profile: str, native_writer: str) -> tuple[ByDesign, ...]:
-    """Return the rules that hold for this pair of writers and can be told from the key, in the order they are tried."""
+    """Return this pair of writers' rules that need only the key, in the order they are tried."""
     return tuple(rule for rule in _FROM_THE_KEY if rule.holds(profile, native_writer))

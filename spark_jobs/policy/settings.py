@@ -30,7 +30,7 @@ TIMED_FIELDS: Final = ("start_ms", "end_ms", "cost_ms")
 DISAGREEMENT: Final = frozenset(
     {FieldVerdict.DIFFERENT.value, FieldVerdict.MISSING_NATIVE.value, FieldVerdict.MISSING_OTLP.value}
 )
-"""The verdicts that count against a field unless the policy says otherwise."""
+"""The default verdicts that count against a field."""
 
 
 # -- reading and writing one value ------------------------------------------------------------------------------------
@@ -222,17 +222,17 @@ class Setting:
     key: str
     attribute: str
     read: Callable[[Any, str], Any]
-    says: str
+    description: str
     write: Callable[[Any], str] = write_toml
     example: str | None = None
 
 
-def _timed(key: str, says: str) -> Setting:
-    return Setting(key, f"{key}_ms", _duration, says, _write_duration)
+def _timed(key: str, description: str) -> Setting:
+    return Setting(key, f"{key}_ms", _duration, description, _write_duration)
 
 
-def _same(key: str, read: Callable[[Any, str], Any], says: str, **options: Any) -> Setting:
-    return Setting(key, key, read, says, **options)
+def _same(key: str, read: Callable[[Any, str], Any], description: str, **options: Any) -> Setting:
+    return Setting(key, key, read, description, **options)
 
 
 SETTINGS: Final = (
@@ -297,7 +297,7 @@ WRITER_SETTINGS: Final = (
     _same(
         "side",
         _SIDE,
-        "native (unless NAME is java-agent) or otlp; it tells our two writers apart, which share a name",
+        "native (unless NAME is java-agent) or otlp; it distinguishes our two writers of one name",
     ),
     _same(
         "never",

@@ -208,7 +208,7 @@ def _base(title: str, top: float, bottom: float) -> list[Markup]:
 
 
 def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> Markup:
-    """Return what a ledger counted: a hollow column beside the problems, on a scale of its own."""
+    """Return a hollow column of counted losses beside the problems, on a separate scale."""
     panel = _PANELS[-1]
     tall = max(panel.height * losses / highest, 2.0)
     look = {"fill_opacity": 0, "stroke": "currentColor", "stroke_width": 1.5, "stroke_dasharray": "3 2"}

@@ -58,7 +58,7 @@ class Edge:
         count: sends, or deliveries.
         messages: distinct messages.
         failures: failed sends or deliveries; ``outcome_unknown`` have no outcome.
-        again: sends or deliveries of a message after its first.
+        again: repeated sends or deliveries of a message.
         via_retry, via_dlq: those over a retry or dead-letter topic, counted at the topic of the message.
         unfinished: deliveries without an end.
         native, otlp: those of ``count`` that the side recorded.

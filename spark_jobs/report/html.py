@@ -51,7 +51,7 @@ HEAVY_PAGE_BYTES: Final = 5_000_000
 """Browsers take seconds to open a page of this size; the command warns."""
 
 MOST_SAMPLES: Final = 400
-"""Samples on a page unless the caller asks for more."""
+"""Default number of samples on a page."""
 
 _MOST_BYTES, _MOST_BYTES_WITH_MORE_SAMPLES = 1_500_000, 10_000_000
 _STRATA: Final = 8
@@ -82,7 +82,7 @@ class PageOptions:
 
     @property
     def most_bytes(self) -> int:
-        """The size limit: small enough for a mail unless the caller asks for more samples."""
+        """The size limit in bytes: fit for a mail, larger with more samples."""
         return _MOST_BYTES if self.samples <= MOST_SAMPLES else _MOST_BYTES_WITH_MORE_SAMPLES
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Field, Gate, MalformedSample, Result, Sample
 
 MOST_SUMMARY_BYTES = 60_000
-"""The contract says 60 KB; a review comment takes 64 KB."""
+"""The contract's limit; a GitHub comment takes 64 KB."""
 
 _SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
 _MOST_ROWS = 40

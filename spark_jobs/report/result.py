@@ -59,7 +59,7 @@ class SideInputs:
         half_merged: SubBefore and SubAfter halves merged into one consume.
         carried: events that an earlier run of the history left open.
         read_again: those of ``carried`` that this run read again.
-        offsets: what was read of Kafka topics.
+        offsets: the Kafka offsets that were read.
         offsets_without_message: offsets without a message: compacted, a transaction marker, or expired meanwhile.
     """
 
@@ -314,7 +314,7 @@ class Ledger:
 # -- the result
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The input of every report. Counts are of canonical keys unless a name says records or spans."""
+    """The input of every report. Counts are of canonical keys; names tell records and spans apart."""
 
     verdict: str
     exit_code: int

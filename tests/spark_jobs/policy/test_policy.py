@@ -287,7 +287,7 @@ HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation" / "policy.md"
 def test_policy_reference_names_every_key_field_and_gate():
     text = HANDBOOK.read_text(encoding="utf-8")
     for setting in (*SETTINGS, *FIELD_SETTINGS, *GATE_SETTINGS, *WRITER_SETTINGS, *SILENT_SETTINGS):
-        assert f"| `{setting.key}` | {setting.says} |" in text
+        assert f"| `{setting.key}` | {setting.description} |" in text
     assert [name for name in (*COMPARED_FIELDS, *DEFAULT_GATES) if f"| `{name}` |" not in text] == []
 
 
