@@ -24,7 +24,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" --ignore=tests/proofs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)
@@ -85,10 +85,13 @@ test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHE
 	@$(BIN)/python -m tests.proofs.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
 
 .PHONY: proofs
-proofs: java ## a smoke run of every proof: bench, scoreboard, a minute of fuzzing
+proofs: test-proofs ## a smoke run of every proof: its tests, a quick bench, a minute of fuzzing
 	@$(MAKE) --no-print-directory bench ARGS='--quick --only clients codec forwarder'
-	@$(MAKE) --no-print-directory scoreboard
 	@$(MAKE) --no-print-directory fuzz ARGS='--seconds 60'
+
+.PHONY: test-proofs
+test-proofs: java ## the tests of the proofs: every probe of the scoreboard, the SDK's own processor tests, the laws of the fuzzer
+	@$(BIN)/python -m pytest tests/proofs $(ARGS)
 
 .PHONY: confusion
 confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation/proof.md)

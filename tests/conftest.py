@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
 
 _PAGE = re.compile(r"\[[\w./-]+\.md")
-_LONG = ("tests/documents/", "tests/proofs/", "tests/flow/")
+_LONG = ("tests/documents/", "tests/flow/")
 """Folders whose files take tens of seconds: the last one begun keeps a process busy while the others are done."""
 
 

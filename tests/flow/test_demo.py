@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from otel_mqtrace.cli import main
 from tests.support.source_tree import ROOT
 
 if TYPE_CHECKING:
@@ -72,18 +73,13 @@ def test_the_report_lies_where_it_was_said(run: tuple[subprocess.CompletedProces
     assert (result["verdict"], result["conservation"]["holds"]) == ("FAIL", True)
 
 
-def test_a_foreign_directory_is_one_line_and_exit_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("messages", "said"), [("100", "--out"), ("10", "--messages 100")])
+def test_foreign_directory_or_too_few_messages_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: str, said: str
+) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    done = demo("--out", str(tmp_path), "--messages", "100", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("mqtrace: error: ")
-    assert "--out" in done.stderr
-    assert (tmp_path / "thesis.txt").read_text() == "mine"
-
-
-def test_too_few_messages_is_one_line_and_exit_2(tmp_path: Path) -> None:
-    done = demo("--messages", "10", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines() == [done.stderr.strip()]
-    assert "--messages 100" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert main(["demo", "--out", str(tmp_path), "--messages", messages]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mqtrace: error: ")
+    assert (said in err, err.count("\n")) == (True, 1)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]

@@ -6,15 +6,14 @@ from itertools import groupby
 import pytest
 
 from tests.support.documented_world import application_run, documented_world
-from tests.support.documents import blocks
+from tests.support.documents import INSTALLED, blocks
 
 pytestmark = pytest.mark.install
 
-_PAGES = ("README.md", "docs/quickstart.md", "docs/how-to/")
 WALKED = {
     page: [block for block in found if block.language == "sh"]
     for page, found in groupby(blocks(), key=lambda block: block.page)
-    if page.startswith(_PAGES)
+    if page.startswith(INSTALLED)
 }
 
 

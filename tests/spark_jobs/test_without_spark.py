@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace.cli import main
+
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 WITHOUT = """
 import sys
@@ -28,9 +30,8 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("engine", [("--engine", "local"), ()])
-def test_recorded_application_is_reconciled_and_reported(tmp_path, engine):
-    done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path, *engine)
+def test_recorded_application_is_reconciled_and_reported(tmp_path):
+    done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path)
     assert (done.returncode, done.stderr.splitlines()) == (0, []), done.stderr
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (result["engine"], result["spark"], result["verdict"]) == ("local", None, "PASS")
@@ -47,12 +48,10 @@ def test_graph_and_inspect_need_no_spark(tmp_path):
 
 
 @pytest.mark.parametrize("option", [("--stream",), ("--master", "local[1]"), ("--conf", "spark.a=b")])
-def test_local_engine_refuses_what_only_spark_has(tmp_path, option):
-    done = run("reconcile", *SIDES, "--out", tmp_path, "--engine", "local", *option)
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n",
-    )
+def test_local_engine_refuses_what_only_spark_has(tmp_path, option, capsys):
+    assert main(["reconcile", *SIDES, "--out", str(tmp_path), "--engine", "local", *option]) == 2
+    said = f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n"
+    assert capsys.readouterr().err == said
 
 
 def test_spark_engine_without_pyspark_names_its_extra(tmp_path):

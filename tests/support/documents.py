@@ -8,6 +8,8 @@ from tests.support.source_tree import ROOT, name_of
 from tools.generated_docs import DOCS
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+INSTALLED = ("README.md", "docs/quickstart.md", "docs/how-to/")
+"""Pages whose commands ``make test-install`` carries out in environments of their own."""
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 

@@ -32,7 +32,7 @@ def page(seen: Mapping[str, Mapping[str, Seen]]) -> str:
         "",
         f"The same user code under `{INCUMBENT.distribution}` {INCUMBENT.version} (the incumbent) and under ours, each in",
         f"processes of its own, against the embedded broker; confluent-kafka {version('confluent-kafka')}. Every cell is what",
-        "a probe in `tests/proofs/scoreboard/probes` observed in that run: no verdict is written by hand. `make test` runs all",
+        "a probe in `tests/proofs/scoreboard/probes` observed in that run: no verdict is written by hand. `make proofs` runs all",
         "probes again and fails when one of ours is not `yes`, or when a verdict here is not what was seen;",
         "`make scoreboard` writes this page. The two cost rows (F17, T39) follow from the figures of",
         "[Performance](performance.md#added-to-the-clients-calls), which are on that page only.",
