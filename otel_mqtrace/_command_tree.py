@@ -92,6 +92,10 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
         outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error
+    except SystemExit as error:  # what typer makes of a closed pipe
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from error
+        raise
     except _COMMAND_LINE_ERROR as error:
         raise UsageError(_explain(error)) from error
     except ModuleNotFoundError as error:

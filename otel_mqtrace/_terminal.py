@@ -1,19 +1,22 @@
-"""Tables of the command line: boxed and folded on a terminal, plain and whole in a pipe.
+"""Tables and progress of the command line: boxed and folded on a terminal, plain and whole in a pipe.
 
 In a pipe a table has no lines around it and no name is broken, so that ``grep``, ``cut`` and logs of CI find it.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.table import Table
 
@@ -21,6 +24,29 @@ _WIDTH_OF_A_PIPE: Final = 10_000
 """Wider than any text: rich folds what does not fit."""
 _WIDEST: Final = 40
 """Columns of a pipe are no wider, ids of 32 digits and times fit."""
+
+
+@contextmanager
+def progress_bar(title: str, *, console: Console | None = None, is_kept: bool = False) -> Iterator[Callable[..., None]]:
+    """Draw a bar until the block ends, on a terminal only; one that ``is_kept`` stays on the screen.
+
+    Yields what changes it: ``show(completed=…, total=…, description=…, amount=…)``, all optional. ``amount`` is a text
+    beside the bar. ``console`` is standard error by default.
+    """
+    screen = console or Console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda **_changes: None
+        return
+    columns = (
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, transient=not is_kept) as progress:
+        yield partial(progress.update, progress.add_task(title, total=None, amount=""))
 
 
 def open_console() -> Console:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_EXIT_PIPE_CLOSED = 1
+EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
 _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 
@@ -34,17 +34,18 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
     purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2. An interrupt,
     and whatever fails after one, is the line "interrupted" and 130. Anything else is a defect: one line and 2 as well
-    (1 would say that a gate failed), its traceback with ``MQTRACE_DEBUG=1``.
+    (1 would say that a gate failed), its traceback with ``MQTRACE_DEBUG=1``. A reader that goes away, as in
+    ``mqtrace reconcile … | head``, changes no exit code; a stream of records stops there with 141, as ``cat`` does.
     """
     if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
-    with _noted_interrupts() as interrupts:
+    with _noted_interrupts() as interrupts, _open_output():
         try:
             code = _run(sys.argv[1:] if arguments is None else list(arguments), points)
         except KeyboardInterrupt:
             return _interrupted()
+        except BrokenPipeError:
+            return EXIT_PIPE_CLOSED
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
             return _interrupted() if interrupts else _failed(error)
@@ -52,14 +53,49 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
 
 def _failed(error: Exception) -> int:
-    if isinstance(error, BrokenPipeError):  # `mqtrace decode … | head` is not an error worth a line
-        sys.stdout = None  # what is still buffered has no reader
-        return _EXIT_PIPE_CLOSED
     if isinstance(error, (MqTraceError, OSError)):
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
     else:
         _report_defect(error)
     return EXIT_USAGE  # never 1, which would tell a pipeline that a gate failed
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that drops text without a reader; bytes written to ``buffer`` raise ``BrokenPipeError``."""
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            super().flush()
+
+
+@contextmanager
+def _open_output() -> Iterator[None]:
+    """Replace standard output while the block runs; a character that its encoding lacks is written as an escape."""
+    before = sys.stdout
+    if not isinstance(before, io.TextIOWrapper):
+        yield
+        return
+    before.flush()
+    output = sys.stdout = _Output(
+        before.buffer,
+        before.encoding,
+        "backslashreplace",
+        line_buffering=before.line_buffering,
+        write_through=before.write_through,
+    )
+    try:
+        yield
+    finally:
+        sys.stdout = before
+        try:
+            output.detach().flush()
+        except BrokenPipeError:  # else the interpreter tries again at its end, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), before.fileno())
 
 
 @contextmanager

@@ -203,7 +203,7 @@ class _Samples:
 
 
 def _write(item: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(item, ensure_ascii=False) + "\n")
+    sys.stdout.buffer.write((json.dumps(item, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
 # -- native ---------------------------------------------------------------------------------------------------------

@@ -8,19 +8,16 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from bridge.page.wording import counted
-from otel_mqtrace._terminal import open_console, print_table
+from otel_mqtrace._terminal import open_console, print_table, progress_bar
 from spark_jobs.report.headline import loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from rich.progress import TaskID
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
@@ -135,21 +132,14 @@ def shown_progress(
     if not screen.is_terminal:
         yield _silent
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[tasks]}"),
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True) as bar:
-        line = bar.add_task("starting", total=None, tasks="")
+    with progress_bar("starting", console=screen) as show:
         over = threading.Event()
         follower = threading.Thread(
-            target=_follow, args=(bar, line, over, tasks or active_tasks), name="mqtrace-progress", daemon=True
+            target=_follow, args=(show, over, tasks or active_tasks), name="mqtrace-progress", daemon=True
         )
         follower.start()
         try:
-            yield lambda stage: bar.update(line, description=stage)
+            yield lambda stage: show(description=stage)
         finally:
             over.set()
             follower.join()
@@ -159,13 +149,13 @@ def _silent(_stage: str) -> None:
     """Show no progress."""
 
 
-def _follow(bar: Progress, line: TaskID, over: threading.Event, tasks: Callable[[], Tasks | None]) -> None:
+def _follow(show: Callable[..., None], over: threading.Event, tasks: Callable[[], Tasks | None]) -> None:
     while True:
         now = tasks()
         if now is None or not now.known:
-            bar.update(line, total=None, tasks="")
+            show(total=None, amount="")
         else:
-            bar.update(line, total=now.known, completed=now.done, tasks=f"{now.done:,} of {now.known:,} tasks")
+            show(total=now.known, completed=now.done, amount=f"{now.done:,} of {now.known:,} tasks")
         if over.wait(_EVERY_S):
             return
 

@@ -12,15 +12,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.addresses import Kind, expand_files, parse_address
-from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
+from bridge.codec.framing import BadBody, unreadable
 from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace._terminal import progress_bar
+from otel_mqtrace.landing.layout import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
@@ -28,6 +28,8 @@ from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
+
+    from rich.console import Console
 
     from bridge.codec.framing import Framing
     from bridge.storage import AnyPath
@@ -55,15 +57,12 @@ def watched(
     The bar is drawn on standard error, only if that is a terminal, and is gone at the end.
     """
     size_bytes = _size_bytes(stream)
-    screen = console or Console(file=sys.stderr)
-    if size_bytes < large_bytes or not screen.is_terminal:
+    if size_bytes < large_bytes:
         yield from items
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task(name, total=size_bytes)
+    with progress_bar(name, console=console) as show:
         for item in items:
-            progress.update(task, completed=stream.tell())
+            show(completed=stream.tell(), total=size_bytes)
             yield item
 
 
@@ -226,7 +225,7 @@ def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
     return {
         "body_index": records[0].body_index,
         "keys": KEY_SEPARATOR.join(keys),
-        BODY_FIELD: base64.b64encode(body).decode(),
+        BODY_BASE64: base64.b64encode(body).decode(),
     }
 
 
@@ -250,7 +249,7 @@ def _may_hold_bodies(path: AnyPath) -> bool:
     """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
     with path.open("rb") as stream:
         start = stream.read(_START_BYTES)
-    return not start.lstrip().startswith((b"{", b"[")) or BODY_FIELD.encode() in start
+    return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 
 
 @contextmanager

@@ -9,20 +9,21 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import itertools
 import json
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
+from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
-    "BODY_COLUMN",
-    "BODY_FIELD",
     "BadBody",
     "Body",
     "Framing",
@@ -33,9 +34,8 @@ __all__ = [
     "unreadable",
 ]
 
-BODY_FIELD: Final = "body_base64"
-BODY_COLUMN: Final = "body"
-_BESIDE: Final = ("arrival_ms", "keys")
+_BODY: Final = "body"
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _ROWS_AT_A_TIME: Final = 256
@@ -64,14 +64,27 @@ class BadBody:
     field: str | None
     reason: str
     text: str
+    row: int = 1
 
 
 class Body(NamedTuple):
-    """A body, and what a landing keeps beside it: when it arrived, in epoch milliseconds, and its keys."""
+    """A body, the line or row it stands in, from 1, and what a landing keeps beside it; of a raw file nothing."""
 
     body: bytes
-    arrival_ms: int | None = None
-    keys: str | None = None
+    row: int = 1
+    beside: Mapping[str, Any] = _NOTHING
+
+    @property
+    def arrival_ms(self) -> int | None:
+        """When the trace message arrived, in epoch milliseconds."""
+        arrival_ms = self.beside.get("arrival_ms")
+        return arrival_ms if type(arrival_ms) is int and 0 < arrival_ms <= LAST_MS else None
+
+    @property
+    def keys(self) -> str | None:
+        """The keys of the trace message, joined by a space."""
+        keys = self.beside.get("keys")
+        return keys if isinstance(keys, str) else None
 
 
 def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[bytes | BadBody]:
@@ -115,15 +128,15 @@ def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
 
 
 def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
-    for number, line in enumerate(stream):
-        text = (line if number else line.removeprefix(_BYTE_ORDER_MARK)).strip()
+    for row, line in enumerate(stream, start=1):
+        text = (line if row > 1 else line.removeprefix(_BYTE_ORDER_MARK)).strip()
         if text:
-            yield _body_of_line(text)
+            yield _body_of_line(text, row)
 
 
-def _body_of_line(line: bytes) -> Body | BadBody:
+def _body_of_line(line: bytes, row: int) -> Body | BadBody:
     def bad(field: str | None, reason: str, text: bytes = line) -> BadBody:
-        return BadBody(field, reason, text.decode(errors="replace"))
+        return BadBody(field, reason, text.decode(errors="replace"), row)
 
     try:
         item = json.loads(line)
@@ -131,13 +144,13 @@ def _body_of_line(line: bytes) -> Body | BadBody:
         return bad(None, "not JSON")
     if not isinstance(item, dict):
         return bad(None, "not a JSON object")
-    encoded = item.get(BODY_FIELD)
+    encoded = item.get(BODY_BASE64)
     if not isinstance(encoded, str):
-        return bad(BODY_FIELD, "missing" if encoded is None else "not a text")
+        return bad(BODY_BASE64, "missing" if encoded is None else "not a text")
     try:
-        return _body(base64.b64decode(encoded, validate=True), item)
+        return Body(base64.b64decode(encoded, validate=True), row, item)
     except (binascii.Error, ValueError):
-        return bad(BODY_FIELD, "not base64", encoded.encode(errors="replace"))
+        return bad(BODY_BASE64, "not base64", encoded.encode(errors="replace"))
 
 
 def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
@@ -149,26 +162,21 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:
     source: Any = stream if stream.seekable() else io.BytesIO(stream.read())
     try:
         file = pq.ParquetFile(source)
-        columns = [column for column in (BODY_COLUMN, *_BESIDE) if column in file.schema_arrow.names]
-        if BODY_COLUMN not in columns:
-            raise UnreadableInputError(f"{name}: has no column '{BODY_COLUMN}', so it is not a native landing")
-        for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns):
-            yield from map(_body_of_row, batch.to_pylist())
+        columns = [column for column in FIELDS if column in file.schema_arrow.names]
+        if _BODY not in columns:
+            raise UnreadableInputError(f"{name}: has no column '{_BODY}', so it is not a native landing")
+        batches = file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=columns)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from map(_body_of_row, rows, itertools.count(1))
     except pa.ArrowException as error:
         raise UnreadableInputError(f"{name}: not a readable Parquet file ({error})") from error
 
 
-def _body_of_row(row: dict[str, Any]) -> Body | BadBody:
-    value = row[BODY_COLUMN]
+def _body_of_row(beside: dict[str, Any], row: int) -> Body | BadBody:
+    value = beside[_BODY]
     if isinstance(value, bytes):
-        return _body(value, row)
-    return BadBody(BODY_COLUMN, "missing" if value is None else "not binary", "" if value is None else str(value))
-
-
-def _body(body: bytes, beside: dict[str, Any]) -> Body:
-    arrival_ms, keys = map(beside.get, _BESIDE)
-    is_time = type(arrival_ms) is int and 0 < arrival_ms <= LAST_MS
-    return Body(body, arrival_ms if is_time else None, keys if isinstance(keys, str) else None)
+        return Body(value, row, beside)
+    return BadBody(_BODY, "missing" if value is None else "not binary", "" if value is None else str(value), row)
 
 
 _READERS: Final[dict[Framing, Callable[[io.BufferedReader, str], Iterator[Body | BadBody]]]] = {

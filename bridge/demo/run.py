@@ -16,8 +16,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from pyarrow import dataset
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bridge.demo.faults import FaultKind, FaultyEncoder, FaultySpanExporter, plan_faults
 from bridge.demo.findings import COLUMNS, compare
@@ -27,6 +25,7 @@ from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.spans.stats import lost
@@ -62,14 +61,16 @@ def _stage(title: str, total: int | None = None) -> Iterator[Callable[[int], Non
     if not sys.stderr.isatty():
         sys.stderr.write(f"mqtrace demo: {title}{'' if total is None else f' ({total})'}\n")
         sys.stderr.flush()
-        yield lambda _steps: None
-        return
-    measured = () if total is None else (BarColumn(), MofNCompleteColumn())
-    columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *measured, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda steps: progress.advance(task, steps)
-        progress.update(task, total=total or 1, completed=total or 1)
+    done = 0
+    with progress_bar(title, is_kept=True) as show:
+
+        def advance(steps: int) -> None:
+            nonlocal done
+            done += steps
+            show(completed=done, total=total, amount=f"{done} of {total}")
+
+        yield advance
+        show(total=total or 1, completed=total or 1)
 
 
 _MARKER: Final = ".mqtrace-demo"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from bridge.addresses import parse_directory
 from bridge.codec.framing import MessageTypeMap
-from bridge.page.options import option
-from otel_mqtrace._errors import UsageError
+from bridge.options import Charset, TimeoutMs, TypeMap, option
+from bridge.times import parse_duration_ms
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 __all__ = ["forward"]
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
-_UNIT_MS: Final = {"ms": 1, None: 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 class _ServiceNameFrom(str, Enum):
@@ -69,7 +65,6 @@ _ClientConfig = Annotated[
 ]
 _LandingFormat = Annotated[str, option("Output", "parquet, or jsonl, which needs no extra.", metavar="parquet|jsonl")]
 _AcceptTrimmed = Annotated[bool, option("Input", "Go on after messages that retention removed.", "--accept-trimmed")]
-_TimeoutMs = Annotated[float, option("Input", "How long one answer of the broker may take.", metavar="MS", min=1)]
 _OtlpTimeoutMs = Annotated[
     float, option("Output", "How long an OTLP request may take, with retries.", metavar="MS", min=1)
 ]
@@ -85,10 +80,6 @@ _MessagingSystem = Annotated[str, option("Spans", "The spans' messaging.system."
 _StampedAfter = Annotated[
     list[str] | None, option("Spans", "Groups whose Pub has the time after the send: Go's.", metavar="PATTERN")
 ]
-_TypeMap = Annotated[
-    MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
-]
-_Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
 
 
 def forward(  # noqa: PLR0913 - one parameter per option
@@ -104,7 +95,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     client_config: _ClientConfig = None,
     landing_format: _LandingFormat = "parquet",
     accept_trimmed: _AcceptTrimmed = False,
-    timeout_ms: _TimeoutMs = 10_000,
+    timeout_ms: TimeoutMs = 10_000,
     otlp_timeout_ms: _OtlpTimeoutMs = 10_000,
     pair_timeout: _PairTimeout = "60s",
     max_pending: _MaxPending = 100_000,
@@ -112,8 +103,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
     service_name: _ServiceName = "rocketmq",
     messaging_system: _MessagingSystem = "rocketmq",
     stamped_after: _StampedAfter = None,
-    msg_type_map: _TypeMap = MessageTypeMap.A,
-    charset: _Charset = "utf-8",
+    msg_type_map: TypeMap = MessageTypeMap.A,
+    charset: Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
     """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
@@ -142,7 +133,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
         accept_trimmed=accept_trimmed,
         timeout_ms=timeout_ms,
         otlp_timeout_ms=otlp_timeout_ms,
-        pair_timeout_ms=_duration_ms(pair_timeout, name="--pair-timeout"),
+        pair_timeout_ms=parse_duration_ms(pair_timeout, name="--pair-timeout"),
         max_pending=max_pending,
         service_name=service_name if service_name_from is _ServiceNameFrom.FIXED else None,
         messaging_system=messaging_system,
@@ -151,10 +142,3 @@ def forward(  # noqa: PLR0913 - one parameter per option
         charset=charset,
     )
     return run(options, as_json=as_json)
-
-
-def _duration_ms(text: str, *, name: str) -> int:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{name}: invalid duration {text!r}: write 60s, 5m or 500ms; a bare number is seconds")
-    return round(float(found[1]) * _UNIT_MS[found[2]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bridge.codec.framing import MessageTypeMap
-from bridge.page.options import option
+from bridge.options import Charset, TimeoutMs, TypeMap, option
 from bridge.query.criteria import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -75,11 +75,6 @@ _LinkTemplate = Annotated[
 _KafkaConfig = Annotated[
     Path | None, option("Input", "Properties file for the Kafka client: TLS, SASL.", metavar="FILE")
 ]
-_MsgTypeMap = Annotated[
-    MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
-]
-_Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
-_TimeoutMs = Annotated[float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1)]
 
 
 def query(  # noqa: PLR0913 - one parameter per option
@@ -103,9 +98,9 @@ def query(  # noqa: PLR0913 - one parameter per option
     page: _Page = 1,
     link_template: _LinkTemplate = None,
     kafka_config: _KafkaConfig = None,
-    msg_type_map: _MsgTypeMap = MessageTypeMap.A,
-    charset: _Charset = "utf-8",
-    timeout_ms: _TimeoutMs = 10_000,
+    msg_type_map: TypeMap = MessageTypeMap.A,
+    charset: Charset = "utf-8",
+    timeout_ms: TimeoutMs = 10_000,
 ) -> int:
     """Show what happened to a message: every send attempt, its transaction, each group's deliveries and retries.
 
@@ -118,7 +113,7 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.archives.choose import open_archive  # noqa: PLC0415
+    from bridge.query.archives.choose import Place, open_archive  # noqa: PLC0415
     from bridge.query.archives.scan import arrival_range  # noqa: PLC0415
     from bridge.query.criteria import parse_query  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
@@ -129,17 +124,16 @@ def query(  # noqa: PLR0913 - one parameter per option
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
-    options = {
-        "--bootstrap": bootstrap,
-        "--landing": landing,
-        "--namesrv": namesrv,
-        "topics": trace_topic,
-        "scan": scan,
-        "kafka_config": kafka_config,
-        "timeout_ms": timeout_ms,
-    }
+    place = Place.parse(
+        [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
+    )
     _check_page(html)
-    with _bar() as progress, open_archive(sources or (), options, criteria, arrivals, progress) as archive:
+    with (
+        _bar() as progress,
+        open_archive(
+            place, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
+        ) as archive,
+    ):
         answer = search(archive, criteria, Reading(msg_type_map.value, charset), limit=limit, page=page)
     return _show(replace(answer, link_template=template), html, as_json=as_json)
 
@@ -150,8 +144,9 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
         from bridge.query.render.json import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-        sys.stdout.buffer.flush()
+        with suppress(BrokenPipeError):  # the exit code tells what was found all the same
+            sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            sys.stdout.buffer.flush()
     from bridge.query.render.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
 
     if not answer.stories:
@@ -174,14 +169,11 @@ def _check_page(html: Path | None) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Give what draws a progress bar on standard error, on a terminal only; it is gone at the end."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _all: None
+    """Give what draws a progress bar."""
+    if not sys.stderr.isatty():  # without loading rich
+        yield lambda _done, _whole: None
         return
-    from rich.console import Console  # noqa: PLC0415 - only a terminal is worth loading rich for
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from otel_mqtrace._terminal import progress_bar  # noqa: PLC0415
 
-    columns = (TextColumn("searching"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task("searching", total=None)
-        yield lambda done, whole: progress.update(task, completed=done, total=whole)
+    with progress_bar("searching") as show:
+        yield lambda done, whole: show(completed=done, total=whole)

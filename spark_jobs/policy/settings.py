@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.times import parse_duration_ms
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
@@ -35,27 +35,8 @@ DISAGREEMENT: Final = frozenset(
 
 # -- reading and writing one value ------------------------------------------------------------------------------------
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LONGEST_MS: Final = 36_500 * _UNITS["d"]
 _MOST: Final = (1 << 31) - 1
 _MOST_CHARACTERS: Final = 1_000
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-
-
-def parse_duration_ms(text: str, *, name: str) -> int:
-    """Parse ``60s``, ``5m``, ``1.5h``, ``250ms`` or ``0`` (a plain number means seconds), at most ``36500d``.
-
-    Raises:
-        UsageError: the duration is invalid or longer; the line names the option.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise UsageError(
-            f"{name}: invalid duration '{text}': use for example 60s, 5m, 250ms or 2d (a plain number means seconds)"
-        )
-    wanted_ms = float(found[1]) * _UNITS[found[2] or "s"]
-    if wanted_ms > _LONGEST_MS:
-        raise UsageError(f"{name}: duration '{text}' is longer than a hundred years; write at most 36500d")
-    return round(wanted_ms)
 
 
 def _duration(value: Any, name: str) -> int:

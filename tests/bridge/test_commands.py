@@ -241,7 +241,7 @@ def test_a_reader_that_goes_away_ends_the_command(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(60) == 1
+    assert process.wait(60) == 141
 
 
 def _watched(path, items, **options):

@@ -177,8 +177,10 @@ def test_a_defect_shows_its_traceback_when_asked(capsys, monkeypatch):
     assert said.endswith(_DEFECT)
 
 
-@pytest.mark.parametrize("command", ["says-much", "says-little"])
-def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
+@pytest.mark.parametrize(
+    ("command", "code"), [("says-much", 3), ("says-little", 3), ("prints-a-table", 3), ("streams", 141)]
+)
+def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, code):
     read, write = os.pipe()
     os.close(read)
     script = (
@@ -196,7 +198,7 @@ def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
             check=False,
             env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         )
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (code, b"")
 
 
 @pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])

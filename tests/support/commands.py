@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from otel_mqtrace._errors import MqTraceError, UsageError
 
@@ -60,14 +61,28 @@ def fails(*, how: str = "usage", interrupted: bool = False) -> None:
     raise ERRORS[how]
 
 
-def says_much() -> None:
+def says_much() -> int:
     """Write more than any pipe holds."""
     sys.stdout.write("line\n" * 200_000)
+    return 3
 
 
-def says_little() -> None:
+def says_little() -> int:
     """Write what stays in the buffer until somebody flushes it."""
     sys.stdout.write("line\n")
+    return 3
+
+
+def prints_a_table() -> int:
+    """Print through rich, which ends a process whose reader has gone with 1."""
+    Console().print("line")
+    return 3
+
+
+def streams() -> int:
+    """Write bytes without an end."""
+    while True:
+        sys.stdout.buffer.write(b"line\n" * 200_000)
 
 
 def cannot_be_parsed(part: Fraction) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, arrival_range, instant_ms
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, arrival_range
+from bridge.times import parse_instant_ms
 from otel_mqtrace._errors import UsageError
 
 NOW = 1_795_260_000_000
@@ -24,18 +25,17 @@ NOW = 1_795_260_000_000
         ("3d", NOW - 259_200_000),
         ("90s", NOW - 90_000),
         ("999999999d", 0),
-        ("999999999999999", 253_402_300_799_999),
-        ("0001-01-01", 0),
+        ("253402300799999", 253_402_300_799_999),
     ],
 )
 def test_an_instant_is_read(text, expected):
-    assert instant_ms(text, name="--begin", now_ms=NOW) == expected
+    assert parse_instant_ms(text, name="--begin", now_ms=NOW) == expected
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "15", "15x", "-5m", "1e12", "٣d", "2026-13-01", "5m ago"])
-def test_anything_else_is_refused_in_one_line_that_mends_it(text):
-    with pytest.raises(UsageError, match=r"--end: invalid time .*: give 2026"):
-        instant_ms(text, name="--end", now_ms=NOW)
+@pytest.mark.parametrize("text", ["", "yesterday", "15x", "-5m", "1e12", "٣d", "2026-13-01", "5m ago"])
+def test_anything_else_is_refused_in_one_line_with_the_forms_there_are(text):
+    with pytest.raises(UsageError, match=r"--end: invalid time .*: use 2026.*, or 15m"):
+        parse_instant_ms(text, name="--end", now_ms=NOW)
 
 
 def test_a_range_that_ends_before_it_begins_is_refused():

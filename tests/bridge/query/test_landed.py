@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.codec.reading import Reading
-from bridge.query.archives.landing import LandingArchive
+from bridge.query.archives.landing import FilesArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query
 from bridge.query.search import search
@@ -38,18 +38,18 @@ def _bodies(archive, text=ID):
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, suffix):
     _land(tmp_path, MESSAGES, suffix=suffix)
-    found = sorted(LandingArchive(tmp_path).mentioning([ID]), key=lambda message: message.offset)
+    found = sorted(FilesArchive([tmp_path]).mentioning([ID]), key=lambda message: message.offset)
     assert found == sorted(MESSAGES, key=lambda message: message.offset)
 
 
 def test_the_native_directory_is_as_good_as_the_landing(tmp_path):
     _land(tmp_path, MESSAGES)
-    assert _bodies(LandingArchive(tmp_path / "native")) == _bodies(LandingArchive(tmp_path))
+    assert _bodies(FilesArchive([tmp_path / "native"])) == _bodies(FilesArchive([tmp_path]))
 
 
 def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
     _land(tmp_path, MESSAGES[::-1])
-    archive = LandingArchive(tmp_path)
+    archive = FilesArchive([tmp_path])
     assert _bodies(archive, "NOBODY") == []
     searched = archive.searched
     assert (searched.messages, searched.first_arrival_ms, searched.last_arrival_ms) == (5, T0, T0 + DAY_MS + 1)
@@ -58,14 +58,14 @@ def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
 def test_a_text_that_only_the_keys_have_is_found(tmp_path):
     """The body may be in another charset."""
     _land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
-    assert _bodies(LandingArchive(tmp_path), "订单") == [b"Pub\xff"]
+    assert _bodies(FilesArchive([tmp_path]), "订单") == [b"Pub\xff"]
 
 
 def test_days_outside_of_the_range_are_not_opened(tmp_path):
     _land(tmp_path, MESSAGES)
     for part in tmp_path.glob("native/date=2026-11-22/*.jsonl"):
         part.write_text("broken\n")
-    archive = LandingArchive(tmp_path, arrivals=ArrivalRange(T0, T0 + 1))
+    archive = FilesArchive([tmp_path], arrivals=ArrivalRange(T0, T0 + 1))
     assert len(_bodies(archive)) == 2
     assert archive.searched.remarks == ()
 
@@ -74,7 +74,7 @@ def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_pa
     (late,) = _land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
     _land(tmp_path, MESSAGES[:1])
     (tmp_path / "native" / late.file).write_text("broken\n")
-    archive = LandingArchive(tmp_path, arrivals=ArrivalRange(None, T0 + 1_000))
+    archive = FilesArchive([tmp_path], arrivals=ArrivalRange(None, T0 + 1_000))
     assert (len(_bodies(archive)), archive.searched.remarks) == (1, ())
 
 
@@ -82,9 +82,9 @@ def test_a_manifest_that_says_nonsense_or_nothing_excludes_nothing(tmp_path):
     _land(tmp_path, MESSAGES)
     manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')
     everything = ArrivalRange(T0 - 1, None)
-    assert len(_bodies(LandingArchive(tmp_path, arrivals=everything))) == 5
+    assert len(_bodies(FilesArchive([tmp_path], arrivals=everything))) == 5
     manifest_path(tmp_path).unlink()
-    assert len(_bodies(LandingArchive(tmp_path, arrivals=everything))) == 5
+    assert len(_bodies(FilesArchive([tmp_path], arrivals=everything))) == 5
 
 
 def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
@@ -93,7 +93,7 @@ def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
     (growing,) = tmp_path.glob("native/*/.part-*")
     with growing.open("ab") as torn:
         torn.write(b'{"source": "RMQ_SYS')
-    archive = LandingArchive(tmp_path)
+    archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 2
     assert archive.searched.remarks == ()
 
@@ -102,7 +102,7 @@ def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
     writers = [LandingWriter(tmp_path) for _ in range(2)]
     for writer, message in zip(writers, MESSAGES, strict=False):
         writer.write([message])
-    found = LandingArchive(tmp_path).mentioning([ID])
+    found = FilesArchive([tmp_path]).mentioning([ID])
     first = next(found)
     for writer in writers:
         writer.finish()
@@ -113,12 +113,11 @@ def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path
     _land(tmp_path, MESSAGES[:1])
     (done,) = tmp_path.glob("native/*/part-*")
     done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
-    (story,) = search(LandingArchive(tmp_path), Query(frozenset({ID})), Reading(), limit=1).stories
+    (story,) = search(FilesArchive([tmp_path]), Query(frozenset({ID})), Reading(), limit=1).stories
     assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
 
 
 ODD_LINES = [
-    "",
     "no json",
     "[]",
     "null",
@@ -136,18 +135,19 @@ def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
     (part,) = tmp_path.glob("native/*/part-*")
     good = part.read_text(encoding="utf-8")
     part.write_text("\n".join(ODD_LINES) + "\n" + good, encoding="utf-8")
-    archive = LandingArchive(tmp_path)
+    archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == len(ODD_LINES)
-    assert archive.searched.remarks[0] == f"{part.name}, line 1: no landed message"
+    assert archive.searched.remarks[0] == f"{part.name}, line 1: no landed message (line: not JSON)"
 
 
 def test_endless_remarks_are_bounded_and_counted(tmp_path):
     _land(tmp_path, MESSAGES[:1])
     (part,) = tmp_path.glob("native/*/part-*")
-    part.write_bytes(gzip.compress(bytes(range(256)) * 50) + b"\n" * 500)
-    archive = LandingArchive(tmp_path)
-    assert _bodies(archive) == []
+    part.with_name("part-whole.jsonl").write_bytes(part.read_bytes())
+    part.write_bytes(gzip.compress(bytes(range(256)) * 50) + b"\nx" * 500)
+    archive = FilesArchive([tmp_path])
+    assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == 21
     assert archive.searched.remarks[-1].startswith("and ")
 
@@ -156,25 +156,25 @@ def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
     _land(tmp_path, MESSAGES[:1], suffix="parquet")
     (part,) = tmp_path.glob("native/*/part-*")
     part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
-    archive = LandingArchive(tmp_path)
+    archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 1
     (remark,) = archive.searched.remarks
-    assert remark.startswith("part-broken.parquet could not be read: not a Parquet part")
+    assert remark.startswith("part-broken.parquet: not a readable Parquet file")
 
 
-@pytest.mark.parametrize(("make", "reason"), [("nothing", "no directory"), ("empty", "holds no landing")])
+@pytest.mark.parametrize(("make", "reason"), [("nothing", "no such file"), ("empty", "holds no landing")])
 def test_what_is_no_landing_is_refused(tmp_path, make, reason):
     directory = tmp_path / "landing"
     if make == "empty":
         directory.mkdir()
     with pytest.raises(UsageError, match=reason):
-        LandingArchive(directory)
+        FilesArchive([directory])
 
 
 def test_progress_ends_with_everything(tmp_path):
     _land(tmp_path, MESSAGES)
     seen = []
-    archive = LandingArchive(tmp_path, on_progress=lambda done, whole: seen.append((done, whole)))
+    archive = FilesArchive([tmp_path], on_progress=lambda done, whole: seen.append((done, whole)))
     _bodies(archive)
     done, whole = seen[-1]
     assert done == whole == sum(part.stat().st_size for part in tmp_path.glob("native/*/part-*"))

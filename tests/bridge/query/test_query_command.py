@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -105,20 +106,20 @@ WRONG = {
     "empty id": (["--msg-id", " ", "--landing", "LANDING"], "--msg-id is empty"),
     "empty key": (["--key", "", "--landing", "LANDING"], "--key is empty"),
     "nowhere": (["--msg-id", "A"], "no place is named to search"),
-    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "name different places"),
-    "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "is not a directory"),
-    "no instant": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "invalid time 'soon'"),
+    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "are different places"),
+    "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "no such file, directory or match"),
+    "no time": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "invalid time 'soon': use 2026"),
     "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
     "no directory for the page": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"], "--html"),
     "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
-    "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for --namesrv"),
+    "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for RocketMQ"),
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
-    "no such file": (["LANDING/none", "--key", "a"], "no such file or directory"),
+    "no such file": (["LANDING/none", "--key", "a"], "no such file, directory or match"),
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
     "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),
     "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),
     "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
-    "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "searches one topic"),
+    "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "are different places"),
     "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], "127.0.0.1:1"),
@@ -135,6 +136,36 @@ def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, caps
     assert err.startswith("mqtrace: error: ")
     assert reason in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("named", [["--landing", "FILE"], ["FILE"], ["LANDING/native/*/part-*"]])
+def test_one_file_of_a_landing_and_a_glob_are_searched_as_a_directory_is(named, landing, capsysbinary):
+    (part,) = Path(landing).glob("native/*/part-*")
+    words = [word.replace("FILE", str(part)).replace("LANDING", landing) for word in named]
+    code, out, _ = _query(capsysbinary, "--msg-id", ID, *words)
+    assert (code, "Sent once; consumed by 1 group." in out) == (0, True)
+
+
+UNREADABLE = {
+    "broken.parquet": (b"PAR1 no PAR1", "broken.parquet: not a readable Parquet file"),
+    "garbage.jsonl": (bytes(range(256)), "garbage.jsonl, line 1: no landed message (line: not JSON)"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_only_input_that_cannot_be_read_is_exit_code_2_and_one_line_with_the_reason(name, tmp_path, capsysbinary):
+    content, why = UNREADABLE[name]
+    (tmp_path / name).write_bytes(content)
+    code, out, err = _query(capsysbinary, "--msg-id", ID, str(tmp_path / name))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"mqtrace: error: nothing to search in {tmp_path / name}: {why}")
+
+
+def test_input_that_can_be_read_in_part_is_searched(tmp_path, landing, capsysbinary):
+    (broken := tmp_path / "broken.parquet").write_bytes(b"PAR1 no PAR1")
+    code, _, err = _query(capsysbinary, "--msg-id", "NOBODY", landing, str(broken))
+    assert (code, err.count("\n")) == (1, 1)
+    assert "broken.parquet: not a readable Parquet file" in err
 
 
 def test_a_secret_is_never_printed(monkeypatch, capsysbinary):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.times import parse_duration_ms
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.policy.policy import Policy, hash_policy, print_policy, read_policy
 from spark_jobs.policy.profiles import (
@@ -21,7 +22,6 @@ from spark_jobs.policy.settings import (
     SETTINGS,
     SILENT_SETTINGS,
     WRITER_SETTINGS,
-    parse_duration_ms,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
