@@ -191,7 +191,7 @@ class _Kind(NamedTuple):
     the root.
     """
 
-    says_keys_again: bool
+    repeats_keys: bool
     names: BoundedCache[str | None, bytes]
     outcomes: _Run
     ends: _Run
@@ -272,7 +272,7 @@ def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a 
     if cost_ms is not None:
         parts.append(_COSTS[cost_ms])
     parts.append(kind.outcomes[values[_SUCCESS], values[_SUCCESS + 1], group_name, tags])
-    if keys is not None and kind.says_keys_again:
+    if keys is not None and kind.repeats_keys:
         parts += (_KEYS_AGAIN[len(array)], array)
     parts.append(kind.ends[msg_type, store_host, fields.messages, fields.half, fields.failure, parent_id is None])
     return b"".join(parts)

@@ -50,8 +50,13 @@ _NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "c
 _named = itemgetter(*map(MODEL_FIELDS.index, _NAMES))
 _OF_FIRST_HALF: Final = tuple(map(MODEL_FIELDS.index, {name for form in FORMS[_SUB_BEFORE] for name in form.fields}))
 _REGION: Final = MODEL_FIELDS.index("region_id")
-_WORDS: Final = (_TIMESTAMP_MS, *range(_REGION, _TIMESTAMP_MS), MODEL_FIELDS.index("access_channel"), *range(_REGION))
-_as_words: Final = itemgetter(*_WORDS)  # the ids of what was forwarded last year hang on this order
+_ID_FIELDS: Final = (
+    _TIMESTAMP_MS,
+    *range(_REGION, _TIMESTAMP_MS),
+    MODEL_FIELDS.index("access_channel"),
+    *range(_REGION),
+)
+_id_values: Final = itemgetter(*_ID_FIELDS)  # the ids of what was forwarded last year hang on this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +105,16 @@ def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
         began_ms = early[_TIMESTAMP_MS]
         values = _filled(values, early)
     topic, msg_id, store_host, group_name, request_id, cost_ms, success, code = _named(values)
-    subject = msg_id or _joined(trace_type, *_as_words(values))
+    subject = msg_id or _joined(trace_type, *_id_values(values))
     trace_id, root_id = _IDS[subject]
     is_send = trace_type is _PUB
     if is_send and is_root:
         span_id, parent_id = root_id, None
     elif trace_type is _SUB_AFTER or trace_type is _SUB_BEFORE:
-        told_apart_by = request_id if request_id is not None else _joined("", trace_type, *_as_words(values))
-        span_id, parent_id = _digest(_OF_CALL, f"{subject}{_SEPARATOR}{told_apart_by}"), root_id
+        call_id = request_id if request_id is not None else _joined("", trace_type, *_id_values(values))
+        span_id, parent_id = _digest(_OF_CALL, f"{subject}{_SEPARATOR}{call_id}"), root_id
     else:
-        span_id, parent_id = _digest(_OF_OTHER, _joined(trace_type, *_as_words(values), subject)), root_id
+        span_id, parent_id = _digest(_OF_OTHER, _joined(trace_type, *_id_values(values), subject)), root_id
     cost_ms = cost_ms if cost_ms is not None and cost_ms > 0 else 0
     if is_send and rules.stamped_after and stamp_ms is not None and _is_stamped_after(group_name, rules):
         stamp_ms -= cost_ms
