@@ -48,7 +48,7 @@ test-peers: java ## the tests against real servers, made from packages by Maven 
 
 .PHONY: test-install
 test-install: $(READY) wheel ## the documented commands in environments of their own, one client each, and the oldest OpenTelemetry
-	@$(BIN)/python -m pytest -m install -v tests/install $(ARGS)
+	@$(BIN)/python -m pytest -m install -n 2 --dist worksteal -v tests/install $(ARGS)
 
 .PHONY: wheel
 wheel: $(READY) ## dist/otel_mqtrace-*.whl

@@ -13,7 +13,7 @@ CLEAN = {
     name: value
     for name, value in os.environ.items()
     if not name.startswith(("PIP_", "OTEL_", "MQTRACE_", "PYTHONPATH"))
-}
+} | {"PIP_NO_COMPILE": "1"}  # each environment is used once: compiling all of it ahead is a third of an installation
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,13 @@ from itertools import groupby
 
 import pytest
 
+from tests.install.conftest import CLEAN
 from tests.support.documented_world import application_run, documented_world
 from tests.support.documents import INSTALLED, blocks
 
 pytestmark = pytest.mark.install
 
+_QUICK = {name: value for name, value in CLEAN.items() if name.startswith("PIP_")}
 WALKED = {
     page: [block for block in found if block.language == "sh"]
     for page, found in groupby(blocks(), key=lambda block: block.page)
@@ -35,4 +37,4 @@ def test_page_works_with_what_it_installs(page, left, wheel, make_environment, t
             shutil.rmtree(home / "landing")  # the block makes it
         with documented_world(left) as world:
             text = world.placed(block.text).replace("'.[", f"'{wheel}[").replace("pip install", "pip install --quiet")
-            world.run(text, home, on_spark="spark-cluster" not in page, programs=programs)
+            world.run(text, home, on_spark="spark-cluster" not in page, programs=programs, **_QUICK)
