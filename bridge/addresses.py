@@ -12,12 +12,12 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import SCHEMES, StorePath, as_path, can_ask_hadoop
+from bridge.storage import SCHEMES, StorePath, as_path, can_ask_hadoop, open_store
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from bridge.storage import AnyPath
 
@@ -25,6 +25,7 @@ __all__ = [
     "Address",
     "Kind",
     "NothingThereError",
+    "check_stores",
     "data_files",
     "expand_files",
     "match_paths",
@@ -69,6 +70,7 @@ _KINDS: Final = {
     "jaeger": Kind.JAEGER,
     **dict.fromkeys(SCHEMES, Kind.FILES),
 }
+_DIRECTORIES: Final = frozenset({"--landing", "--state", "--out", "--history", "--policy", "--ledger"})
 _GLOB_MAGIC: Final = frozenset("*?[")
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
@@ -126,6 +128,28 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
     place = as_path(text)
     # pyarrow takes a relative path with a colon for a URL
     return place.absolute() if isinstance(place, Path) and ":" in text else place
+
+
+def check_stores(given: Mapping[str, Collection[object]]) -> None:
+    """Open each store that only Hadoop may know, so that an unknown one is refused by its option.
+
+    Args:
+        given: the option → its sources or directories; ``None`` among them is one that was not given.
+
+    Raises:
+        UsageError: Hadoop cannot open it; the line names the option and what there is.
+    """
+    for option, values in given.items():
+        for value in values:
+            text = str(value)
+            scheme, colon, rest = text.partition("://")
+            if value is None or not colon or scheme == "file" or scheme in _KINDS:
+                continue
+            try:
+                open_store(scheme, rest.partition("/")[0])
+            except UsageError as error:
+                others = [] if option in _DIRECTORIES else [f", {each}://" for each in _KINDS if each not in SCHEMES]
+                raise UsageError(f"{option} {without_password(text)}: {error}{''.join(others)}") from error
 
 
 def expand_files(path: str) -> tuple[list[AnyPath], bool]:

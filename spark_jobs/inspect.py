@@ -17,6 +17,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from bridge.addresses import check_stores
 from bridge.codec.framing import Framing, read_bodies
 from bridge.codec.records_json import body_json
 from bridge.otlp.aliases import ALIASES
@@ -146,6 +147,7 @@ def run(
         raise UsageError("--spans and --records exclude each other: use one of them")
     wanted = Side.OTLP if spans else Side.NATIVE if records else None
     inventory = Inventory()
+    check_stores({"SRC": sources})
     for item in inspect_sources(sources, inventory, client_config=client_config):
         if wanted is not None and item[0] is wanted:
             _write(item[1])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from bridge.addresses import check_stores
 from bridge.storage import use_settings
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.java import find_java
@@ -24,7 +25,7 @@ from spark_jobs.package import write_package
 from spark_jobs.spark_errors import delay_interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -114,8 +115,12 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
-def configure_stores(conf: Mapping[str, str]) -> None:
-    """Open stores with the ``spark.hadoop.*`` of ``conf``; below ``spark-submit`` with all that its Hadoop knows."""
+def configure_stores(conf: Mapping[str, str], given: Mapping[str, Collection[object]]) -> None:
+    """Open stores with the ``spark.hadoop.*`` of ``conf``; below ``spark-submit`` with all that its Hadoop knows.
+
+    Raises:
+        UsageError: one that ``given`` names is unknown, as of :func:`~bridge.addresses.check_stores`.
+    """
     found: dict[str, str] = {}
     if _SUBMITTED in os.environ:
         from pyspark import SparkContext  # noqa: PLC0415  (optional extra, present below spark-submit)
@@ -129,8 +134,9 @@ def configure_stores(conf: Mapping[str, str]) -> None:
         while pairs.hasNext():
             pair = pairs.next()
             found[pair.getKey()] = hadoop.get(pair.getKey())  # with what it refers to put in
-    given = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith((_HADOOP, _JARS))}
-    use_settings({**found, **given})
+    own = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith((_HADOOP, _JARS))}
+    use_settings({**found, **own})
+    check_stores(given)
 
 
 def needs_java(master: str | None) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from bridge.addresses import Kind, parse_address, reads_tree, root_of
+from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.reading import Reading
 from bridge.forwarder.choose_source import files_directory, open_source
 from bridge.forwarder.metrics import Measures
@@ -96,7 +96,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         raise UsageError(
             "nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both, or --native URL for spans"
         )
-    _check_circle(options)
+    _check_places(options)
     decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
@@ -128,8 +128,10 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     return 0
 
 
-def _check_circle(options: ForwardOptions) -> None:
-    """Refuse a landing that is its own source: every pass would find what the one before has written."""
+def _check_places(options: ForwardOptions) -> None:
+    """Refuse an unknown store, and a landing that is its own source: each pass would find what the last has written."""
+    sides = {"--source": [options.source], "--native": [options.native]}
+    check_stores({**sides, "--landing": [options.landing], "--state": [options.state]})
     source = parse_address(options.source)
     if source.kind is not Kind.FILES:
         return

@@ -15,7 +15,7 @@ from bridge.storage.paths import (
     replace_tree,
     sorted_glob,
 )
-from bridge.storage.stores import SCHEMES, can_ask_hadoop, current_settings, use_settings
+from bridge.storage.stores import SCHEMES, can_ask_hadoop, current_settings, open_store, use_settings
 
 __all__ = [
     "SCHEMES",
@@ -31,6 +31,7 @@ __all__ = [
     "make_directory",
     "move_tree",
     "open_parquet",
+    "open_store",
     "remove_tree",
     "replace_tree",
     "sorted_glob",

@@ -123,9 +123,7 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
     try:
         return Store(PyFileSystem(HadoopFiles(f"{scheme}://{authority}", settings)), "", renames=False)
     except OSError as error:
-        raise UsageError(
-            f"Hadoop cannot open {scheme}://{authority} ({error.strerror}); there are file://, {known}"
-        ) from error
+        raise UsageError(f"Hadoop cannot open {scheme}:// ({error.strerror}); there are file://, {known}") from error
 
 
 def _s3(pafs: Any, bucket: str, settings: Mapping[str, str]) -> Any:

@@ -19,7 +19,6 @@ from spark_jobs.jobs.reading import prepare_reading, read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
-from spark_jobs.session import configure_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ def run(
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
-    configure_stores(options.conf)
+    options.configure_stores()
     ledger, clock = read_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
     chosen = check_options(options)

@@ -97,7 +97,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: there is no Spark or no Java to run it, or the engine gave up.
     """
-    configure_stores(options.conf)
+    configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
     _policy(options)
     reading = _reading(options)
     check_inputs(options.native, options.otlp, reading)

@@ -13,7 +13,7 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, configure_stores
 from spark_jobs.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ class ReconcileOptions:
     samples: int = evidence.TOTAL
     history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
+
+    def configure_stores(self) -> None:
+        """Open stores with the settings of ``conf``; an unknown one is refused by its option."""
+        sources = {"--native": self.native, "--otlp": self.otlp, "--ledger": self.ledger}
+        places = {"--policy": [self.policy], "--out": [self.out], "--history": [self.history]}
+        configure_stores(self.conf, {**sources, **places})
 
 
 def no_progress(_stage: str) -> None:

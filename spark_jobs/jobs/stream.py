@@ -25,7 +25,7 @@ from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
-from spark_jobs.session import configure_stores, is_connect
+from spark_jobs.session import is_connect
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.spark_errors import mute_interrupted_calls
@@ -72,8 +72,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
 
     Args:
         options: what to reconcile, and how; ``history`` as in a batch run.
-        every_ms: pause between two rounds; ``None`` is a single round. A round without new data is reported only if
-            it is the first.
+        every_ms: pause between two rounds; ``None`` is a single round. Later ones without new data go unreported.
         spark: a session to use; built from the options by default.
         progress: called with the name of each stage as it begins.
         report: called with each result before the history is committed.
@@ -87,7 +86,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     """
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
-    configure_stores(options.conf)
+    options.configure_stores()
     choose_engine(options, stream=True, has_session=spark is not None)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
     chosen = check_options(options, ingest.known_writers())

@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from bridge.addresses import Kind, parse_address
 from bridge.storage import (
     as_path,
     copy_files,
@@ -22,14 +21,18 @@ from bridge.storage import (
     replace_tree,
     use_settings,
 )
-from bridge.storage.stores import open_store
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.cli import main
 
 
 @pytest.fixture(scope="module")
-def mounted(tmp_path_factory):
+def real(tmp_path_factory):
+    return tmp_path_factory.mktemp("mounted")  # Hadoop reads a mount table once
+
+
+@pytest.fixture
+def mounted(real):
     """A directory under a name of Hadoop's, and where it really is."""
-    real = tmp_path_factory.mktemp("mounted")
     use_settings({"fs.viewfs.mounttable.nowhere.link./traces": real.as_uri()})
     yield as_path("viewfs://nowhere/traces"), real
     use_settings({})
@@ -127,7 +130,22 @@ def test_run_on_another_machine_holds_a_directory_for_a_minute_after_its_last_si
             assert not other.exists()
 
 
-def test_unknown_scheme_is_refused_in_one_line(mounted):
-    assert parse_address("nowhere://host/x").kind is Kind.FILES  # Hadoop is asked once it is opened
-    with pytest.raises(UsageError, match=r'Hadoop cannot open nowhere://host .*No FileSystem for scheme "nowhere"'):
-        open_store("nowhere", "host")
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--native", ["reconcile", "--native", "nowhere://h/x", "--otlp", "o", "--out", "out"]),
+        ("--otlp", ["reconcile", "--native", "n", "--otlp", "nowhere://h/x", "--out", "out"]),
+        ("--out", ["reconcile", "--native", "n", "--otlp", "o", "--out", "nowhere://h/x"]),
+        ("--history", ["reconcile", "--native", "n", "--otlp", "o", "--out", "out", "--history", "nowhere://h/x"]),
+        ("--native", ["graph", "--native", "nowhere://h/x", "--out", "out"]),
+        ("--landing", ["forward", "--source", "n", "--landing", "nowhere://h/x", "--once"]),
+        ("SRC", ["inspect", "nowhere://h/x"]),
+    ],
+)
+def test_unknown_scheme_is_refused_in_one_line_by_its_option(option, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mqtrace: error: {option} nowhere://h/x: Hadoop cannot open nowhere:// (")
+    assert 'No FileSystem for scheme "nowhere"); there are file://, s3a://' in line
+    assert line.endswith("jaeger://") == (option not in {"--out", "--history", "--landing"})

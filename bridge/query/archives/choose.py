@@ -6,7 +6,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bridge.addresses import Address, Kind, parse_address
+from bridge.addresses import Address, Kind, check_stores, parse_address
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
 
@@ -42,6 +42,7 @@ class Place:
         Raises:
             UsageError: none or several are named, or one cannot be searched.
         """
+        check_stores({"SRC": sources})
         addresses = [parse_address(source, readable=_READABLE) for source in sources]
         of_options = ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv))
         for kind, servers in [(kind, servers) for kind, servers in of_options if servers is not None]:
