@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -67,7 +67,7 @@ class ReconcileOptions:
     def configure_stores(self) -> None:
         """Open stores with the settings of ``conf``; an unknown one is refused by its option."""
         sources = {"--native": self.native, "--otlp": self.otlp, "--ledger": self.ledger}
-        places = {"--policy": [self.policy], "--out": [self.out], "--history": [self.history]}
+        places: dict[str, list[Any]] = {"--policy": [self.policy], "--out": [self.out], "--history": [self.history]}
         configure_stores(self.conf, {**sources, **places})
 
 
