@@ -27,7 +27,7 @@ def each(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
     """Return ``function`` of every value of an Arrow column as a column of type ``kind``; null stays null."""
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
-    is_double = pa.types.is_floating(column.type)  # their bits are told apart, not the numbers: -0.0 equals 0.0
+    is_double = pa.types.is_floating(column.type)  # by bits, since as numbers -0.0 equals 0.0
     coded = (column.view(pa.int64()) if is_double else column).dictionary_encode()
     distinct = coded.dictionary.view(column.type) if is_double else coded.dictionary
     return pa.array(map(function, distinct.to_pylist()), kind).take(coded.indices)
@@ -50,7 +50,7 @@ def distinct_rows(columns: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any
 
 
 Column: TypeAlias = Any
-"""A column of a batch. ``pyarrow`` has a type for each kind and for what each operation makes of it: not told apart."""
+"""A column of a batch, of any of the types ``pyarrow`` has for its kinds and results."""
 
 
 def equal(column: Column, value: object) -> Column:
@@ -95,9 +95,9 @@ def flags(condition: Column) -> NDArray[np.bool_]:
 
 
 def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
-    """Return what is in the lists, or maps, of these rows, and where in it each begins and the last one ends.
+    """Return the contents of the lists, or maps, of these rows, and where each begins and the last one ends.
 
-    ``inner`` are the columns of their contents, which know nothing of the rows that were chosen.
+    ``inner`` are the columns of their contents, for all rows.
     """
     bounds = lists.offsets.to_numpy().astype(np.int64)
     return bounds - bounds[0], [column.slice(bounds[0], bounds[-1] - bounds[0]) for column in inner]
@@ -115,7 +115,7 @@ def binary_bytes(column: Column) -> tuple[bytes, NDArray[np.int64]]:
 Array: TypeAlias = Any
 """An Arrow array of any kind."""
 pc: Final[Any] = pyarrow.compute
-"""Arrow's functions of whole columns; the stubs know fewer of their forms than there are."""
+"""Arrow's functions of whole columns; the stubs lack some forms."""
 
 _BYTES: Final = 256
 _WIDEST_TABLE: Final = 1 << 23
@@ -229,7 +229,7 @@ _ALL_BITS: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def hash_texts(texts: Any) -> npt.NDArray[np.uint64]:
-    """Return a hash of each text of an Arrow array, dictionary-encoded or not; null has a value of its own."""
+    """Return a hash of each text of an Arrow array, dictionary-encoded or not; null has a hash as well."""
     if isinstance(texts, pa.DictionaryArray):
         words: npt.NDArray[np.uint64] = np.append(hash_texts(texts.dictionary), _NULL)
         found: npt.NDArray[np.uint64] = words[np.asarray(texts.indices.fill_null(len(texts.dictionary)))]
@@ -296,7 +296,7 @@ def text_of_json(value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return f'"{json.dumps(value)}"'
     text = value if isinstance(value, str) else _ENCODER.encode(value)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
 
 
 def _read(text: str) -> Any:

@@ -15,7 +15,7 @@ import typer
 
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
+from spark_jobs import options as opt  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.options import parse_settings, repeat_options
 
 if TYPE_CHECKING:
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
 
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
-    native: asked.Native = None,
-    otlp: asked.Otlp = None,
-    out: asked.Out = None,
-    ledger: asked.Ledger = None,
-    policy: asked.PolicyFile = None,
-    profile: asked.ProfileName = "auto",
-    native_writer: asked.NativeWriter = "auto",
-    grace_ms: asked.Grace = None,
-    complete: asked.Complete = False,
-    begin_ms: asked.Begin = None,
-    end_ms: asked.End = None,
-    strict: asked.Strict = False,
-    engine: asked.EngineName = None,
-    master: asked.Master = None,
-    driver_memory: asked.DriverMemory = "1g",
-    conf: asked.Conf = None,
-    msg_type_map: asked.MsgTypeMap = "a",
-    otlp_format: asked.OtlpFormat = None,
-    charset: asked.Charset = "utf-8",
-    client_config: asked.ClientConfig = None,
-    history: asked.History = None,
-    stream: asked.Stream = False,
-    every_ms: asked.Every = None,
-    samples: asked.Samples = 400,
-    link_template: asked.LinkTemplate = None,
-    as_json: asked.AsJson = False,
-    print_policy: asked.PrintPolicy = False,
+    native: opt.Native = None,
+    otlp: opt.Otlp = None,
+    out: opt.Out = None,
+    ledger: opt.Ledger = None,
+    policy: opt.PolicyFile = None,
+    profile: opt.ProfileName = "auto",
+    native_writer: opt.NativeWriter = "auto",
+    grace_ms: opt.Grace = None,
+    complete: opt.Complete = False,
+    begin_ms: opt.Begin = None,
+    end_ms: opt.End = None,
+    strict: opt.Strict = False,
+    engine: opt.EngineName = None,
+    master: opt.Master = None,
+    driver_memory: opt.DriverMemory = "1g",
+    conf: opt.Conf = None,
+    msg_type_map: opt.MsgTypeMap = "a",
+    otlp_format: opt.OtlpFormat = None,
+    charset: opt.Charset = "utf-8",
+    client_config: opt.ClientConfig = None,
+    history: opt.History = None,
+    stream: opt.Stream = False,
+    every_ms: opt.Every = None,
+    samples: opt.Samples = 400,
+    link_template: opt.LinkTemplate = None,
+    as_json: opt.AsJson = False,
+    print_policy: opt.PrintPolicy = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, duplicated, late or different.
 
@@ -86,7 +86,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
 
 
-reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]  # the command line calls it first
+reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
 
 
 def _load_options(engine: str | None) -> type[ReconcileOptions]:
@@ -124,7 +124,7 @@ def _check_rhythm(*, stream: bool, every_ms: int | None, engine: str | None, com
     if every_ms is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     if every_ms is not None and complete:
-        raise UsageError("--every waits for more, --complete says that nothing more will arrive: leave out one of them")
+        raise UsageError("--every waits for more data, --complete rules it out: leave out one of them")
     if stream and engine == "local":
         raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
 

@@ -14,7 +14,7 @@ import typer
 
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
+from spark_jobs import options as opt  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.options import directory, duration_ms, parse_settings, repeat_options
 
 if TYPE_CHECKING:
@@ -69,17 +69,17 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     otlp: _Otlp = None,
     out: _Out,
     formats: _Formats = None,
-    begin_ms: asked.Begin = None,
-    end_ms: asked.End = None,
+    begin_ms: opt.Begin = None,
+    end_ms: opt.End = None,
     grace_ms: _Grace = None,
     native_writer: _NativeWriter = "mqtrace",
-    master: asked.Master = None,
-    driver_memory: asked.DriverMemory = "1g",
-    conf: asked.Conf = None,
-    msg_type_map: asked.MsgTypeMap = "a",
-    otlp_format: asked.OtlpFormat = None,
-    charset: asked.Charset = "utf-8",
-    client_config: asked.ClientConfig = None,
+    master: opt.Master = None,
+    driver_memory: opt.DriverMemory = "1g",
+    conf: opt.Conf = None,
+    msg_type_map: opt.MsgTypeMap = "a",
+    otlp_format: opt.OtlpFormat = None,
+    charset: opt.Charset = "utf-8",
+    client_config: opt.ClientConfig = None,
     as_json: _AsJson = False,
 ) -> int:
     """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.

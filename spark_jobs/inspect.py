@@ -45,7 +45,7 @@ _MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _NS_PER_MS: Final = 1_000_000
-_SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which tell its side
+_SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which show its side
 _RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
 _WRITERS: Final = ("profile", "native_writer")
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
@@ -141,7 +141,7 @@ def run(
     Raises:
         UsageError: a source does not exist, or both streams were requested.
         UnreadableInputError: the format of a source is unknown.
-        PeerError: the broker of a topic does not answer, or has no such topic.
+        PeerError: the broker of a topic does not answer, or lacks the topic.
     """
     if spans and records:
         raise UsageError("--spans and --records exclude each other: use one of them")

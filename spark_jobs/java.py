@@ -71,10 +71,10 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
 
     Args:
         environ: the environment; that of the process by default.
-        cache_dir: the folder of the start script; ``otel-mqtrace`` in ``$XDG_CACHE_HOME`` or ``~/.cache`` by default.
+        cache_dir: the start script's folder; by default ``otel-mqtrace`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Raises:
-        PeerError: there is none; the message lists those that were refused.
+        PeerError: none was found; the message lists the rejected ones.
     """
     env = os.environ if environ is None else environ
     refused: list[str] = []

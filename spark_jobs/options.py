@@ -44,10 +44,10 @@ def repeat_options(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Read settings of Spark as ``spark-submit --conf`` takes them; the last one of a name counts.
+    """Parse Spark settings like ``spark-submit --conf``; the last one of a name counts.
 
     Raises:
-        UsageError: one is not ``KEY=VALUE``, or has an option of its own.
+        UsageError: a text is not ``KEY=VALUE``, or an option sets it.
     """
     settings: dict[str, str] = {}
     for text in texts:

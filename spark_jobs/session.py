@@ -1,7 +1,7 @@
-"""Start the SparkSession of a process, or connect it: nothing else in the project builds one.
+"""Start or connect the only SparkSession of a process.
 
-Where it runs: on the master that is named (``sc://`` is a Spark Connect server), else where ``spark-submit`` or
-``SPARK_REMOTE`` says, else on this machine. What ``spark-submit`` was given wins over the tables below.
+The master: the one given (``sc://`` is a Spark Connect server), else that of ``spark-submit`` or ``SPARK_REMOTE``, else
+this machine. Settings of ``spark-submit`` win over the tables below.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 MEANING: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # A blob has up to a megabyte; 10,000 of them, Spark's own limit, are more than a JVM or a worker of ours has.
-    # 1.3 GB shuffled on local[2]: a JVM of 465 MB, and of 900 MB without it. Spark before 4.1 does not know it.
+    # 1.3 GB shuffled on local[2]: a JVM of 465 MB, and of 900 MB without it. Spark before 4.1 ignores it.
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
 }
 """Settings that a run needs whatever its session was given."""
@@ -71,20 +71,19 @@ def build_session(
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return the process's SparkSession, started when there is none: no UI, no chatter; local on loopback.
+    """Return the process's SparkSession; start it if necessary, without UI, and local ones on loopback.
 
-    An interrupt (Ctrl-C) while the JVM starts is delivered when it has; handlers of signals stay as they were.
+    An interrupt (Ctrl-C) is delivered once the JVM has started; signal handlers stay as they were.
 
     Args:
-        master: Spark's master URL, or ``sc://HOST:PORT`` for Spark Connect. ``None``: what ``spark-submit`` or
-            ``SPARK_REMOTE`` says, else this machine.
-        app_name: what Spark calls the application.
+        master: Spark's master URL, or ``sc://HOST:PORT`` for Spark Connect; ``None`` for the default.
+        app_name: Spark's name of the application.
         driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
         extra: further Spark settings; they win over every table of this module.
 
     Raises:
-        MissingExtraError: pyspark is not installed, or what its Connect client needs.
-        PeerError: there is no Java 17 or later, the JVM did not start, or no Connect server answers.
+        MissingExtraError: pyspark is not installed, or a package that its Connect client needs.
+        PeerError: Java 17 or later is missing, the JVM did not start, or no Connect server answers.
         UsageError: the memory is not a size, or Spark refuses the master or a setting.
     """
     check_start(master=master, driver_memory=driver_memory)
@@ -116,10 +115,10 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
 
 
 def configure_stores(conf: Mapping[str, str], given: Mapping[str, Collection[object]]) -> None:
-    """Open stores with the ``spark.hadoop.*`` of ``conf``; below ``spark-submit`` with all that its Hadoop knows.
+    """Open stores with the ``spark.hadoop.*`` of ``conf``; below ``spark-submit`` also with its own Hadoop's.
 
     Raises:
-        UsageError: one that ``given`` names is unknown, as of :func:`~bridge.addresses.check_stores`.
+        UsageError: a name in ``given`` is unknown, from :func:`~bridge.addresses.check_stores`.
     """
     found: dict[str, str] = {}
     if _SUBMITTED in os.environ:
@@ -209,7 +208,7 @@ def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    with delay_interrupt():  # the last thing a new context does is to set a handler of its own
+    with delay_interrupt():  # a new context ends with setting its own signal handler
         SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():
@@ -244,9 +243,7 @@ def _environment(*, is_local: bool) -> None:
 def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
     line = _first_line(error)
     if "JAVA_GATEWAY_EXITED" in line:
-        return PeerError(
-            "Spark's JVM did not start: check the memory asked for, and that JAVA_HOME is Java 17 or later"
-        )
+        return PeerError("Spark's JVM did not start: check --driver-memory, and that JAVA_HOME is Java 17 or later")
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}")
 
 
@@ -254,7 +251,7 @@ def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-# -- a run on a session. Over Connect there is no context: what cannot be known is ``None``, never 0 -----
+# -- a run on a session. Over Connect, which has no context, unknown values are ``None``, never 0 -----
 def is_connect(spark: SparkSession) -> bool:
     """Return whether the session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

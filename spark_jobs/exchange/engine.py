@@ -64,14 +64,14 @@ class Engine(Protocol):
         *,
         merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
-        """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any.
+        """Shuffle the blobs of ``pack`` to their buckets; return the results of ``receive``, one a bucket with blobs.
 
         Args:
             pack: yields ``(bucket, blob)`` with ``0 <= bucket < buckets``.
             tasks: one call of ``pack`` each.
-            receive: called once for a bucket that got any blob, with its number and its blobs in no order.
-            buckets: how many there are.
-            merge: makes one answer of several, where the answers are wanted as a few for all buckets.
+            receive: called once a bucket, with its number and its blobs in no order.
+            buckets: number of buckets.
+            merge: merges results, where a few for all buckets are wanted.
         """
         ...
 
@@ -114,9 +114,9 @@ class _PandasMissing:
 
 
 def leave_pandas_out() -> None:
-    """Have pyarrow import pandas when someone asks for a data frame only: the import takes 0.35 s of CPU.
+    """Defer pyarrow's import of pandas (0.35 s of CPU) until a data frame is made.
 
-    For processes of our own: in them ``pyarrow.array`` never gets an object of pandas.
+    Only for our own processes: their ``pyarrow.array`` never gets a pandas object.
     """
     finder: Any = _PandasMissing
     sys.meta_path.insert(0, finder)

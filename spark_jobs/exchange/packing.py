@@ -49,7 +49,7 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {
 class Piece:
     """A row group of a file of ``NORMALISED`` rows: its events, or the mentions in its malformed rows, or both.
 
-    Spans of ``trace_topics`` are out of scope, whatever the file says: a later input may have shown that they are.
+    Spans of ``trace_topics`` are out of scope even if the file does not mark them: a later input may show the topics.
     """
 
     path: str

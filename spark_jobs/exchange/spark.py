@@ -1,4 +1,4 @@
-"""Run packing and judging on Spark: tasks yield blobs, Spark shuffles them by bucket, answers come back as rows."""
+"""Run packing and judging on Spark: tasks yield blobs, Spark shuffles them by bucket and returns results as rows."""
 
 from __future__ import annotations
 
@@ -73,15 +73,7 @@ class SparkEngine:
         *,
         merge: Callable[[Sequence[_Answer]], _Answer] | None = None,
     ) -> list[_Answer]:
-        """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any.
-
-        Args:
-            pack: yields ``(bucket, blob)`` with ``0 <= bucket < buckets``.
-            tasks: one call of ``pack`` each.
-            receive: called once for a bucket that got any blob, with its number and its blobs in no order.
-            buckets: how many there are.
-            merge: makes one answer of several, where the answers are wanted as a few for all buckets.
-        """
+        """Shuffle the blobs of ``pack`` to their buckets, as :meth:`Engine.exchange`."""
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, len(tasks))

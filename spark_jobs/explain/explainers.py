@@ -44,7 +44,7 @@ class _Residue(NamedTuple):
     policy: Policy
 
     def is_found(self, find: Callable[[ResidueRows], rules.Found]) -> Mask:
-        """Tell to which rows a rule applies."""
+        """Return the rows to which a rule applies."""
         return np.asarray(self.findings[find.__name__]) > 0
 
 

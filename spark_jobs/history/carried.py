@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Column, Ints, Mask
 
 POSITION: Final = ("side", "path", "record_index", "raw_hash")
-"""The columns of ``EVENT`` that tell one piece of input from all others."""
+"""The columns of ``EVENT`` that identify a piece of input."""
 
 _PACKED: Final = pa.binary(16)
 _INDEXES: Final = (1 << 32) + 1  # every 32-bit number, and null
@@ -87,15 +87,15 @@ _POSITION_AND_LINE: Final = (*POSITION, "line")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedOver:
-    """What a run carries over; counts are of events per side.
+    """The events that a run carries over; counts are per side.
 
     Attributes:
         files: parquet of ``EVENT``, to be packed beside the events just read.
-        again: the carried files of which fresh rows are read again: pack tasks leave those rows out
-            (``drop_read_again``). Empty when there are none.
-        counts: how many events were left open.
-        read_again: how many fresh events are carried as well.
-        by_position: carried spans that have no other id than the position of their message.
+        again: the carried files with events that this run reads again; pack tasks leave the fresh rows out
+            (``drop_read_again``).
+        counts: events left open.
+        read_again: carried events among the fresh ones.
+        by_position: carried spans whose only message id is its position.
     """
 
     files: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class CarriedOver:
 
 
 def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
-    """Return what the last run left open, told apart from what this run reads again.
+    """Return the events that the last run left open, apart from those that this run reads again.
 
     An event that is read again loses ``left_as``: it is judged as any other, and keeps the run that first saw it.
 
@@ -117,7 +117,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         engine: runs a task for some of the fresh files, where there is anything to compare.
         carried: files of ``EVENT`` that the last run left open.
         fresh: parquet files of ``NORMALISED``: all that was read now.
-        directory: where the carried events are written for this run.
+        directory: for this run's files of carried events.
 
     Raises:
         UnreadableInputError: a carried file is damaged.
@@ -234,14 +234,14 @@ def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
 
 
 def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
-    """Return which of some rows share a position, and the line where both have one, with any of the others.
+    """Return which rows share a position, and the line where both have one, with any of the others.
 
     Args:
         number_of: the position of each row, below ``size``; -1 for none.
         line_of: the line of each row.
         numbers: the position of each of the others, likewise.
         lines: the line of each of the others.
-        size: how many positions there are.
+        size: number of positions.
     """
     is_used, is_without_line = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
     is_used[numbers[numbers >= 0]] = True

@@ -42,7 +42,7 @@ _GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier runs left, and where this one leaves its own state; without ``directory`` there is no history.
+    """The state of earlier runs, and where this one saves its own; without ``directory`` no history is kept.
 
     Attributes:
         directory: the history.
@@ -139,11 +139,7 @@ class History:
 
 
 def read_rows(path: str, schema: pa.Schema) -> pa.Table:
-    """Return all rows of a file of a history's state.
-
-    Args:
-        path: a parquet file of ``EVENT`` or ``CLOSED``.
-        schema: its schema, or a part of it.
+    """Return all rows of a parquet file of ``EVENT`` or ``CLOSED``; ``schema`` may be a part of it.
 
     Raises:
         UnreadableInputError: the file is damaged.

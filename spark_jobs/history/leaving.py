@@ -30,7 +30,7 @@ CLOSED: Final = pa.schema(
         "last_ms": pa.int64(),
     }
 )
-"""Where a record of a key came from that was open once and is no longer; ``last_ms`` is the key's latest time."""
+"""The origin of a record of a key that was closed; ``last_ms`` is the key's latest time."""
 
 _DONE: Final = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
 _SIDES: Final = ("native", "otlp")

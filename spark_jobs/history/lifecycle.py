@@ -1,7 +1,7 @@
-"""Assign the lifecycle of keys over runs: new, still open, resolved, expired; and take back what only one run explains.
+"""Assign the lifecycle of keys over runs (new, still open, resolved, expired) and withdraw premature reasons.
 
-A key is *open* while something of it may still come (its other side, the other half of its delivery), or when its loss
-has no reason. A key is *covered* when a budget covers it: budgets tell how many keys are lost and not which.
+A key is *open* while its other side, or the other half of its delivery, may still come, or when its loss has no reason.
+A key is *covered* when a budget covers it: budgets count lost keys without naming them.
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ class Outcome(NamedTuple):
 def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | None = None) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
-    What only this run's input seems to explain is no explanation of what an earlier run could not explain: its reason
-    is UNEXPLAINED again.
+    If only this run's input explains a key that an earlier run could not explain, its reason is UNEXPLAINED again.
 
     Args:
         verdicts: ``VERDICT``; a ``first_seen_run`` marks the rows that hold a carried event.
@@ -157,11 +156,10 @@ def decide_lifecycle(key: OpenKey) -> Outcome:
 
 
 def _is_taken_back(key: OpenKey) -> bool:
-    """Return whether a key known before has its reason only because this run's input holds little around it.
+    """Return whether a carried key has its reason only because this run's input holds little around it.
 
-    A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where only
-    the record was amiss yesterday, nothing of today's excuses it; where yesterday's run could not yet tell, that a
-    process or a topic is gone for good is news.
+    A file of today begins after an event of yesterday and may lack its topic or process. If yesterday's run judged the
+    record, today's input excuses nothing; if it could not judge yet, a process or topic that is gone for good is news.
     """
     lost = key.left_as in {Reason.UNEXPLAINED.value, COVERED} and key.reason in _OF_THIS_INPUT
     cut = (key.is_known or key.was_closed) and key.reason == Reason.LATE_BEYOND_RETENTION.value

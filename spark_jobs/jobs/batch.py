@@ -45,7 +45,7 @@ def run(
     """Reconcile and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
     Args:
-        options: what to reconcile, and how.
+        options: sources, policy, engine and output.
         spark: a session to use; built from the options by default.
         progress: called with the name of each stage as it begins.
         report: called with the result before the history is committed.
@@ -53,7 +53,7 @@ def run(
 
     Raises:
         UsageError: an option, a policy or a source is wrong.
-        UnreadableInputError: a source exists but is not what it should be.
+        UnreadableInputError: the content of a source is wrong.
         MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
     options.configure_stores()

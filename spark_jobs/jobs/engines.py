@@ -57,19 +57,19 @@ def choose_engine(
     has_session: bool = False,
     find_obstacle: Callable[[str | None], str | None] | None = None,
 ) -> EngineChoice:
-    """Return ``spark`` or ``local``: what the options name, else Spark where it can start.
+    """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start.
 
     An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
 
     Args:
         options: ``engine``, and the options of Spark.
-        stream: only what is new is read.
+        stream: whether the run is a stream.
         has_session: the caller gave a Spark session.
-        find_obstacle: given the master, returns why Spark cannot start, or ``None``; looks for pyspark and Java when
-            absent.
+        find_obstacle: returns why Spark cannot start on the given master, or ``None``; by default it searches pyspark
+            and Java.
 
     Raises:
-        UsageError: the engine is unknown, or ``local`` with something that only Spark has.
+        UsageError: the engine is unknown, or ``local`` with an option of Spark only.
     """
     given = _options_of_spark(options, stream=stream)
     if options.engine == _LOCAL:
@@ -109,7 +109,7 @@ def _obstacle(master: str | None) -> str | None:
     try:
         find_java(environ=os.environ)
     except PeerError:
-        return "there is no Java for Spark"
+        return "Spark needs Java, which was not found"
     return None
 
 
@@ -122,21 +122,21 @@ def open_engine(
     description: str = "mqtrace reconcile",
     owns_workers: bool = False,
 ) -> Iterator[Engine]:
-    """Give the engine of this name for the block.
+    """Yield the engine of this name.
 
-    Spark: the session has the settings that decide a result, and its own after the block. Jobs form one group, which
-    an interrupt cancels. Open it inside the work directory's block, so that the directory outlives the jobs.
+    In the block a Spark session has the settings that decide a result; its own are restored after it. Jobs form one
+    group, which an interrupt cancels. Open it inside the work directory's block: the directory must outlive the jobs.
 
     Args:
         name: ``spark`` or ``local``.
         start: returns the session; called for ``spark`` only.
         clock: names the group of jobs, and times tasks.
-        description: what Spark's own pages call the jobs.
-        owns_workers: Spark's Python processes run nothing but our tasks, so that they need no pandas (40 MiB).
+        description: of the jobs on Spark's own pages.
+        owns_workers: Spark's Python processes run only our tasks, so that they need no pandas (40 MiB).
 
     Raises:
         PeerError: Spark gave up within the block.
-        MissingExtraError, UsageError: as ``start`` raises.
+        MissingExtraError, UsageError: from ``start``.
     """
     if name == _LOCAL:
         with LocalEngine(clock=clock) as engine:
@@ -145,7 +145,7 @@ def open_engine(
     from spark_jobs.spark_errors import mute_interrupted_calls  # noqa: PLC0415
 
     with mute_interrupted_calls():
-        session = start()  # says what is missing, before pyspark is imported here
+        session = start()  # reports a missing pyspark before the import below
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
         from spark_jobs.spark_errors import peer_errors  # noqa: PLC0415
 

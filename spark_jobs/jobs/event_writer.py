@@ -29,14 +29,14 @@ _DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gai
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """What a task wrote, and what it tells of its input.
+    """The output of a task and the counts of its input.
 
     Attributes:
         path: the file; ``None`` when there was no row to write.
         expected: records or spans in the input, counted apart from the events (``schemas.LEDGER``).
         tails: files that were cut off inside a frame.
-        extra: rows that stand for no record or span of their own.
-        by_place: events that know their message by its place only.
+        extra: rows beyond one per record or span.
+        by_place: events whose only message id is its position.
         last_ms: the latest start or end, epoch milliseconds up to the year 9999: a damaged record may hold any.
         survey: the task's part of the facts of the run.
     """

@@ -146,7 +146,7 @@ def first_malformed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_malformed(rows: Iterable[dict[str, Any]], policy: Policy) -> tuple[MalformedSample, ...]:
-    """Return the pieces that could not be read, given as of :func:`find_malformed`, masked as the policy says."""
+    """Return the unreadable pieces that :func:`find_malformed` gave, masked by the policy."""
     pieces = []
     for row in rows:
         at = {name: row[name] for name in ("side", "path", "line", "record_index")}

@@ -39,13 +39,13 @@ _EXPLAINED: Final = "explained-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What the residue is explained by.
+    """The inputs of the explanation.
 
     Attributes:
-        policy: what the run tolerates.
-        facts: what is known of the whole input.
-        traffic: the row groups of the spans; the trace topic's own sends among them tell ids.
-        budgets: what covers the keys that no rule explains.
+        policy: the run's policy.
+        facts: of the whole input.
+        traffic: row groups of the spans; the trace topic's own sends among them show ids.
+        budgets: cover keys that no rule explains.
     """
 
     policy: Policy
@@ -55,12 +55,12 @@ class Explanation:
 
 
 def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled) -> Counted:
-    """Write the residue with its reasons beside the settled verdicts and return what it comes to.
+    """Write the residue with its reasons beside the settled verdicts and return the counts.
 
     Args:
         engine: runs the tasks.
-        how: what the residue is explained by.
-        plan: where both parts of the verdicts lie.
+        how: the inputs of the explanation.
+        plan: the paths of both parts of the verdicts.
         residue: ``RESIDUE``, the rows of the residue's files, in the order of their names.
         settled: what all other verdicts give to the budgets.
     """

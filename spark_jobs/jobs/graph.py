@@ -51,11 +51,11 @@ _DRIVER_MEMORY: Final = "1g"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOptions:
-    """What to draw, and how. ``native`` and ``otlp`` are sources as the command line takes them; one may be empty.
+    """Options of the graph. ``native`` and ``otlp`` are sources as on the command line; one may be empty.
 
-    ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included: an event belongs to the window when its start
-    does; events outside of it still tell the fate of messages inside. Spark runs the tasks where ``master`` or ``conf``
-    is given, else processes of this machine do.
+    ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included: an event belongs to the window if its start does;
+    later events still show the fate of messages inside. ``master`` or ``conf`` choose Spark, else processes of this
+    machine run the tasks.
     """
 
     native: tuple[str, ...] = ()
@@ -85,17 +85,17 @@ def _silent(_stage: str) -> None:
 
 
 def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = _silent) -> Graph:
-    """Return the graph; ``options.out`` exists then, and is as it was otherwise.
+    """Return the graph; on success ``options.out`` exists, on failure it is unchanged.
 
     Args:
-        options: what to draw, and how.
-        engine: what to compute on; made from the options when absent.
+        options: sources, window and engine.
+        engine: runs the tasks; by default as the options choose.
         progress: called with the name of each stage as it begins.
 
     Raises:
-        UsageError: an option or a source is wrong, or there is no source.
-        UnreadableInputError: a source exists but is not what it should be.
-        MissingExtraError, PeerError: there is no Spark or no Java to run it, or the engine gave up.
+        UsageError: an option or a source is wrong, or no source is given.
+        UnreadableInputError: the content of a source is wrong.
+        MissingExtraError, PeerError: Spark or Java is missing, or the engine failed.
     """
     configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
     _policy(options)
@@ -110,7 +110,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
 
 def _policy(options: GraphOptions) -> Policy:
     if not options.native and not options.otlp:
-        raise UsageError("nothing says what to draw: give --native SRC, --otlp SRC, or both")
+        raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
     policy = read_policy(None, profile="mqtrace", native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
         raise UsageError("--begin is later than --end: swap them")
@@ -129,7 +129,7 @@ def _reading(options: GraphOptions) -> ReadOptions:
 
 
 def _engine(options: GraphOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
-    """Return the engine that the options choose: this process draws, unless Spark is asked for."""
+    """Return the engine that the options choose; this process by default."""
     if not options.needs_spark:
         return LocalEngine()
     from spark_jobs.session import build_session, check_start  # noqa: PLC0415  (pyspark, of the optional extra)
@@ -168,13 +168,13 @@ def _draw(
     work: str,
     progress: Callable[[str], None],
 ) -> Graph:
-    """Return the graph of events that have been read.
+    """Return the graph of the events read.
 
     Args:
         engine: runs the tasks.
         sides: native and OTLP; one that was not given has no files.
         options: which sides were given, the window, how many edges are shown.
-        work: an existing directory for what tasks leave each other.
+        work: an existing directory for files between tasks.
         progress: called with the name of each stage as it begins.
     """
     policy, (native, otlp) = _policy(options), sides

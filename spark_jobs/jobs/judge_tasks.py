@@ -123,10 +123,10 @@ def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The answer of some buckets: counts of their settled verdicts, durations of all, what budgets need of the settled.
+    """The result of some buckets: counts of their settled verdicts, durations of all, the budgets' input.
 
-    ``residue`` has per bucket the verdicts without a reason yet as ``explain.keys.RESIDUE``, in the order of their
-    file; ``owners`` tell how consumer groups name their services.
+    ``residue`` holds per bucket the verdicts without a reason yet as ``explain.keys.RESIDUE``, in the file's order;
+    ``owners`` map consumer groups to services.
     """
 
     counted: Counted

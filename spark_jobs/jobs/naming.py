@@ -1,4 +1,4 @@
-"""Give spans that know their message by its place the id that native sends know: an exchange by place."""
+"""Give spans with only the position of their message the id of the native send at that position, by an exchange."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def with_message_ids(
 ) -> tuple[str, ...]:
     """Return files with the rows of ``otlp_files``, their spans named by the native sends.
 
-    Only spans that know their message by its offset alone are exchanged; files without any stay as they are.
+    Only spans with a position but no id are exchanged; files without any stay as they are.
 
     Args:
-        engine: what runs the tasks.
+        engine: runs the tasks.
         native_files: parquet files of ``NORMALISED`` or ``EVENT``, with the native sends.
-        otlp_files: likewise, with the spans; rows of the native side in them are left alone.
-        directory: where the new files go; emptied before.
-        by_place: how many spans go by their place; ``None`` when that was not counted.
+        otlp_files: likewise, with the spans; native rows in them stay as they are.
+        directory: for the new files; emptied before.
+        by_place: number of such spans; ``None`` if not counted.
     """
     counts = engine.map(_count_by_place, otlp_files) if by_place != 0 else [0] * len(otlp_files)
     if not any(counts):
@@ -75,7 +75,7 @@ def _count_by_place(path: str) -> int:
 
 
 def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether it is a span that knows only the offset of its message."""
+    """Return for each row whether it is a span with only the offset of its message."""
     is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
     return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """What to reconcile, and how.
+    """The options of a run.
 
     Attributes:
         native, otlp, ledger: sources as on the command line.
@@ -109,7 +109,7 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Map
     """Check the sources, and detect the writers that the options leave open.
 
     Args:
-        options: what to reconcile, and how.
+        options: the options of the run.
         known: writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
 
     Raises:
@@ -135,7 +135,7 @@ def read_losses(options: ReconcileOptions) -> LedgerRead | None:
 
 
 def read_options_of(options: ReconcileOptions) -> ReadOptions:
-    """Return how both sides are read, as the options say."""
+    """Return how to read both sides."""
     return ReadOptions(
         native_writer=options.native_writer,
         msg_type_map=options.msg_type_map,

@@ -49,13 +49,13 @@ class ReadOptions:
     """How to read the two sides.
 
     Attributes:
-        native_writer: what ``writer`` says on native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
+        native_writer: the ``writer`` of native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
         native_writers: the same for some files, by path, and for some topics, by name.
         msg_type_map: ordinals of message types, ``a`` or ``b`` (``otel_mqtrace.wire.native.layout.MESSAGE_TYPE_MAPS``).
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``bridge.otlp.detect.OTLP_FORMATS``) in place of detection.
-        client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.
-        ranges: the offsets to read of the topics among the sources, in place of all that they hold now.
+        client_config: properties of the Kafka client in librdkafka's notation; they may hold passwords.
+        ranges: the offsets to read of topics, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
     """
 
@@ -75,19 +75,16 @@ class EventSide:
 
     Attributes:
         files: parquet files of ``NORMALISED`` rows.
-        records_read: native records or spans in the input, and lines or frames that held none. Native ones are
-            counted in the text of a body, before it is split; spans by the bytes of each message
-            (``bridge.otlp.span_count``), so that one which a parser drops is missed.
+        records_read: native records or spans in the input, and lines or frames without any. Counted apart from the
+            parsers, in the bytes of each body or message, so that a record that a parser drops is missed.
         exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
         sources: the files and topics read, in order.
         layouts: the distinct layouts found in them.
-        truncated_tails: files whose last line or frame was cut off; what is lost in it is not counted as read.
-        last_event_ms: the latest start or end of any event, epoch milliseconds; times after the year 9999 are a
-            writer's junk and tell nothing about how far the data reaches.
-        offsets: of each partition of the topics among the sources, what was read.
-        offsets_without_message: offsets read at which there was no message: compacted away, a transaction's marker, or
-            removed by retention meanwhile.
-        by_place: events that know their message by its place in a Kafka topic only.
+        truncated_tails: files whose last line or frame was cut off; the lost rest is not counted as read.
+        last_event_ms: the latest start or end of any event, epoch milliseconds up to the year 9999.
+        offsets: the offsets read, by partition.
+        offsets_without_message: offsets without a message: compacted, a transaction marker, or expired meanwhile.
+        by_place: events whose only message id is its position in a Kafka topic.
         trace_topics: the distinct topics the native side was landed from.
         survey: the side's part of the facts of the run.
     """
@@ -143,15 +140,12 @@ _DEFAULTS: Final = ReadOptions()
 
 
 def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOptions) -> tuple[Inputs, Inputs]:
-    """Look at both sides' sources and at the options, so that what is wrong is reported in the first seconds.
-
-    Returns:
-        What is behind the sources of each side.
+    """Check both sides' sources and the options, to report errors in the first seconds; return the inputs.
 
     Raises:
         UsageError: a source names nothing, or an option is wrong.
-        UnreadableInputError: a file is not what it was given for.
-        PeerError: the broker of a topic does not answer, or has no such topic.
+        UnreadableInputError: a file holds the other side, or neither.
+        PeerError: the broker of a topic does not answer, or lacks the topic.
     """
     check_charset(options.charset)
     check_message_type_map(options.msg_type_map)

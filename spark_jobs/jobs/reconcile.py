@@ -55,7 +55,7 @@ _JUDGED, _REPLACED = "judged", "replaced"
 """Below the work directory: the verdicts of this run, and those of the last one."""
 
 
-def reconcile(  # noqa: PLR0913 - what the run was asked for
+def reconcile(  # noqa: PLR0913 - the run's options
     place: Workspace,
     sides: tuple[EventSide, EventSide],
     policy: Policy,
@@ -65,17 +65,17 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     ledger: LedgerRead | None = None,
     trace_topics: Sequence[str] = (),
 ) -> Result:
-    """Judge every key of both sides and what earlier runs left open, write the verdicts, return what they add up to.
+    """Judge every key of both sides and of earlier runs' open ones, write the verdicts, return the summary.
 
-    What is open now is left in the history of ``place``, which counts once :func:`conclude` commits it.
+    The keys open now go to the history of ``place``, which :func:`conclude` commits.
 
     Args:
-        place: where the run works.
+        place: the run's resources.
         sides: native and OTLP, read.
-        policy: what the run tolerates.
+        policy: the run's policy.
         most_samples: events shown in the report, at most.
         progress: called with the name of each stage as it begins.
-        ledger: counted losses that may explain what nothing else does.
+        ledger: counted losses, which may explain missing keys.
         trace_topics: topics whose spans are trace traffic, though the files may not mark them.
     """
     native, otlp = sides
@@ -158,7 +158,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
 def _pieces(
     place: Workspace, sides: tuple[EventSide, EventSide], carried: CarriedOver, trace_topics: Sequence[str]
 ) -> list[Piece]:
-    """Return the row groups to be judged, spans that know their message by its place named by native sends."""
+    """Return the row groups to be judged, with spans named by native sends."""
     native, otlp = sides
     spans = with_message_ids(
         place.engine,

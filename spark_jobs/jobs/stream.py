@@ -68,11 +68,11 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
-    """Ingest what is new, judge everything and report, once or until SIGINT or SIGTERM. Return the last result.
+    """Ingest new input, judge everything and report, once or until SIGINT or SIGTERM. Return the last result.
 
     Args:
-        options: what to reconcile, and how; ``history`` as in a batch run.
-        every_ms: pause between two rounds; ``None`` is a single round. Later ones without new data go unreported.
+        options: the options of the run; ``history`` as in a batch run.
+        every_ms: pause between two rounds; ``None`` is a single round. Without new data only the first is reported.
         spark: a session to use; built from the options by default.
         progress: called with the name of each stage as it begins.
         report: called with each result before the history is committed.
@@ -81,7 +81,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
         files_per_batch: files in one batch, at most.
 
     Raises:
-        UsageError, UnreadableInputError, MissingExtraError, PeerError: as a batch run does.
+        UsageError, UnreadableInputError, MissingExtraError, PeerError: as in a batch run.
         KeyboardInterrupt: interrupted before the first report, or in a single round.
     """
     if every_ms is not None and every_ms < _MS_PER_S:
@@ -159,7 +159,7 @@ def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
 
 def _require_own(session: SparkSession) -> SparkSession:
     if is_connect(session):
-        raise UsageError("--stream needs a Spark of its own, not Spark Connect: give another --master")
+        raise UsageError("--stream cannot run on Spark Connect: give another --master")
     return session
 
 
@@ -252,7 +252,7 @@ class Ingest:
         return count
 
     def size_of(self, path: str) -> int:
-        """Return the size of a file in bytes, 0 if it is gone; that of an object is what its listing said."""
+        """Return the size of a file in bytes, 0 if it is gone; that of an object comes from its listing."""
         listed = self._listed.get(path)
         return _size_of(path if listed is None else listed)
 

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
-    """A judged run and what it was judged by.
+    """A judged run and its inputs.
 
     Attributes:
-        sides: what was read, native and OTLP.
-        carried: what an earlier run left.
+        sides: native and OTLP.
+        carried: the events that an earlier run left open.
         known: the facts of the run.
-        policy: what it tolerates.
+        policy: the run's policy.
         counted: counts of all its verdicts.
         durations: of all its verdicts.
-        samples: those that its report shows.
+        samples: the samples of its report.
     """
 
     sides: tuple[EventSide, EventSide]

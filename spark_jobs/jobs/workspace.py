@@ -60,7 +60,7 @@ def open_workspace(
         clock: measures the run.
 
     Raises:
-        UsageError: another run is using ``out`` or the history, or ``out`` cannot be made.
+        UsageError: another run uses ``out`` or the history, or ``out`` cannot be created.
         PeerError: Spark failed within the block.
     """
     started = clock.monotonic_ns()

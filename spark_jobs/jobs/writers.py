@@ -30,7 +30,7 @@ MOST_FILES: Final = 200
 """Files of a side that are looked into, at most; each takes some milliseconds."""
 _MOST_NAMES: Final = 3
 _OWN_IDS: Final = "sends with ids that only mqtrace records"
-_ASK_FOR_WRITER: Final = "give --native-writer mqtrace or --native-writer rocketmq"
+_GIVE_WRITER: Final = "give --native-writer mqtrace or --native-writer rocketmq"
 _LONGEST_NAME: Final = 80
 
 
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 
 def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str, native_writer: str) -> Choice:
-    """Return who wrote both sides: what the options name, else what the beginning of each source shows.
+    """Return the writers of both sides: those of the options, else those that the head of each source shows.
 
     Args:
         native: the native trace.
@@ -71,8 +71,8 @@ def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str
         native_writer: a native writer, or ``auto``.
 
     Raises:
-        UsageError: it cannot be decided; the message names the option to give.
-        UnreadableInputError, PeerError: as reading the sources does.
+        UsageError: the writer is ambiguous; the message names the option to give.
+        UnreadableInputError, PeerError: from reading the sources.
     """
     spans = _sample_spans(otlp, how) if AUTO in {profile, native_writer} else ()
     records = _sample_records(native, how) if native_writer == AUTO else ()
@@ -131,7 +131,7 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
         return name, f"profile {name}: spans of {_listed(found)} in {where}"
     if scopes:
         raise UsageError(
-            f"cannot tell who wrote the spans in {_sources(samples)}, of the unknown {_listed(scopes['other'])}: "
+            f"cannot detect who wrote the spans in {_sources(samples)}, of the unknown {_listed(scopes['other'])}: "
             "give --profile mqtrace or --profile java-agent"
         )
     return "mqtrace", None
@@ -154,7 +154,7 @@ def _choose_native_writer(
         return _choose_of_each_source(samples)
     has_records = any(one.signs.records for one in samples)
     if not names and MIXED in profile and has_records:
-        raise UsageError(f"cannot tell who wrote the native records in {_sources(samples)}: {_ASK_FOR_WRITER}")
+        raise UsageError(f"cannot detect who wrote the native records in {_sources(samples)}: {_GIVE_WRITER}")
     if not has_records or (not names and profile != "java-agent"):
         return ("rocketmq" if profile == "java-agent" else "mqtrace"), None
     theirs, signs = _choose_release(samples, where)
@@ -168,7 +168,7 @@ def _choose_of_each_source(samples: Sequence[RecordSample]) -> tuple[str, str]:
     if unclear:
         what = "records of both" if unclear[0].signs.names else "no sign of either"
         raise UsageError(
-            f"the native records are of mqtrace and of RocketMQ, and {_sources(unclear)} has {what}: {_ASK_FOR_WRITER}"
+            f"the native records are of mqtrace and of RocketMQ, and {_sources(unclear)} has {what}: {_GIVE_WRITER}"
         )
     own, others = ([one for one in samples if name in one.signs.names] for name in ("mqtrace", "rocketmq"))
     theirs, signs = _choose_release(others, _sources(others))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 Column: TypeAlias = Any
-"""An Arrow array. ``pyarrow`` has a type for each kind of value; they are not told apart here."""
+"""An Arrow array of any type."""
 Ints: TypeAlias = npt.NDArray[Any]
 """64-bit integers; row numbers and counts may have 32 bits."""
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -251,10 +251,10 @@ def _single_array(column: Column) -> Column:
 
 
 def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
-    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array, made when it is first taken.
+    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array, made on first use.
 
     ``native.topic`` is a field of a side, null where the side is absent; ``on_native`` and ``on_otlp`` (never null)
-    say whether it is there.
+    show its presence.
     """
     return _FlatSides(single_arrays(verdicts))
 

@@ -198,7 +198,7 @@ def _order(item: tuple[Any, int]) -> list[tuple[int, str]]:
 
 
 def add_unjudged(tally: Tally, *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> None:
-    """Add pieces of input that could not be read, and per side the records that are no verdict's, by why."""
+    """Add the unreadable pieces of input, and per side the records outside any verdict, by scope."""
     if malformed:
         tally.status[Status.MALFORMED.value] += malformed
     for counts in scopes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
 """publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""
 ARRIVALS: Final = ("native", "otlp")
-"""From the end of an event to the arrival of that side's record of it, where its source tells one."""
+"""From the end of an event to the arrival of that side's record, if the source records arrivals."""
 _RANKS: Final = (0.5, 0.95, 0.99)
 _CURVE: Final = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
 _DELIVERED: Final = ["topic", "group", "msg_id"]
@@ -49,7 +49,7 @@ class Durations:
         return {name: _whole(self.total.get(name)) for name in MEASURES}
 
     def arrival(self) -> dict[str, Latency]:
-        """Return how long each side's records took to arrive; a side whose source tells no arrival is left out."""
+        """Return each side's arrival latencies; a side without arrival times is absent."""
         found = {side: self.total.get(f"arrival_{side}") for side in ARRIVALS}
         return {side: _whole(one) for side, one in found.items() if one is not None}
 

@@ -75,12 +75,12 @@ class Facts:
 def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:
     """Count events per side, kind and scope, and find their ends.
 
-    A time before 1970 or after the year 9999 ends nothing: it would settle, or unsettle, all the others. Nor does an
-    event end later than its record arrived: a host whose clock is ahead would settle what is still on its way.
+    A time before 1970 or after the year 9999 is ignored: it would shift the horizon of all others. An event ends at the
+    latest when its record arrived, since the clock of a host may be ahead.
 
     Args:
         events: rows of ``NORMALISED``, or of ``EVENT``: then none is malformed.
-        trace_topics: spans of these topics are trace traffic, whatever their ``scope`` says.
+        trace_topics: spans of these topics are trace traffic, despite their ``scope``.
     """
     columns: dict[str, Column] = dict(zip(events.schema.names, events.columns, strict=True))
     malformed: Mapping[str, int] = {}
@@ -95,8 +95,8 @@ def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = (
         keys["scope"] = _rescoped(keys, trace_topics)
     values = {"name": _names(keys), "first_ms": _begin(columns), "last_ms": _end(columns)}
     table = pa.table({**{name: keys[name] for name in _BY}, **values})
-    asked: list[Any] = [([], "count_all"), ("name", "count"), ("first_ms", "min"), ("last_ms", "max")]
-    found = table.group_by(list(_BY), use_threads=False).aggregate(asked)
+    measures: list[Any] = [([], "count_all"), ("name", "count"), ("first_ms", "min"), ("last_ms", "max")]
+    found = table.group_by(list(_BY), use_threads=False).aggregate(measures)
     names = (*_BY, "count_all", "name_count", "first_ms_min", "last_ms_max")
     return Survey(tuple(Surveyed(*(row[name] for name in names)) for row in found.to_pylist()), malformed)
 

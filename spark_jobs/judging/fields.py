@@ -23,7 +23,7 @@ HASH_DIGITS: Final = 16
 _UNREADABLE: Final = "\ufffd"
 _RUN: Final = re.compile(f"{_UNREADABLE}+")
 _REPLACED: Final = str.maketrans(dict.fromkeys("\x01\x02" + _UNREADABLE, "_"))
-# A line end behind the digits is no digit and no difference: Java's $ stands before one, too.
+# Java's $ also matches before a final line end: it makes no difference.
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}(?:\r\n|[\n\r\x85\u2028\u2029])?\Z")
 _HOST_NAME: Final = re.compile(r"^[^/]*/")
 
@@ -42,12 +42,12 @@ def compare_texts(native: str, otlp: str, plan: Plan) -> FieldVerdict:
 
 
 def compare_resources(native: str, otlp: str, plan: Plan) -> FieldVerdict:
-    """Compare a topic or group: RocketMQ's namespace, retry and dead-letter prefixes are no part of the name."""
+    """Compare a topic or group without RocketMQ's namespace, retry and dead-letter prefixes."""
     return FieldVerdict.EQUAL_NORMALISED if bare(native) == bare(otlp) else compare_texts(native, otlp, plan)
 
 
 def compare_hosts(native: str, otlp: str, plan: Plan) -> FieldVerdict:
-    """Compare ``host:port``: Java's ``name/address`` form and letter case are no difference."""
+    """Compare ``host:port``, regardless of Java's ``name/address`` form and letter case."""
     addresses = {_HOST_NAME.sub("", host).lower() for host in (native, otlp)}
     return FieldVerdict.EQUAL_NORMALISED if len(addresses) == 1 else compare_texts(native, otlp, plan)
 

@@ -1,4 +1,4 @@
-"""What makes two records speak of one event: the key of their message, and the identity below it."""
+"""Identify the event of a record: the key of its message, and the identity below it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def message_key(events: Mapping[str, Column]) -> Column:
 def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
     """Return ``group_name``; a row without one gets the least name among the rows that share its request id.
 
-    The cloud access channel writes no group into SubAfter; the request id tells whose call it was.
+    The cloud access channel writes no group into SubAfter.
     """
     groups, attempts = events["group_name"], events["attempt_id"]
     lacking = ~is_known(groups) & is_known(attempts)
@@ -88,7 +88,7 @@ def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_nati
 
 
 def has_full_key(events: Mapping[str, Column], kinds: Ints) -> Mask:
-    """Return which rows carry what tells their event from every other of the message."""
+    """Return which rows hold every field that distinguishes the events of their message."""
     published = (kinds == PUBLISH) & is_known(events["offset_msg_id"])
     full: Mask = published | ((kinds == CONSUME) & is_known(events["group_name"]) & is_known(events["attempt_id"]))
     return full
@@ -98,7 +98,7 @@ IDENTITY_COLUMNS: Final = (
     *("side", "writer", "offset_msg_id", "start_ms", "group_name", "attempt_id", "transaction_id", "transaction_state"),
     *("from_transaction_check", "topic", "trace_id", "span_id", "raw_hash"),
 )
-"""The columns of ``EVENT`` that tell the events of one message apart."""
+"""The columns of ``EVENT`` that distinguish the events of one message."""
 
 
 def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Ints:

@@ -49,9 +49,9 @@ def judge(events: pa.Table, plan: Plan) -> Judged:
     """Return the verdicts on all events of a bucket of messages.
 
     Args:
-        events: columns of ``EVENT``, all rows of each message that has any, in scope and not malformed; rows of kind
-            ``MENTION`` only say that a malformed record of their side names their message.
-        plan: what the run tolerates and what is known of its input.
+        events: columns of ``EVENT``: all rows in scope, and not malformed, of each message; a row of kind ``MENTION``
+            stands for a malformed record that names its message.
+        plan: the run's policy and the facts of its input.
     """
     return next(judge_slices(events, plan, keys_per_slice=None))
 

@@ -1,4 +1,4 @@
-"""What the other events of a message say about one of its keys: its topic, its first send, its damaged records."""
+"""Context of a key from its message's other events: topic, first send, damaged records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """One row per canonical key: its groups of ``Merged`` (-1 for an absent side) and what the message says of it.
+    """One row per canonical key: its groups of ``Merged`` (-1 for an absent side) and its message's context.
 
     ``level`` is 1 where both sides met at their full identity, 2 or 3 where they were paired, 0 on one-sided keys.
     ``sent_topic`` is the row of ``topics`` with the topic of the message's send.
@@ -112,7 +112,7 @@ def _sides(merged: Merged, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MessageContext:
-    """What each message of a bucket says, by its code."""
+    """The context of each message of a bucket, by its code."""
 
     sent: NullableInts
     sent_end: NullableInts
@@ -153,7 +153,7 @@ def _field(given: Input, merged: Merged, native: Ints, otlp: Ints, name: str) ->
 
 
 def _is_of_batch(given: Input, merged: Merged, native: Ints, otlp: Ints) -> Mask:
-    """Return which sends are of a batch: their size says so, or the span is a ``create`` span, which has none."""
+    """Return which sends are of a batch: by their size, or because the span is a ``create`` span, which has none."""
     sizes = given.events["batch_size"]
     spans = merged.otlp_rows(otlp)
     of_native = NullableInts.of(coalesce_rows(sizes, merged.native_rows(native)))

@@ -1,15 +1,14 @@
 """Pair one-sided events that lack part of their key: by message, group and nearest start.
 
-Two events pair only when at least one of them lacks what would tell it apart; two that carry a full key and differ in
-it are two events, and so are deliveries whose ``retry_times`` differ and sends to different topics. Pairs are never
-called exact: ``level`` is 2 where the group (or the transaction's state) agrees, 3 where only the message does.
+At least one of the two lacks a distinguishing field. Full keys that differ stay two events, and so do deliveries of
+different ``retry_times`` and sends to different topics. ``level`` is 2 where the group (or the transaction's state)
+agrees, 3 where only the message does.
 
-The better pair is made first: the stronger level, then starts within the tolerance, the nearest first, then the order
-in which things happened on either side. Ties fall by start, hash and identity, never by row order.
+Pairs are made in the order of level, then nearest starts within the tolerance, then the order of events on either
+side. Ties are broken by start, hash and identity, never by row order.
 
-One id may be given to a hundred thousand events. Their timeline is cut into blocks of a thousand, before the longest
-pauses there are, and events meet within a block: memory and time stay bounded. Where a long timeline has no pause, the
-two events on either side of a cut may miss each other.
+One id may have a hundred thousand events: a timeline is cut into blocks of a thousand at its longest pauses, and events
+meet within a block. Without a pause the two events on either side of a cut may miss each other.
 """
 
 from __future__ import annotations
@@ -225,7 +224,7 @@ def _column(given: Input, merged: Merged, groups: Ints, name: str) -> Column:
 
 
 def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
-    """Return how strongly two one-sided events of one message and kind agree, 0 where they are no pair."""
+    """Return how strongly two one-sided events of one message and kind agree; 0 if they do not pair."""
     kind = event.kind[natives]
     groups = event.group_name.values
     no_group = groups == event.group_name.room - 1

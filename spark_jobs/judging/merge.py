@@ -1,7 +1,7 @@
-"""Fold the records of one event: halves are merged, copies counted.
+"""Merge the halves of one event and count its copies.
 
-Within one identity an **exact** copy has the same ``raw_hash``, an **equivalent** one says the same in other bytes, a
-**conflicting** one contradicts. The record kept is the earliest, ties broken by hash and position, never by row order.
+Of one identity an **exact** copy has the same ``raw_hash``, an **equivalent** one the same content in other bytes, a
+**conflicting** one other content. The earliest record is kept, ties broken by hash and position, never by row order.
 """
 
 from __future__ import annotations
@@ -173,10 +173,10 @@ def _null_first(column: Column) -> Ints:
 def _count_versions(
     events: Mapping[str, Column], several: Ints, slot_of: Ints, different_bytes: Ints, different_values: Ints
 ) -> None:
-    """Count for each slot of several rows how many differ in bytes, and how many in what they say."""
+    """Count the distinct bytes and the distinct contents for each slot of several rows."""
     hashes = encode(take_rows(events["raw_hash"], several).fill_null(0))
-    said = [encode(_as_scalar(take_rows(events[name], several))) for name in COMPARED_FIELDS]
-    _, value_of = find_groups(join_codes(*((one.values, one.room) for one in said)))
+    contents = [encode(_as_scalar(take_rows(events[name], several))) for name in COMPARED_FIELDS]
+    _, value_of = find_groups(join_codes(*((one.values, one.room) for one in contents)))
     slots, slot_code = np.unique(slot_of[several], return_inverse=True)
     for counts, codes in ((different_bytes, hashes.values), (different_values, value_of)):
         pairs = np.unique(slot_code * (int(codes.max()) + 1) + codes)
@@ -210,7 +210,7 @@ def _count(records: Ints, versions: Ints) -> dict[str, Ints]:
 
 
 def _merge_times(events: Mapping[str, Column], rows: Ints, records: Ints) -> dict[str, NullableInts]:
-    """Return start and end per side; a native half that is missing is told by the other one and the cost."""
+    """Return start and end per side; a missing native half is computed from the other one and the cost."""
     native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], index_rows(rows[:, OTLP])
 
     def of_native(name: str) -> NullableInts:

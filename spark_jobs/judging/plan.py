@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class Alone(NamedTuple):
-    """What a rule may ask of a one-sided key: its own record's fields, and whether its message was sent in a batch.
+    """The facts of a one-sided key that rules read: its record's fields, and whether its message was sent in a batch.
 
-    ``is_other``: sources mix writers, and its record is of RocketMQ or the Java agent, not of ours.
+    ``is_other``: sources mix writers, and its record is RocketMQ's or the Java agent's.
     """
 
     kind: str
@@ -37,20 +37,20 @@ class SideRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything the kernel needs beside the events of a bucket. Durations and instants are milliseconds.
+    """The kernel's input beside the events of a bucket. Durations and instants are milliseconds.
 
     Attributes:
         tolerance_ms: of ``start_ms``, ``end_ms`` and ``cost_ms``.
-        native_lacks: per field the kinds for which a native record has no place for it.
-        otlp_lacks: per field the kinds for which a span's writer never says it.
+        native_lacks: per field the kinds for which native records lack it.
+        otlp_lacks: per field the kinds for which spans lack it.
         wrong: per field the verdicts that make a key MISMATCHED.
-        side_rules: why a side never has a record, told from the key alone; the first that holds wins.
-        horizon_ms: until when the data is complete; ``None`` when a side is empty: then nothing can be settled.
-        grace_ms: how long the other side of a record may take; ages of open keys are counted in it.
-        forget_after_ms: an open key older than this is expired and no longer carried into the next run.
+        side_rules: why a side never has a record, from the key alone; the first that holds wins.
+        horizon_ms: until when the data is complete; ``None`` if a side is empty: then every key stays open.
+        grace_ms: how long the other side of a record may take; the unit of open keys' ages.
+        forget_after_ms: an older open key is expired and no longer carried into the next run.
         run: the number of this run in its history, from 1; ``None`` without a history.
-        other: for keys of RocketMQ's records and the Java agent's spans, where the sources mix writers: its tolerances
-            and what each side lacks. ``side_rules`` are in one list, for both.
+        other: where sources mix writers, the tolerances and lacking fields for keys of RocketMQ and the Java agent.
+            ``side_rules`` are in one list, for both.
         has_mixed_spans: spans of both are among the sources; only native records are mixed otherwise.
         are_spans_other: where only records are mixed, the spans are not ours.
     """

@@ -43,7 +43,7 @@ _INT, _LONG = pa.int32(), pa.int64()
 def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
     """Turn spans into events, batch by batch.
 
-    A row of the ledger goes through as it is; a span that could not be read is one row with its ``bad``.
+    A row of the ledger is passed on as it is; an unreadable span becomes one row with its ``bad``.
 
     Args:
         batches: ``READ_SPAN``, with ``LEDGER`` or without.
@@ -60,7 +60,7 @@ def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[s
 
 
 def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
-    """Return the columns of a batch with ``LEDGER``, and ``raw_hash``, and without what else a bad span still says."""
+    """Return the columns of a batch with ``LEDGER`` and ``raw_hash``; a bad span keeps no other fields."""
     columns: dict[str, Column] = {name: pa.nulls(batch.num_rows, pa.int64()) for name in LEDGER.names}
     columns.update(zip(batch.schema.names, batch.columns, strict=True))
     columns["raw_hash"] = row_hashes(columns)
@@ -71,7 +71,7 @@ def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
 
 
 def _events(spans: SpanBatch) -> dict[str, Column]:
-    """Return the columns of ``READ_EVENT`` that spans say anything about."""
+    """Return the columns of ``READ_EVENT`` that spans fill."""
     messages, roles, has_ended = spans.messages, spans.roles, spans.roles["has_ended"]
     start_ms, end_ms = (_milliseconds(messages.of_span(name)) for name in ("start_ns", "end_ns"))
     dotted, keys = _dotted_place(spans), messages.keys()
@@ -150,10 +150,10 @@ def _batch_sizes(spans: SpanBatch) -> Column:
 
 
 def _sent_sampled(spans: SpanBatch) -> Column:
-    """What this message's link says of the send it points at, where the writer's flags can be believed.
+    """Return the sampled flag of the message's link to its send, where the writer sets flags.
 
-    A span that was exported was sampled: one without the bit is from a writer that never sets it (OpenTelemetry for
-    Python), and its links say as little. The bit is off, not just unset, where the flags know of remoteness.
+    An exported span was sampled: without the bit its writer never sets it (OpenTelemetry for Python), nor on links. The
+    bit is off, not just unset, where the flags hold remoteness.
     """
     link = spans.messages.link_flags()
     is_sampled = _has_bit(link, _SAMPLED)

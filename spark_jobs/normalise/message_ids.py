@@ -1,7 +1,7 @@
-"""Give spans that only know the place of their message on a Kafka topic the id that a native send names for it.
+"""Give spans with only the position of their message on a Kafka topic the id that a native send names for it.
 
-OpenTelemetry's Kafka instrumentations know no message ids; their spans carry ``topic-partition@offset``. A native send
-names the place beside the id, a native delivery the id alone.
+OpenTelemetry's Kafka instrumentations record ``topic-partition@offset`` and no message id. A native send names both, a
+native delivery the id alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
 
 
 def identified_by_offset(columns: Mapping[str, Column]) -> Column:
-    """Return which events (``msg_id``, ``offset_msg_id``) have no other id than the place of their message."""
+    """Return which events (``msg_id``, ``offset_msg_id``) have the position of their message as its only id."""
     return pc.fill_null(pc.equal(columns["msg_id"], columns["offset_msg_id"]), False)  # noqa: FBT003
 
 

@@ -55,11 +55,11 @@ def native_batches(
     msg_type_map: str = "a",
     charset: str = "utf-8",
 ) -> Iterator[pa.RecordBatch]:
-    """Turn bodies into events, some thousand records at a time; at last comes a row of what was expected.
+    """Turn bodies into events, some thousand records at a time, and a last row with the expected number.
 
     Args:
         bodies: ``BODY_COLUMNS``.
-        writer: what the events' ``writer`` says.
+        writer: the ``writer`` of the events.
         writers: the same for some files, by path, and for some topics, by name.
         msg_type_map: ``a`` or ``b``.
         charset: of the bodies.
@@ -68,7 +68,7 @@ def native_batches(
         ``READ_EVENT``.
 
     Raises:
-        UsageError: no such map or charset; when the first batch is asked for.
+        UsageError: an unknown map or charset, raised with the first batch.
     """
     expected = RecordCount()
     for records in record_columns(bodies, expected, msg_type_map=msg_type_map, charset=charset):

@@ -88,7 +88,7 @@ class RecordCount:
 def record_columns(
     bodies: Iterable[pa.RecordBatch], expected: RecordCount, *, msg_type_map: str, charset: str
 ) -> Iterator[dict[str, Column]]:
-    """Yield the records of bodies in columns of some thousand rows, and add how many there are to ``expected``.
+    """Yield the records of bodies in columns of some thousand rows, and add their number to ``expected``.
 
     The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``schemas.BAD``); ``record_index``; ``call_size``: records of
     the same listener call; ``surplus``: what glued records add to ``expected``; ``hash``: 64 bits of the record's text;
@@ -96,12 +96,12 @@ def record_columns(
 
     Args:
         bodies: columns ``body``, ``bad``, ``arrival_ms``, ``path`` and ``line`` of ``READ_BODY``.
-        expected: added to.
+        expected: receives the number of records.
         msg_type_map: ``a`` or ``b``.
         charset: of the bodies.
 
     Raises:
-        UsageError: no such map or charset.
+        UsageError: an unknown map or charset.
     """
     check_message_type_map(msg_type_map)
     check_charset(charset)

@@ -162,7 +162,7 @@ def _form_codes(pieces: _Pieces, types: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _has_type_inside(pieces: _Pieces, types: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether a record without a terminator of its own may hold the next one (apache/rocketmq#8429)."""
+    """Return whether a record without its terminator may hold the next one (apache/rocketmq#8429)."""
     is_long = (types == _SUB_AFTER) & (pieces.count > CLOUD_SUB_AFTER.count)
     names = pieces.fields_at(np.where(is_long, CLOUD_SUB_AFTER.count, _NONE))
     return flags(pc.is_in(names, _TYPE_NAMES))
@@ -206,7 +206,7 @@ _PLACES: Final = _all_places()
 
 
 def _values(texts: Column, kind: FieldKind, msg_type_map: str) -> tuple[Column, NDArray[np.bool_] | bool]:
-    """Return what the texts of a field mean, and where only the codec can tell."""
+    """Return the parsed values of a field, and which rows only the codec can parse."""
     if kind is FieldKind.TEXT:
         return texts, False
     if texts.null_count == len(texts):

@@ -47,7 +47,7 @@ class Attributes:
         return self._first([*self._named(ALIASES[field].names), *firsts], pa.string())
 
     def own_text(self, field: str) -> Column:
-        """Return a field as text where it has an attribute of its own."""
+        """Return a field as text where the span has its attribute."""
         return self._first(self._named(ALIASES[field].names), pa.string())
 
     def keys(self) -> Column:
@@ -76,11 +76,11 @@ class Messages:
     """The messages of a batch of spans, in order.
 
     Attributes:
-        at: which of its span's messages each is.
-        together: how many messages its span has.
+        at: index of each among its span's messages.
+        together: number of its span's messages.
         linked: whether its span has links.
         unnamed: whether its span has links and none of them names a message.
-        given_id: the id, or ids, that stand on its span.
+        given_id: the id, or ids, on its span.
     """
 
     def __init__(self, spans: Mapping[str, Column]) -> None:
@@ -124,7 +124,7 @@ class Messages:
         return self._ids() if field == "msg_id" else self._found(methodcaller("text", field))
 
     def own_text(self, field: str) -> Column:
-        """Return a field as text where link or span has an attribute of its own for it, not only a captured header."""
+        """Return a field as text where link or span has its attribute, not only a captured header."""
         return self._found(methodcaller("own_text", field))
 
     def keys(self) -> Column:

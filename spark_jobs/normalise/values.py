@@ -29,7 +29,7 @@ _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 
 
 def present(texts: Column) -> Column:
-    """Return the texts, null where a writer says "nothing" (``otel_mqtrace.wire.native.layout.absent``)."""
+    """Return the texts, null for a writer's placeholder (``otel_mqtrace.wire.native.layout.absent``)."""
     return where(pc.invert(pc.is_in(texts, _ABSENT)), texts)
 
 
@@ -53,7 +53,7 @@ def first_text(texts: Column) -> Column:
 
 
 def key_set(texts: Column) -> Column:
-    """Return of each JSON array of texts the keys in it: blanks out, distinct, sorted; null where it is no array."""
+    """Return the keys in each JSON array of texts, without blanks, distinct, sorted; null for other text."""
     if not pc.any(pc.invert(pc.match_substring_regex(texts, _ONE_KEY))).as_py():
         keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
         if not pc.any(pc.is_in(keys, _ABSENT)).as_py():

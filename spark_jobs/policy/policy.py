@@ -311,7 +311,7 @@ def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
     if "side" not in values or len(values) == 1:
         raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
     if values["side"] == "otlp" and "service" in values:
-        raise UsageError(f"{place}: native records, which show what otlp lacks, name no service; give its group")
+        raise UsageError(f"{place}: native records, which show what otlp lacks, have no service; name its group")
     return SilentRule(**values)
 
 

@@ -50,7 +50,7 @@ The two formats spell the same fact differently.
 Nothing; read the field table to see which rule fired how often.
 MISMATCHED | Differs | yes
 Both sides recorded it once, and at least one field differs or is missing against the policy.
-Native says the consume succeeded, the span carries an error.
+The native record has a successful consume, the span an error.
 One writer sets a field from another source, at another moment, or not at all.
 Open one of its samples: the differing part is marked. Fix the writer, or relax the field in the policy.
 DUPLICATED_NATIVE | Duplicated in the native trace | yes, above the gate
@@ -87,7 +87,7 @@ OUT_OF_SCOPE | Not compared | no
 Read and counted, but not part of the comparison.
 An HTTP span in the same file; a message outside --begin/--end.
 Window, filter, or a span that is not about a message.
-Nothing; the details of the reason say which rule.
+Nothing; the details of the reason name the rule.
 MALFORMED | Unreadable | yes
 A piece of input that could not be mapped to an event.
 A record with too few fields; a line that is not JSON.
@@ -127,7 +127,7 @@ The Pub record is there but its cost is not a number.
 Damaged input.
 Fix the input or its writer; the record is listed under “Unreadable input”.
 NOT_SAMPLED | its span was not sampled | no
-The span was not sampled: told by a link's flags, a whole message without spans, or the policy's ratio.
+The span was not sampled: by a link's flags, a whole message without spans, or the policy's ratio.
 A batch lists the message with the sampled flag off.
 A sampler.
 Nothing; sample everything for the time of a migration to prove more.
@@ -201,7 +201,7 @@ The native dialect has no such field, or the writer left it out.
 Check the dialect.
 MISSING_OTLP | OpenTelemetry lacks it | by policy
 Only the native side carries a value.
-A client host that no attribute says.
+A client host without a span attribute.
 Attribute limits, or an instrumentation that does not set it.
 Check dropped_attributes in the sample and the span's writer.
 NOT_COMPARABLE | not comparable | no

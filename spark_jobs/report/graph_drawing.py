@@ -66,7 +66,7 @@ def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_
 
     Args:
         graph: what to draw.
-        standalone: make it a file of its own, with namespace and colours for light and dark.
+        standalone: make it a complete file, with namespace and colours for light and dark.
         most_nodes: nodes per column; the busiest are drawn.
     """
     chosen = _choose_columns(graph, most_nodes)

@@ -314,7 +314,7 @@ class Ledger:
 # -- the result
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The input of every report. Counts are of canonical keys; names tell records and spans apart."""
+    """The input of every report. Counts are of canonical keys; names with ``records`` or ``spans`` count those."""
 
     verdict: str
     exit_code: int

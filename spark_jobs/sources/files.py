@@ -54,10 +54,10 @@ def source_files(
 
     Args:
         srcs: files, directories, globs.
-        side: what the files must hold, ``None`` for either; empty files are fine.
-        layout: taken for every file in place of detection.
-        only: of the files behind the sources those to look at; that none of them holds ``side`` is no error then.
-        passed_over: takes a sentence for each file of a directory or glob that holds something else.
+        side: required content; ``None`` for either; empty files are fine.
+        layout: of every file, in place of detection.
+        only: the files behind the sources to look at; they need not hold ``side``.
+        passed_over: called with a sentence for each file of a directory or glob that holds something else.
 
     Raises:
         UsageError: a source names nothing, or is an address that has to be landed first.
@@ -74,7 +74,7 @@ def source_files(
 
 
 def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[SourceFile, ...]:
-    """Return the files behind ``srcs``, or raise UsageError: there is no such layout; else as :func:`source_files`."""
+    """Return the files behind ``srcs``, as :func:`source_files`; raise UsageError for an unknown layout."""
     if layout is not None and layout not in OTLP_FORMATS:
         raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
     return source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
@@ -110,7 +110,7 @@ def _source_files(
 
 
 def _detect_all(paths: Sequence[AnyPath]) -> Iterator[Detected | UnreadableInputError]:
-    """Yield what each file holds, or why it cannot be told; of stores several are asked for at once."""
+    """Yield the content of each file, or why it cannot be detected; stores are read in parallel."""
     if not paths or not isinstance(paths[0], StorePath):
         yield from map(_detect, paths)
         return
@@ -178,7 +178,7 @@ class Inputs:
 def find_inputs(
     side: Side, srcs: Sequence[str], client_config: Mapping[str, str], *, layout: str | None = None
 ) -> Inputs:
-    """Return what is behind the sources of a side; of files only the heads are read.
+    """Return the inputs behind the sources of a side; of files only the heads are read.
 
     Args:
         side: native or OTLP.
@@ -187,9 +187,9 @@ def find_inputs(
         layout: of the spans, in place of detection.
 
     Raises:
-        UsageError: a source names nothing, or there is no such layout.
-        UnreadableInputError: a file is not what it was given for.
-        PeerError: the broker of a topic does not answer, or has no such topic.
+        UsageError: a source names nothing, or the layout is unknown.
+        UnreadableInputError: a file holds the other side, or neither.
+        PeerError: the broker of a topic does not answer, or lacks the topic.
     """
     paths, addresses = apart(srcs)
     files = source_files(paths, side) if side is Side.NATIVE else span_files(paths, layout=layout)

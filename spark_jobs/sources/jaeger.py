@@ -49,23 +49,23 @@ class JaegerAddress:
         form = f"invalid source {text}: write {Kind.JAEGER.value}, with service= once for each service"
         try:
             parts = urlsplit(text)
-            port, asked = parts.port, parse_qs(parts.query, strict_parsing=True)
+            port, query = parts.port, parse_qs(parts.query, strict_parsing=True)
         except ValueError:
             raise UsageError(form) from None
-        services = tuple(dict.fromkeys(asked.pop("service", [])))
-        if not parts.hostname or "@" in parts.netloc or parts.path.strip("/") or asked or not services:
+        services = tuple(dict.fromkeys(query.pop("service", [])))
+        if not parts.hostname or "@" in parts.netloc or parts.path.strip("/") or query or not services:
             raise UsageError(form)
         return cls(parts.netloc if port else f"{parts.netloc.rstrip(':')}:16686", services)
 
 
 @contextmanager
 def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Give the sources with each Jaeger replaced by a file of its spans, which is removed after the block.
+    """Yield the sources with each Jaeger replaced by a file of its spans, which is removed after the block.
 
     Raises:
         UsageError: the address of a Jaeger has the wrong form.
         PeerError: a Jaeger does not answer.
-        UnreadableInputError: a Jaeger does not know a service.
+        UnreadableInputError: a Jaeger has no traces of a service.
     """
     with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
         given = tuple(srcs)
@@ -89,9 +89,9 @@ def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _T
     Args:
         address: the Jaeger and the services.
         path: a new file.
-        traces_per_page: most traces of one answer; a page that is full is asked again in two halves of its time.
+        traces_per_page: most traces of one answer; a full page is requested again in two halves of its time.
     """
-    known = _ask(address, "services", {}).get("services")
+    known = _get(address, "services", {}).get("services")
     if not isinstance(known, list):
         raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
     for service in address.services:
@@ -132,9 +132,9 @@ def _pages(
 
 def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime], limit: int) -> list[dict[str, Any]]:
     begin, end = (time.isoformat() for time in window)
-    asked = {"service_name": service, "num_traces": limit, "start_time_min": begin, "start_time_max": end}
-    asked["raw_traces"] = "true"  # without Jaeger's own corrections of times
-    answer = _ask(address, "traces", {f"query.{name}": value for name, value in asked.items()})
+    query = {"service_name": service, "num_traces": limit, "start_time_min": begin, "start_time_max": end}
+    query["raw_traces"] = "true"  # without Jaeger's own corrections of times
+    answer = _get(address, "traces", {f"query.{name}": value for name, value in query.items()})
     result = answer.get("result", {})
     found = result.get("resourceSpans", []) if isinstance(result, dict) else None
     if not isinstance(found, list) or "error" in result:
@@ -142,14 +142,14 @@ def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime
     return found
 
 
-def _ask(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
     url = f"http://{address.server}/api/v3/{what}?{urlencode(parameters)}"
     try:
         with urlopen(url, timeout=_ANSWER_SECONDS) as answer:
             found = json.load(answer)
     except HTTPError as refusal:
         if refusal.code == HTTPStatus.NOT_FOUND and what == "traces":
-            return {}  # how /api/v3 says that there are none
+            return {}  # the answer of /api/v3 for no traces
         raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}") from refusal
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error

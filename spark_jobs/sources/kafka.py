@@ -52,7 +52,7 @@ ANSWER_MS: Final = 10_000
 """How long one answer of the broker may take."""
 _CHUNK_OFFSETS: Final = 50_000  # what one task reads: enough to pay for a connection, few enough to spread
 _logger = logging.getLogger(__name__)
-_NOBODY: Final = "mqtrace-reconcile"  # a consumer must name a group; it never joins one and commits nothing
+_UNUSED_GROUP: Final = "mqtrace-reconcile"  # a consumer must name a group; it never joins one and commits nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def client_properties(address: TopicAddress, given: Mapping[str, str]) -> dict[s
         "queued.max.messages.kbytes": 8192,
         **given,
         "bootstrap.servers": address.bootstrap_servers,
-        "group.id": given.get("group.id", _NOBODY),
+        "group.id": given.get("group.id", _UNUSED_GROUP),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
@@ -88,13 +88,13 @@ def topic_ranges(
 
     Args:
         address: the topic.
-        given: further client properties (TLS, SASL), in librdkafka's words.
-        timeout_ms: how long one answer of the broker may take.
+        given: further client properties (TLS, SASL), in librdkafka's notation.
+        timeout_ms: limit for one answer of the broker.
 
     Raises:
         MissingExtraError: confluent-kafka is not installed.
         UsageError: the client refuses a property.
-        PeerError: the broker does not answer, or has no such topic.
+        PeerError: the broker does not answer, or lacks the topic.
     """
     try:
         from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra)
@@ -104,7 +104,9 @@ def topic_ranges(
     try:
         consumer: Any = Consumer(client_properties(address, given), logger=_logger)
     except (KafkaException, ValueError, TypeError) as error:
-        raise UsageError(f"the client of {address} cannot be built: {said(error)}; check --client-config") from error
+        raise UsageError(
+            f"the client of {address} cannot be built: {error_text(error)}; check --client-config"
+        ) from error
     try:
         known = consumer.list_topics(address.topic, timeout=timeout_ms / 1e3).topics[address.topic]
         if known.error is not None:
@@ -114,7 +116,9 @@ def topic_ranges(
             for number in sorted(known.partitions)
         }
     except KafkaException as error:
-        raise PeerError(f"{address} does not answer: {said(error)}; check the address and --client-config") from error
+        raise PeerError(
+            f"{address} does not answer: {error_text(error)}; check the address and --client-config"
+        ) from error
     finally:
         consumer.close()
     return tuple(
@@ -136,8 +140,8 @@ def wanted_ranges(
     return tuple(one for address in addresses for one in ranges if one.address == address)
 
 
-def said(error: Exception) -> str:
-    """Return what the client says of an error, on one line; it never quotes the value of a password."""
+def error_text(error: Exception) -> str:
+    """Return the client's message on one line; it never quotes the value of a password."""
     reason = error.args[0] if error.args else error
     text = reason.str() if hasattr(reason, "str") else str(reason)
     return " ".join(text.split()) or type(error).__name__
@@ -198,13 +202,13 @@ def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 def messages_in(
     span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS, clock: Clock | None = None
 ) -> Generator[dict[str, Any], None, None]:
-    """Yield the messages of ``span`` that are still there, in order of offset.
+    """Yield the remaining messages of ``span`` in order of offset.
 
     Args:
-        span: what to read.
+        span: the offsets to read.
         given: further client properties (TLS, SASL).
-        timeout_ms: how long the broker may be silent before it is given up.
-        clock: what measures that.
+        timeout_ms: how long the broker may be silent.
+        clock: measures the silence.
 
     Raises:
         PeerError: the broker stopped answering, or refuses.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
 MOST_BYTES: Final = 64 << 20
-"""A larger file is no ledger: ours never exceeds a few megabytes."""
+"""A larger file is not a ledger: ours have at most a few megabytes."""
 MOST_ROWS: Final = 200_000
 """More rows than that are refused: the budget is kept in memory."""
 
@@ -39,9 +39,9 @@ _OTHER_SIGNALS: Final = frozenset({"resourceSpans", "resourceLogs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRead:
-    """What the ledgers said: ``rows_read`` counts rows and increments that are losses, ``own`` metrics left out.
+    """The content of the ledgers: ``rows_read`` counts losses (rows and increments), ``own`` metrics left out.
 
-    ``again``: losses left out that a Collector had counted further down its pipeline.
+    ``again``: losses left out because a Collector had counted them further down its pipeline.
     """
 
     files: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
 
     Raises:
         UsageError: a source names nothing, or the rows are too many.
-        UnreadableInputError: a named file is not a ledger, or a ledger is damaged; the line says where.
+        UnreadableInputError: a named file is not a ledger, or a ledger is damaged; the message names the line.
     """
     paths: dict[AnyPath, bool] = {}
     for src in srcs:
@@ -188,10 +188,10 @@ def _points(document: dict[str, Any], place: str) -> list[Point]:
 
 
 def _rows(document: dict[str, Any], path: AnyPath, place: str) -> Iterable[CountedDrop]:
-    said = document["ledger_version"]
-    if said != _VERSION or isinstance(said, bool):
+    version = document["ledger_version"]
+    if version != _VERSION or isinstance(version, bool):
         raise UnreadableInputError(
-            f"--ledger {place}: ledger_version {said!r} is unknown; this release reads {_VERSION}"
+            f"--ledger {place}: ledger_version {version!r} is unknown; this release reads {_VERSION}"
         )
     rows = document.get("rows")
     if not isinstance(rows, list):
@@ -307,7 +307,7 @@ _LEAST_MS: Final = 100_000_000_000  # a smaller time is in seconds: 1973 in mill
 
 
 def is_prometheus_text(text: str) -> bool:
-    """Tell samples from JSON objects, by the first thing in the text."""
+    """Return whether the text holds samples rather than JSON objects, by its first token."""
     start = text.lstrip()
     return not start.startswith("{") or bool(_QUOTED_FIRST.match(start))
 

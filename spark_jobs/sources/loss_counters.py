@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Series: TypeAlias = "tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]"
-"""Name, labels and resource attributes, both sorted: what tells one counter from every other."""
+"""The identity of a counter: name, labels and resource attributes, both sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class LossCounter:
         cause: of every loss it counts.
         component: the labels that name the component, or its name.
         names_service: whether the resource is that of the spans, and not the Collector's.
-        depth: how far down a Collector's pipeline it stands; a failure is counted once more at every lesser depth.
+        depth: position in a Collector's pipeline; a failure is counted once more at every lesser depth.
     """
 
     name: str
@@ -176,22 +176,22 @@ class Counted:
 
 
 def drops_of(found: Iterable[Increment]) -> Counted:
-    """Return the counted losses among increments, but for those of mqtrace's own processor.
+    """Return the counted losses among increments, except those of mqtrace's own processor.
 
-    Those are per lane without saying which side the lane writes; its ledger file says it, and would count twice.
+    Those do not name the side of their lane; the processor's ledger file does, and would count twice.
     """
     drops, own = [], 0
     of_collectors: defaultdict[tuple[object, ...], list[tuple[int, CountedDrop]]] = defaultdict(list)
     for increment in found:
         name, labels, resource = increment.series
         counter = _BY_NAME.get(_canonical(name))
-        said = {_underscored(key): value for key, value in labels}
-        if counter is None or not _is_loss(counter, said):
+        attributes = {_underscored(key): value for key, value in labels}
+        if counter is None or not _is_loss(counter, attributes):
             continue
         if any(value.startswith(_OWN) for _, value in labels):
             own += 1
             continue
-        drop = _drop(counter, increment, said, {_underscored(key): value for key, value in resource})
+        drop = _drop(counter, increment, attributes, {_underscored(key): value for key, value in resource})
         if counter.depth is None:
             drops.append(drop)
         else:
@@ -202,9 +202,9 @@ def drops_of(found: Iterable[Increment]) -> Counted:
 
 
 def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:
-    """Return what one Collector lost between two readings: lesser depths tell only what is more than the deeper ones.
+    """Return one Collector's losses between two readings: a lesser depth adds only its excess over the deeper ones.
 
-    What it lost at two depths for two reasons, a queue between them, is counted too low then; the stricter word.
+    Losses at two depths with a queue between them are counted too low: the stricter result.
     """
     drops, counted, taken, last = [], 0, 0, None
     for depth, drop in sorted(answered, key=lambda each: -each[0]):

@@ -223,7 +223,7 @@ def _number(value: Any) -> int | None:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Return the bytes that ``text`` stands for, as Spark's ``try_to_binary`` reads it; ``None`` where it is no base64.
+    """Return the bytes of a base64 text as Spark's ``try_to_binary`` reads it; ``None`` for any other text.
 
     White space may stand between the digits; the padding is missing or complete, and nothing follows it.
     """
@@ -239,7 +239,7 @@ def decode_base64(text: str) -> bytes | None:
             return None
         digits = digits.translate(None, _ASCII_BLANKS)
     missing = -len(digits) % 4
-    if missing == 3 or padding not in {0, missing}:  # noqa: PLR2004 - one digit alone is no byte
+    if missing == 3 or padding not in {0, missing}:  # noqa: PLR2004 - one digit holds only 6 bits
         return None
     return binascii.a2b_base64(digits + b"=" * missing)
 

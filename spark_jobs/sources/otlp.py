@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: int) -> SideFiles:
-    """Return what there is to read behind ``srcs``; only the heads and ends of files are read.
+    """Return the OTLP files behind ``srcs``; only the heads and ends of files are read.
 
     Raises:
-        UsageError: a source names nothing, or there is no such layout.
+        UsageError: a source names nothing, or the layout is unknown.
         UnreadableInputError: a source holds no OTLP traces.
     """
     files = span_files(srcs, layout=layout)
@@ -153,8 +153,8 @@ def block_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``lines``, one message each, as batches of ``SPANS``, in order.
 
-    They are read a block at a time. A block that ``read`` declines is halved and halved again, and what is left of it
-    is read message by message, as ``items_of`` says. The next blocks grow back: an odd message costs little.
+    A block that ``read`` declines is halved until only odd messages remain, which ``items_of`` reads one by one. Later
+    blocks grow again: an odd message costs little.
     """
     blocks, most = _Blocks(lines), _MOST_BYTES
     while block := blocks.take(most):

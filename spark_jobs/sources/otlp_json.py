@@ -1,8 +1,7 @@
-"""Read a block of ordinary OTLP/JSON messages as Arrow columns, without a step of Python per span.
+"""Read a block of ordinary OTLP/JSON messages as Arrow columns, without a Python step per span.
 
-The columns say what ``json_spans`` says of the same messages. A block with anything that the two could read differently
-is declined as a whole, and the caller reads it with ``json_spans``. Arrow's parser refuses what does not have the
-declared types; the rest is looked for in the bytes and in the parsed columns.
+The columns equal those of ``json_spans``, which reads any block that the two might read differently. Arrow's parser
+refuses undeclared types; the bytes and the parsed columns are checked for the rest.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def _columns(listed: Array) -> tuple[SpanColumns, int]:
 
 
 def _objects(lists: Array) -> dict[str, Array]:
-    """Return the fields of all objects in ``lists``; null is no object."""
+    """Return the fields of all objects in ``lists``, without nulls."""
     items = lists.flatten()
     if items.null_count:
         raise _DeclinedError
@@ -172,7 +171,7 @@ def _long(values: Array) -> Array:
 
 
 def _time(values: Array) -> Array:
-    """Numbers in texts; a zero may have been ``-0``, which is not a time, and a text of nothing is none."""
+    """Return the times as integers; decline a block with zero, which may have been ``-0``, or empty text."""
     if pa.types.is_string(values.type):
         if not is_made_of(values, DIGITS) or pc.min(pc.binary_length(values)).as_py() == 0:
             raise _DeclinedError

@@ -1,7 +1,7 @@
-"""Messages of a topic by Spark's own Kafka connector, where its jar is present.
+"""Read a topic with Spark's own Kafka connector, where its jar is present.
 
-The jar is no part of pyspark (``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION`` or ``spark.jars``).
-It is a Java client: properties in librdkafka's words are translated, or the connector is not used.
+pyspark lacks the jar (``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION`` or ``spark.jars``). It is a
+Java client: librdkafka properties are translated, or the connector is not used.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def message_frame(ranges: Sequence[PartitionRange], given: Mapping[str, str], *,
 
     Args:
         ranges: of one topic, none of them empty.
-        given: further client properties, in librdkafka's words.
-        tasks: how many tasks read them, at least.
+        given: further client properties, in librdkafka's notation.
+        tasks: least number of tasks.
 
     Returns:
-        ``None`` where the jar is missing, or a property has no translation.
+        ``None`` if the jar is missing or a property has no translation.
     """
     properties = java_properties(given)
     if properties is None:

@@ -111,12 +111,12 @@ def _writer_of(span: Mapping[str, Any]) -> _SpanWriter | None:
 
 @dataclass(slots=True)
 class RecordSigns:
-    """What the first native records of one file or topic show of their writer.
+    """Evidence of the writer in the first native records of one file or topic.
 
     Attributes:
         records: good records looked at.
         broker_ids: sends with the offset id of a RocketMQ broker.
-        kafka_places: sends with ``topic-partition@offset`` in its place, which only our hooks write.
+        kafka_places: sends with ``topic-partition@offset`` instead, which only our hooks write.
         grpc_ids: sends with the id of a RocketMQ 5 gRPC client; only our hooks record those.
         without_region: deliveries without a region.
     """
