@@ -121,6 +121,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         sys.stdout.write(drawn.dumps())
     else:
         _print(drawn, written)
+    if not drawn.nodes:
+        typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
     return 0
 
 

@@ -134,8 +134,10 @@ def tell_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
         show = tables.print_writers
     if as_json:
         _write(dump(row) for row in rows)
-    else:
+    elif rows:
         show(rows)
+    else:
+        typer.echo(f"mqtrace: no record can be read in {' '.join(files or ())}", err=True)
     return 0
 
 

@@ -43,18 +43,17 @@ def demo(
     for module, extra in _NEEDED:
         if not _present(module):
             raise MissingExtraError("mqtrace demo", extra)
-    from rich.console import Console  # noqa: PLC0415  optional extras, and slow to load for --help
-
-    from bridge.demo.findings import discrepancies, seeded_against_found  # noqa: PLC0415  as above
+    from bridge.demo.findings import discrepancies, seeded_against_found  # noqa: PLC0415  optional extras
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
+    from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415  as above
 
     plan = (
         f"mqtrace demo: {messages:,} orders with faults on purpose, both traces, one reconciliation on Spark; "
         "2,000 orders take about half a minute"
     )
     workspace, findings = demonstrate(out, messages=messages, seed=seed, on_start=lambda: typer.echo(plan, err=True))
-    console = Console()
-    console.print(seeded_against_found(findings))
+    console = open_console()
+    print_table(seeded_against_found(findings), console)
     for line in discrepancies(findings):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     verdict = "every seeded fault was found, and nothing else" if findings.agree else "seeded and found do NOT agree"

@@ -335,7 +335,8 @@ def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, opti
         told = spans.counts
         said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
-    return said + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
+    without_body = getattr(source, "bad_bodies", 0), "lines or files hold no trace message"
+    return said + _in_words([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
 
 
 def _native_text(counts: ForwardCounts, source: OpenSource, told: NativeCounts, options: ForwardOptions) -> str:

@@ -92,6 +92,10 @@ def test_the_writers_of_standard_input_are_a_table(mqtrace):
     assert "1 SubAfter of 6 fields" in row
 
 
+def test_bodies_without_a_record_have_no_writer_and_one_line_says_so(mqtrace):
+    assert mqtrace("dialects", "-", stdin=b"\x00garbage") == (0, b"", "mqtrace: no record can be read in -\n")
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_list_of_writers_is_readable(mqtrace, columns):
     mqtrace.width(columns)

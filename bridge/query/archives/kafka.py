@@ -184,4 +184,4 @@ class TopicArchive:
         return self._clock.monotonic_ns() + int(self._timeout_ms * 1e6)
 
     def _silent(self, cause: KafkaException | None = None) -> PeerError:
-        return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check --bootstrap")
+        return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check the address")

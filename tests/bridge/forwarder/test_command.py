@@ -142,6 +142,12 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
     assert len(receiver.ids()) == 2
 
 
+def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_path, capsys):
+    (tmp_path / "odd.jsonl").write_text('{"odd": 1}\n{"odd": 2}\n')
+    assert main(["forward", "--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--once"]) == 0
+    assert capsys.readouterr().out.endswith("; 2 lines or files hold no trace message\n")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -64,6 +64,12 @@ def edge(plain):
     return of
 
 
+def test_graph_of_an_empty_file_is_drawn_and_one_line_says_that_it_is_empty(tmp_path, capsys):
+    (tmp_path / "spans.jsonl").touch()
+    assert main(["graph", "--otlp", str(tmp_path / "spans.jsonl"), "--out", str(tmp_path / "out")]) == 0
+    assert "the graph is empty" in capsys.readouterr().err
+
+
 def test_retry_topics_and_namespaces_are_folded_into_the_topics_of_their_messages(plain):
     assert {(one["source"].partition(":")[2], one["target"].partition(":")[2]) for one in plain["edges"]} == {
         *(("shop", "orders"), ("shop", "bills"), ("shop", "ticks"), ("shop", "lost")),
