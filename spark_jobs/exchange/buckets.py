@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_jobs.exchange.packing import COLUMN_TYPES, open_blobs, plain_size
+from spark_jobs.exchange.packing import COLUMN_TYPES, open_blobs, plain_size, take_blobs
 from spark_jobs.judging.columns import single_arrays
 
 if TYPE_CHECKING:
@@ -48,12 +48,8 @@ def open_bucket(blobs: list[bytes], memory_bytes: int = MEMORY_BYTES) -> Bucket:
 def _write_rows(path: Path, blobs: list[bytes], memory_bytes: int) -> None:
     """Write the rows of all blobs as one Arrow IPC stream of few batches; empty the list."""
     schema = pa.schema(list(COLUMN_TYPES.items()))
-    blobs.sort(reverse=True)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-        while blobs:
-            group = [blobs.pop()]
-            while blobs and sum(map(plain_size, group)) < memory_bytes // 2:
-                group.append(blobs.pop())
+        for group in take_blobs(blobs, memory_bytes // 2):
             stream.write_table(open_blobs(group).select(schema.names).cast(schema))
 
 

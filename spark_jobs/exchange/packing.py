@@ -28,7 +28,11 @@ _TASK_ROWS: Final = 200_000
 _PACK_ROWS: Final = 100_000
 """Rows sorted by bucket at a time: about 50 MiB, held twice."""
 _BLOB_ROWS, _MOST_BLOB_ROWS = 2_000, 20_000
-"""A blob holds so many rows where it can: with 112 rows each, packing and opening cost three times as much."""
+"""A blob holds so many rows where it can: with 130 rows each, packing and opening cost three times as much."""
+_LEAST_BLOB_ROWS: Final = 1_000
+"""Buckets whose blobs would be smaller travel together."""
+_SPLIT_BYTES: Final = 16 << 20
+"""Rows of so many bytes are split into their buckets at a time."""
 _MOST_BUCKETS: Final = 2_000
 _CODEC: Final = "zstd"
 _SIZE: Final = Struct("<q")
@@ -94,23 +98,38 @@ def count_buckets(pieces: Iterable[Piece], cores: int, bucket_rows: int = BUCKET
     return max(1, min(_MOST_BUCKETS, max(-(-rows // bucket_rows), min(cores, -(-rows // _BLOB_ROWS)))))
 
 
+def count_together(buckets: int) -> int:
+    """Return how many of so many buckets travel together."""
+    return -(-buckets * _LEAST_BLOB_ROWS // _PACK_ROWS)
+
+
 def pack_pieces(
-    buckets: int, pieces: Sequence[Piece], *, keep: Callable[[pa.Table], pa.Table] | None = None
+    buckets: int, pieces: Sequence[Piece], *, together: int = 1, keep: Callable[[pa.Table], pa.Table] | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one bucket.
 
     Args:
         buckets: how many there are.
         pieces: what to read.
+        together: so many buckets in a row are packed as one, and numbered so.
         keep: returns those of some rows that are packed; all are by default.
     """
     held: list[pa.Table] = []
     for piece in pieces:
         held.append(_read(piece) if keep is None else keep(_read(piece)))
         if sum(map(len, held)) >= _PACK_ROWS:
-            yield from _split(held, buckets)
+            yield from _split(held, buckets, together)
     if any(map(len, held)):
-        yield from _split(held, buckets)
+        yield from _split(held, buckets, together)
+
+
+def split_blobs(blobs: list[bytes], buckets: int) -> list[tuple[int, list[bytes]]]:
+    """Return the rows of buckets that were packed together as blobs of one bucket each; empty the list."""
+    found: dict[int, list[bytes]] = {}
+    for group in take_blobs(blobs, _SPLIT_BYTES):
+        for bucket, blob in _split([open_blobs(group)], buckets):
+            found.setdefault(bucket, []).append(blob)
+    return sorted(found.items())
 
 
 def _read(piece: Piece) -> pa.Table:
@@ -152,14 +171,15 @@ def _fold(msg_id: str) -> str:
     return msg_id.upper() if msg_id and all(digit in "0123456789abcdefABCDEF" for digit in msg_id) else msg_id
 
 
-def _split(held: list[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
+def _split(held: list[pa.Table], buckets: int, together: int = 1) -> Iterator[tuple[int, bytes]]:
     whole = pa.concat_tables(held, promote_options="permissive").unify_dictionaries()
     held.clear()
-    bucket_of = [_bucket_of(batch, buckets) for batch in whole.select(KEY_COLUMNS).combine_chunks().to_batches()]
+    keys = whole.select(KEY_COLUMNS).combine_chunks().to_batches()
+    bucket_of = np.concatenate([_bucket_of(batch, buckets) for batch in keys]) // together
     # The caller's name would keep every column alive while its sorted copy is made: 100 MiB for 200,000 rows.
     owned = [whole]
     del whole
-    yield from _pack_sorted(*_sort_columns(owned, np.concatenate(bucket_of)), buckets)
+    yield from _pack_sorted(*_sort_columns(owned, bucket_of), -(-buckets // together))
 
 
 def _bucket_of(batch: pa.RecordBatch, buckets: int) -> npt.NDArray[np.int64]:
@@ -206,6 +226,16 @@ def _pack_sorted(rows: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets
 def open_blobs(blobs: Iterable[bytes]) -> pa.Table:
     """Return the rows of a bucket's blobs, in an order that does not depend on how they arrived."""
     return pa.concat_tables(map(_open, sorted(blobs)), promote_options="permissive").unify_dictionaries()
+
+
+def take_blobs(blobs: list[bytes], most_bytes: int) -> Iterator[list[bytes]]:
+    """Yield a list's blobs, in an order that does not depend on theirs, some of so many bytes at a time; empty it."""
+    blobs.sort(reverse=True)
+    while blobs:
+        group = [blobs.pop()]
+        while blobs and sum(map(plain_size, group)) < most_bytes:
+            group.append(blobs.pop())
+        yield group
 
 
 def plain_size(blob: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator, with_stores
+from spark_jobs.exchange.engine import leave_pandas_out, merge_along, release_memory, use_system_allocator, with_stores
 from spark_jobs.exchange.packing import BUCKET_ROWS
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def _pack_tasks(
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())], schema=_BLOB
                 )
+            release_memory()
 
 
 def _map_partition(
@@ -123,6 +124,7 @@ def _map_partition(
 ) -> Iterator[pa.RecordBatch]:
     prepare()
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(function(batches))], pa.binary())], schema=_ANSWER)
+    release_memory()
 
 
 def _map_tasks(
@@ -139,6 +141,7 @@ def _map_tasks(
         numbers, answers = numbers[:1], iter([merge_along(answers, merge)])
     for number, answer in zip(numbers, answers, strict=True):
         yield _numbered("id", pa.array([number], pa.int64()), answer)
+    release_memory()
 
 
 def _numbered(name: str, number: Any, answer: Any) -> pa.RecordBatch:
@@ -166,3 +169,4 @@ def _receive_buckets(
             held.setdefault(bucket, []).append(blob)
     for bucket in sorted(held):
         yield _numbered("bucket", pa.array([bucket], pa.int32()), receive(bucket, held.pop(bucket)))
+        release_memory()

@@ -13,7 +13,8 @@ from pyarrow import parquet
 
 from bridge.storage import as_path, committed
 from spark_jobs.exchange.buckets import open_bucket
-from spark_jobs.exchange.packing import pack_pieces
+from spark_jobs.exchange.engine import merge_along
+from spark_jobs.exchange.packing import pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
@@ -149,22 +150,42 @@ def merge_judged(how: CountPlan, parts: Sequence[Judged]) -> Judged:
     )
 
 
-def pack_events(buckets: int, again: Sequence[str], pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:
+def pack_events(
+    buckets: int, together: int, again: Sequence[str], pieces: Sequence[Piece]
+) -> Iterator[tuple[int, bytes]]:
     """Yield ``(bucket, blob)`` of the pieces; an event that is both carried and read again is packed as carried.
 
     Args:
         buckets: how many there are.
+        together: how many of them are packed as one.
         again: the files of carried events of which some are read again.
         pieces: row groups of all events.
     """
     keep = partial(_keep_once, CarriedPositions.read(again)) if again else None
-    yield from pack_pieces(buckets, pieces, keep=keep)
+    yield from pack_pieces(buckets, pieces, together=together, keep=keep)
 
 
 def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
     is_carried = pc.is_valid(events["first_seen_run"])
     fresh = drop_read_again(events.filter(pc.invert(is_carried)), carried)
     return pa.concat_tables([fresh, events.filter(is_carried)])
+
+
+def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blobs: list[bytes]) -> Judged:
+    """Judge the buckets that were packed as one, as :func:`judge_bucket` does.
+
+    Args:
+        how: what they are judged by.
+        buckets: how many there are in all.
+        together: how many were packed as one.
+        number: of these.
+        blobs: theirs; the list is emptied.
+    """
+    if together == 1:
+        return judge_bucket(how, number, blobs)
+    split = split_blobs(blobs, buckets)
+    answers = (judge_bucket(how, *split.pop()) for _ in range(len(split)))
+    return merge_along(answers, partial(merge_judged, how.counting))
 
 
 def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> Judged:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.storage import list_files, replace_tree
-from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
+from spark_jobs.exchange.packing import count_buckets, count_together, group_pieces, pieces_of
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span, merge_parts
@@ -24,7 +24,7 @@ from spark_jobs.history.lifecycle import Runs
 from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.examples import find_malformed, find_messages, first_malformed, read_samples
 from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
-from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_bucket, merge_counted, merge_judged, pack_events
+from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_buckets, merge_counted, merge_judged, pack_events
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.summarise import JudgedRun, summarise
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
@@ -177,12 +177,13 @@ def _write_verdicts(
     """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
     buckets = count_buckets(pieces, engine.parallelism, engine.bucket_rows)
+    together = count_together(buckets)
     merge = partial(merge_judged, plan.counting)
     answers = engine.exchange(
-        partial(pack_events, buckets, again),
+        partial(pack_events, buckets, together, again),
         group_pieces(pieces, engine.parallelism),
-        partial(judge_bucket, plan),
-        buckets,
+        partial(judge_buckets, plan, buckets, together),
+        -(-buckets // together),
         merge=merge,
     )
     judged = merge(answers)

@@ -84,7 +84,7 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
     buckets = packing.count_buckets(pieces, 1)
     with LocalEngine(1) as engine:
         tasks = packing.group_pieces(pieces, 1)
-        (answer,) = engine.exchange(partial(pack_events, buckets, ()), tasks, partial(judge_bucket, plan), buckets)
+        (answer,) = engine.exchange(partial(pack_events, buckets, 1, ()), tasks, partial(judge_bucket, plan), buckets)
     assert answer.counted.tally.status == {"MATCHED_EXACT": deliveries - 1}, answer.counted.tally.status
     (residue,) = answer.residue.values()
     assert residue["status"].to_pylist() == ["NATIVE_ONLY"], "the lost span"

@@ -5,7 +5,7 @@ import pytest
 from pyarrow import parquet
 
 from spark_jobs.exchange.buckets import open_bucket
-from spark_jobs.exchange.packing import count_buckets, group_pieces, pack_pieces, pieces_of
+from spark_jobs.exchange.packing import count_buckets, count_together, group_pieces, pack_pieces, pieces_of, split_blobs
 from spark_jobs.judging.kernel import judge, judge_slices
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
@@ -29,16 +29,25 @@ def events():
 
 
 @pytest.fixture(scope="module")
-def buckets(events, tmp_path_factory):
-    """The blobs of each bucket, packed from two files of several row groups."""
+def tasks(events, tmp_path_factory):
+    """The row groups of two files."""
     directory = tmp_path_factory.mktemp("events")
     for part in range(2):
         table = pa.Table.from_pylist(events[part::2], schema=NORMALISED)
         parquet.write_table(table, directory / f"{part}.parquet", row_group_size=100)
-    pieces = pieces_of(map(str, sorted(directory.glob("*.parquet"))))
+    return group_pieces(pieces_of(map(str, sorted(directory.glob("*.parquet")))), 2)
+
+
+@pytest.fixture(scope="module")
+def buckets(tasks):
+    """The blobs of each bucket."""
+    return packed(tasks, together=1)
+
+
+def packed(tasks, *, together):
     found = {}
-    for task in group_pieces(pieces, 2):
-        for bucket, blob in pack_pieces(BUCKETS, task):
+    for task in tasks:
+        for bucket, blob in pack_pieces(BUCKETS, task, together=together):
             found.setdefault(bucket, []).append(blob)
     return found
 
@@ -57,6 +66,22 @@ def test_bucket_holds_the_rows_of_its_messages_once(events, buckets, memory_byte
     assert sum(map(len, of_message)) == len(set().union(*of_message))
     for bucket in opened:
         assert {name: column.to_pylist() for name, column in bucket.columns.items()} == bucket.events.to_pydict()
+
+
+@pytest.mark.parametrize("together", [2, 5, 7])
+def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, together):
+    found = []
+    for number, blobs in packed(tasks, together=together).items():
+        split = split_blobs(blobs, BUCKETS)
+        assert blobs == []
+        assert all(bucket // together == number for bucket, _ in split)
+        found += [(bucket, rows_of(open_bucket(own).events)) for bucket, own in split]
+    assert sorted(found) == sorted((bucket, rows_of(open_bucket([*own]).events)) for bucket, own in buckets.items())
+
+
+@pytest.mark.parametrize(("buckets", "together"), [(1, 1), (100, 1), (101, 2), (790, 8), (2_000, 20)])
+def test_buckets_of_a_large_run_travel_together(buckets, together):
+    assert count_together(buckets) == together
 
 
 def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
