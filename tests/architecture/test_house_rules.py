@@ -4,6 +4,7 @@ import ast
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -148,7 +149,9 @@ def _module_name(path):
     return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-WITH_ALL = [path for path in shipped() if _declared(path) is not None]
+@cache
+def _with_all():
+    return [path for path in shipped() if _declared(path) is not None]
 
 
 def test_packages_that_applications_import_declare_their_names():
@@ -160,7 +163,7 @@ def test_packages_that_applications_import_declare_their_names():
 def test_every_declared_name_exists_once():
     """Every name of ``__all__`` can be had from its module, lazily or not."""
     wrong = {}
-    for path in WITH_ALL:
+    for path in _with_all():
         names, module = _declared(path), importlib.import_module(_module_name(path))
         if len(names) != len(set(names)) or not all(hasattr(module, name) for name in names):
             wrong[name_of(path)] = names
@@ -169,7 +172,7 @@ def test_every_declared_name_exists_once():
 
 def test_every_public_definition_is_declared():
     """A function or class without an underscore is in ``__all__``: else it should have the underscore."""
-    missing = {name_of(path): set(_defined(path)) - set(_declared(path)) for path in WITH_ALL}
+    missing = {name_of(path): set(_defined(path)) - set(_declared(path)) for path in _with_all()}
     assert {name: names for name, names in missing.items() if names} == {}
 
 
