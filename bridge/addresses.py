@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
 
-__all__ = [
-    "Address",
-    "Kind",
-    "NothingThereError",
-    "check_stores",
-    "data_files",
-    "expand_files",
-    "match_paths",
-    "parse_address",
-    "parse_directory",
-    "reads_tree",
-    "root_of",
-]
-
 
 class NothingThereError(UsageError):
     """There is no file behind a source."""

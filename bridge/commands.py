@@ -14,8 +14,6 @@ import typer
 
 from bridge.codec.framing import Framing, MessageTypeMap
 
-__all__ = ["Format", "OutputFraming", "decode", "dialects", "encode"]
-
 
 class Format(str, Enum):
     """How ``decode`` prints records."""
@@ -54,17 +52,6 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     Example:
         mqtrace decode landing
         mqtrace decode --format table - < body.bin
-
-    Args:
-        files: files, directories, globs, ``-`` for standard input.
-        output: how records are printed.
-        framing: how bodies lie in the files.
-        msg_type_map: meaning of the message type ordinals.
-        charset: charset of the bodies.
-        explode_batches: take the records of batches apart.
-
-    Returns:
-        0, or 1 when any record was bad.
     """
     from bridge.codec.files import decode_files  # noqa: PLC0415  as said above
 
@@ -98,15 +85,6 @@ def encode(
 
     Example:
         mqtrace decode body.bin | mqtrace encode --dialect 4.8.0 > old.bin
-
-    Args:
-        file: path, ``-`` for standard input.
-        dialect: name of the dialect, by default each record's own.
-        framing: how bodies are written.
-        charset: charset of the bodies.
-
-    Returns:
-        0, or 1 when any record was refused.
     """
     from bridge.codec.files import encode_file  # noqa: PLC0415  as said above
 
@@ -129,14 +107,6 @@ def dialects(
     Example:
         mqtrace dialects
         mqtrace dialects landing/native/date=2026-11-21/part-0.jsonl
-
-    Args:
-        files: files, directories, globs, ``-`` for standard input.
-        framing: how bodies lie in the files.
-        as_json: print JSON lines.
-
-    Returns:
-        0.
     """
     from bridge.codec.files import tell_writers  # noqa: PLC0415  as said above
 

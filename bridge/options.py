@@ -8,8 +8,6 @@ import typer
 
 from bridge.codec.framing import MessageTypeMap
 
-__all__ = ["Charset", "TimeoutMs", "TypeMap", "option"]
-
 
 def option(panel: str, text: str, *names: str, **more: Any) -> Any:
     """Return the option that ``--help`` explains by ``text`` in ``panel``; ``names`` are those its parameter lacks."""

@@ -9,8 +9,6 @@ from typing import Final
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 
-__all__ = ["parse_duration_ms", "parse_instant_ms"]
-
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONGEST_MS: Final = 36_500 * _UNIT_MS["d"]
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?", re.ASCII)

@@ -121,8 +121,6 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         sys.stdout.write(drawn.dumps())
     else:
         _print(drawn, written)
-    if not drawn.nodes:
-        typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
     return 0
 
 
@@ -161,6 +159,8 @@ def _print(drawn: Graph, written: dict[str, AnyPath]) -> None:
         console.print(f"and {count(len(drawn.edges) - _SHOWN)} more edges in graph.json", soft_wrap=True)
     for name, path in written.items():
         typer.echo(f"{name}: {path}")
+    if not drawn.nodes:
+        typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
 
 
 def _missing(edge: Edge) -> str:

@@ -20,7 +20,6 @@ from otel_mqtrace._command_tree import COMMAND_GROUP, help_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["command_line_page"]
 
 _PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
 

@@ -25,7 +25,6 @@ from tools.python_reference import python_page
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["PAGES", "architecture_page", "attributes_page", "main", "table", "wire_format_page"]
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")

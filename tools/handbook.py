@@ -27,7 +27,6 @@ from tools.settings_table import settings_table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BLOCKS", "filled_in"]
 
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

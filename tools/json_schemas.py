@@ -17,8 +17,6 @@ from spark_jobs.report import graph
 from spark_jobs.report import result as results
 from spark_jobs.taxonomy import Outcome, Verdict
 
-__all__ = ["inspect_schema", "query_schema", "result_schema"]
-
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     type(None): {"type": "null"},

@@ -17,7 +17,6 @@ from spark_jobs.report.machine_files import METRICS, PREFIX
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-__all__ = ["metric_names"]
 
 _UNITS: Final = {"s": "_seconds", "By": "_bytes"}
 

@@ -17,8 +17,6 @@ from otel_mqtrace.spans.stats import EXPORT_FAILED
 from spark_jobs.taxonomy import Outcome, Verdict
 from tools.metric_names import metric_names
 
-__all__ = ["ALERTS", "LEFT_OUT", "PANELS", "Alert", "Panel", "alert_rules", "alert_table", "dashboard", "resolved"]
-
 
 class Panel(NamedTuple):
     """One panel: ``queries`` maps a legend to its expression; ``unit`` is Grafana's name of a unit."""

@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-__all__ = ["find_sections", "main"]
-
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 _SIZE = "1280,900"
 _SECONDS = 60

@@ -20,7 +20,6 @@ from tools.settings_table import options_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["python_page"]
 
 _INSTRUMENTORS: Final = ("MqTraceInstrumentor", "AioKafkaInstrumentor", "RocketMqInstrumentor")
 _OBJECTS: Final = {

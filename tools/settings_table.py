@@ -10,7 +10,6 @@ from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEANINGS", "options_table", "settings_table"]
 
 MEANINGS: Final[Mapping[str, str]] = {
     "enabled": "`false` instruments nothing",

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from otel_mqtrace.wire.native import Guess
 
-__all__ = ["LARGE_BYTES", "decode_files", "encode_file", "tell_writers", "watched"]
-
 
 LARGE_BYTES: Final = 8 << 20
 """A smaller file is read within about two seconds, and needs no bar."""

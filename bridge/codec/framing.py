@@ -23,16 +23,6 @@ from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = [
-    "BadBody",
-    "Body",
-    "Framing",
-    "MessageTypeMap",
-    "detect",
-    "read_bodies",
-    "read_landed",
-    "unreadable",
-]
 
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -13,8 +13,6 @@ from otel_mqtrace.wire.native.stream import PART_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Reading", "decoded_bodies"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody
 
-__all__ = [
-    "RECORD_KEYS",
-    "EncodedLine",
-    "Refusal",
-    "Target",
-    "bad_record_json",
-    "body_json",
-    "dump",
-    "encode_lines",
-    "read_record",
-    "record_json",
-]
-
 
 _OF_CONTEXT: Final = (*("timestamp_ms", "region_id", "group_name", "request_id", "cost_ms", "success", "context_code"),)
 _OF_BEAN: Final = (

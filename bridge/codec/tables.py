@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from bridge.page.wording import visible
+from bridge.page.wording import utc, visible
 from otel_mqtrace._terminal import open_console, print_table
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.dialects import IMITATORS, Imitator, cloud_shape_of, quirks_of
@@ -19,13 +18,9 @@ from otel_mqtrace.wire.native.layout import DIALECTS, CloudSubAfter, Dialect, Fi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["PAGE_RECORDS", "known_writers", "print_guesses", "print_records", "print_writers"]
-
 
 PAGE_RECORDS: Final = 200
 """Records of one page: each has its own head, so that any number of them is printed in the memory of one."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAGE_RECORDS) -> None:
@@ -77,7 +72,8 @@ def _when(item: Mapping[str, Any]) -> tuple[object, object]:
         *([] if cost_ms is None else [f"{cost_ms} ms"]),
         *([f"retry {retries}"] if retries else []),
     ]
-    return _utc(item["timestamp_ms"]), ", ".join(said)
+    timestamp_ms = item["timestamp_ms"]
+    return None if timestamp_ms is None else utc(timestamp_ms).removesuffix(" UTC"), ", ".join(said)
 
 
 def _identity(item: Mapping[str, Any]) -> tuple[object, object]:
@@ -96,14 +92,6 @@ _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple
     ("topic\ngroup", None, _names),
 )
 """Heads of both lines, width, and what the lines say; the last takes what is left."""
-
-
-def _utc(timestamp_ms: int | None) -> str | None:
-    try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms or 0)
-    except OverflowError:
-        return str(timestamp_ms)
-    return None if timestamp_ms is None else moment.isoformat(sep=" ", timespec="milliseconds")[:-6]
 
 
 def _fault(item: Mapping[str, Any]) -> Text:

@@ -11,8 +11,6 @@ import typer
 
 from otel_mqtrace._errors import MissingExtraError
 
-__all__ = ["demo"]
-
 _NEEDED: Final = (
     ("confluent_kafka", "kafka"),
     ("opentelemetry.exporter.otlp.json", "otlp"),

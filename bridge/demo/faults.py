@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native import EncodedContext
 
-__all__ = [
-    "EXPECTED",
-    "MATCHED",
-    "MIN_MESSAGES",
-    "Expectation",
-    "Fault",
-    "FaultKind",
-    "FaultPlan",
-    "FaultyEncoder",
-    "FaultySpanExporter",
-    "plan_faults",
-]
-
 
 MIN_MESSAGES: Final = 100
 """One full block of the order book: fewer have no room for one fault of each kind."""

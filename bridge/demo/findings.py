@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bridge.demo.faults import Expectation, Fault, FaultPlan
     from bridge.demo.orders import Order
 
-__all__ = ["COLUMNS", "Finding", "Findings", "Row", "compare", "discrepancies", "seeded_against_found"]
-
 
 COLUMNS: Final = ("kind", "msg_id", "topic", "group", "retry_times", "status", "reason", "field_verdicts")
 """The columns of ``verdicts/`` that are needed."""

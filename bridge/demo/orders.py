@@ -15,27 +15,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.model import TraceContext
 
-__all__ = [
-    "BILLING",
-    "CONSUME",
-    "MAX_RETRIES",
-    "ORDERS",
-    "ORDERS_PER_TRANSACTION",
-    "OVERSIZE_BYTES",
-    "PAYMENTS",
-    "PUBLISH",
-    "RETRY_TOPICS",
-    "SHIPPING",
-    "TRANSACTION_END",
-    "Event",
-    "Order",
-    "OrderKind",
-    "draw",
-    "event_of",
-    "events_of",
-    "order_book",
-]
-
 
 def draw(seed: int, *names: object) -> int:
     """Return an evenly spread number in [0, 2**64) that depends on ``seed`` and ``names`` and on nothing else."""

@@ -39,18 +39,6 @@ if TYPE_CHECKING:
     from bridge.demo.findings import Findings, Row
     from bridge.demo.orders import Order
 
-__all__ = [
-    "GRACE_MS",
-    "TRACE_TOPIC",
-    "Reconciled",
-    "Workspace",
-    "claim",
-    "create_topics",
-    "demonstrate",
-    "reconcile",
-    "run_orders",
-]
-
 
 @contextmanager
 def _stage(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:

@@ -18,8 +18,6 @@ from otel_mqtrace._errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["QUIET", "Billing", "CardDeclinedError", "Department", "OrderDesk", "Tally", "charge", "ship"]
-
 
 QUIET: Final = logging.getLogger("bridge.demo.kafka")
 """Where the clients' own log lines go: to the application's logging, not to the terminal."""

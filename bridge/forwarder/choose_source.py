@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
 
-__all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source"]
 
 SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a landing's DIR"
 

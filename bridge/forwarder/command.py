@@ -14,8 +14,6 @@ from bridge.options import Charset, TimeoutMs, TypeMap, option
 from bridge.times import parse_duration_ms
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
-__all__ = ["forward"]
-
 
 class _ServiceNameFrom(str, Enum):
     """Where a span's ``service.name`` is taken from."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from bridge.forwarder.service import ForwardCounts
     from bridge.forwarder.span_delivery import SpanForwarding
 
-__all__ = ["METRICS", "Measures"]
-
 
 _SCOPE: Final = "bridge.forwarder"
 METRICS: Final = {

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing.writer import LandingWriter
     from otel_mqtrace.model import TraceContext
 
-__all__ = ["NativeCounts", "NativeForwarding", "NativeSink", "check_native_options", "open_native"]
-
 
 _DELIVER_AT: Final = 5_000
 _NS_PER_MS: Final = 1_000_000

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event, Half
     from bridge.forwarder.span_fields import OtlpSpanFields, SpanRules
 
-__all__ = ["MOST_SPANS", "Request", "requests_of", "span_bytes"]
-
 
 MOST_SPANS: Final = 2_048
 _MOST_BYTES: Final = 3 << 20

@@ -27,17 +27,6 @@ from otel_mqtrace.wire.native.decode import MODEL_FIELDS, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "DEFAULT_MAX_PENDING",
-    "DEFAULT_TIMEOUT_MS",
-    "Event",
-    "Half",
-    "Origin",
-    "Pairing",
-    "PairingCounts",
-    "Place",
-    "Record",
-]
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DEFAULT_MAX_PENDING: Final = 100_000

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["ResumeFile", "read_memory", "write_memory"]
-
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
     """Return what ``parse`` makes of the JSON in ``file``; ``None`` when there is no such file.

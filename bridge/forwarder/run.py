@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["ForwardOptions", "run"]
 
 _PAUSE_MS: Final = 1_000
 _NEVER_ANSWERED: Final = 2

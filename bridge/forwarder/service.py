@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Place
     from otel_mqtrace.landing.layout import LandedMessage, LandedPart
 
-__all__ = ["ForwardCounts", "Forwarding", "Landing", "TraceSource", "forward_once", "forward_until"]
-
 
 class TraceSource(Protocol):
     """What can be drained and remembers how far; ``KafkaTraceSource`` is one.

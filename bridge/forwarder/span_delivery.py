@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["Delivery", "OtlpDelivery", "SpanCounts", "SpanForwarding", "open_exporter"]
-
 
 _TRACES_PATH: Final = "/v1/traces"
 _EXPORTER_LOGGERS: Final = "opentelemetry.exporter.otlp"

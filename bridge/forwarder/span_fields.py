@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Event, Half
 
-__all__ = [
-    "NS_PER_MS",
-    "OTHER_ERROR",
-    "SCOPE",
-    "UNKNOWN_SERVICE",
-    "OtlpSpanFields",
-    "SpanRules",
-    "encodable",
-    "rare_attributes",
-    "root_span_id",
-    "server_of",
-    "span_fields",
-    "trace_id_of",
-]
 
 UNKNOWN_SERVICE: Final = "unknown_service"
 """Service of a record that names no group, in the words of OpenTelemetry's resource conventions."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["MANIFEST_DIRECTORY", "StoreLanding", "open_landing"]
 
 MANIFEST_DIRECTORY: Final = "_manifest"
 """Below ``native/``: an object of counts for each part, because a store appends to no file."""

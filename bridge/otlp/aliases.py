@@ -12,16 +12,6 @@ from typing import Final
 
 from otel_mqtrace import semconv
 
-__all__ = [
-    "ALIASES",
-    "HEADER_PREFIX",
-    "NAMING_FIELDS",
-    "OPERATIONS",
-    "TRACE_TOPIC_NAMES",
-    "TRACE_TOPIC_PREFIX",
-    "Alias",
-]
-
 HEADER_PREFIX: Final = "messaging.header."
 """Message properties captured as headers: string arrays under their own names."""
 

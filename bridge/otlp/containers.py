@@ -28,20 +28,6 @@ from otel_mqtrace._errors import UnreadableInputError
 if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
-__all__ = [
-    "MOST_CHARACTERS",
-    "NOT_TRACES",
-    "Bad",
-    "Document",
-    "Item",
-    "Message",
-    "Parse",
-    "Tail",
-    "documents",
-    "first_messages",
-    "joined",
-    "read_messages",
-]
 
 MOST_CHARACTERS: Final = 64 << 20
 """The longest document; a parser needs some twenty times as much memory for it."""

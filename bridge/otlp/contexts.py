@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from bridge.otlp.plain_span import Span
 
-__all__ = ["SpanContexts", "contexts_of"]
 
 _NS_PER_MS: Final = 1_000_000
 _TYPES: Final = {

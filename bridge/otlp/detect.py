@@ -19,19 +19,6 @@ from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
-__all__ = [
-    "LONGEST_LINE_BYTES",
-    "OTLP_FORMATS",
-    "ZSTD_MAGIC",
-    "DamagedInputError",
-    "Detected",
-    "Layout",
-    "LineTooLongError",
-    "Side",
-    "detect",
-    "detect_head",
-    "open_zstd",
-]
 
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 LONGEST_LINE_BYTES: Final = 64 << 20

@@ -27,7 +27,6 @@ from bridge.otlp.span_count import count_ids
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["count_json_ids", "count_json_spans", "count_usual_json_ids", "json_scalar", "json_spans", "parse_json"]
 
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")

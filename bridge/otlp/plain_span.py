@@ -9,21 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = [
-    "KINDS",
-    "LONG_MAX",
-    "NOT_A_SPAN",
-    "STATUSES",
-    "Span",
-    "attribute_text",
-    "enum_name",
-    "json_text",
-    "long_or_none",
-    "offset_in_id",
-    "parent_or_none",
-    "text_attributes",
-]
-
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
 

@@ -13,7 +13,6 @@ from bridge.otlp.plain_span import KINDS, STATUSES, Span, attribute_text, enum_n
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OLD_SCOPE_SPANS", "count_parsed_spans", "parse_proto", "proto_spans", "proto_value"]
 
 OLD_SCOPE_SPANS: Final = 1000
 """The number of ``instrumentation_library_spans`` in ResourceSpans; its parts are numbered as those of ScopeSpans."""

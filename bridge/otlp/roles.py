@@ -14,8 +14,6 @@ from bridge.otlp.aliases import ALIASES, OPERATIONS
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
 
-__all__ = ["FACT_FIELDS", "EventRole", "SpanFacts", "role_of"]
-
 _OUR_KINDS: Final = {
     semconv.TRACE_TYPE_PUB: "publish",
     semconv.TRACE_TYPE_SUB: "consume",

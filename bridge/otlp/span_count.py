@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ID_NAME", "count_ids", "count_proto_spans", "count_written_ids"]
 
 ID_NAME: Final = r'"span(?:Id|_id)"\s*:(?!\s*null)'
 """What gives an object of OTLP/JSON a span id. A quote inside a text is escaped, so no text can look like it."""

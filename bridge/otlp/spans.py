@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from bridge.otlp.plain_span import Span
 
-__all__ = ["count_expected_spans", "count_spans", "is_proto", "parse_message", "spans_of"]
-
 
 def parse_message(payload: bytes) -> list[Any] | None:
     """Return the ResourceSpans of one message (dicts of JSON, or protobuf messages), or ``None`` when it is none.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from bridge.page.markup import Markup
 
-__all__ = ["Bar", "Gap", "Lane", "Scale", "draw_lanes", "pack_rows", "scale_of", "scale_spans"]
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 960.0, 16.0, 130.0, 40.0
 _NAME_HEIGHT, _ROW_HEIGHT, _BAR_HEIGHT = 24.0, 22.0, 14.0

@@ -16,17 +16,6 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = [
-    "Markup",
-    "check_template",
-    "content_policy",
-    "element",
-    "fill_template",
-    "joined",
-    "style_sheet",
-    "void",
-]
-
 
 class Markup(str):
     """Text that is markup already: the result of :func:`element`, never input."""

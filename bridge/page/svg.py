@@ -15,27 +15,6 @@ if TYPE_CHECKING:
 
     from bridge.page.markup import Markup
 
-__all__ = [
-    "AMBER",
-    "BLUE",
-    "DARK_PAGE",
-    "GREEN",
-    "GREY",
-    "LIGHT_PAGE",
-    "ORANGE",
-    "RED",
-    "SIDE_COLOUR",
-    "SKY",
-    "SLATE",
-    "VIOLET",
-    "drawing",
-    "icon",
-    "label",
-    "line",
-    "path",
-    "rect",
-    "titled",
-]
 
 LIGHT_PAGE: Final = "#fcfcfb"
 DARK_PAGE: Final = "#14181d"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ABSENT", "counted", "duration", "listed", "offset", "utc", "utc_time", "visible"]
 
 ABSENT: Final = "—"
 """Shown for an unknown value."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from bridge.query.search import Answer
 
-__all__ = ["query"]
 
 _FOUND, _NOTHING_FOUND = 0, 1
 _NS_PER_MS: Final = 1_000_000
@@ -113,7 +112,7 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.archives.choose import Place, open_archive  # noqa: PLC0415
+    from bridge.query.archives.choose import Sources, open_archive  # noqa: PLC0415
     from bridge.query.archives.scan import arrival_range  # noqa: PLC0415
     from bridge.query.criteria import parse_query  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
@@ -124,14 +123,14 @@ def query(  # noqa: PLR0913 - one parameter per option
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
-    place = Place.parse(
+    places = Sources.parse(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )
     _check_page(html)
     with (
         _bar() as progress,
         open_archive(
-            place, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
+            places, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
         ) as archive,
     ):
         answer = search(archive, criteria, Reading(msg_type_map.value, charset), limit=limit, page=page)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
 
-__all__ = ["OutcomeFilter", "Query", "mentioned", "needles_of", "parse_query"]
-
 
 _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
 _PREFIX_MARK: Final = "*"

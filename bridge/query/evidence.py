@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import BadRecord, DecodedBody
 
-__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather", "records_of"]
 
 MOST_BAD: Final = 1_000
 """Bad records that are kept: a body of nothing else must not fill the memory. All are counted."""

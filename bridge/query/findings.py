@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from bridge.query.timeline import Consume, GroupTimeline, MessageTimeline, Send
 
-__all__ = ["FINDING_CODES", "findings", "in_one_sentence"]
-
 
 def findings(story: MessageTimeline) -> tuple[Finding, ...]:
     """Return everything worth knowing about ``story``, in the order of a message's life."""

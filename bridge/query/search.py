@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean
 
-__all__ = ["CONSUMER", "MOST_EXAMINED", "PRODUCER", "Answer", "Archive", "Row", "Searched", "fits", "rows_of", "search"]
-
 
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"

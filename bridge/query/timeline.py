@@ -17,27 +17,6 @@ if TYPE_CHECKING:
     from bridge.query.evidence import BadSighting, Sighting
     from otel_mqtrace.model import MessageType
 
-__all__ = [
-    "OUTCOME_TONES",
-    "Consume",
-    "Event",
-    "Finding",
-    "GroupTimeline",
-    "Half",
-    "Kind",
-    "MessageTimeline",
-    "Outcome",
-    "Recall",
-    "Send",
-    "Tone",
-    "TransactionEnd",
-    "build_timeline",
-    "consumed_by",
-    "events",
-    "first_ms",
-    "said",
-]
-
 
 class Outcome(str, Enum):
     """How a send, a consume or a recall ended; the value is the word in the JSON."""

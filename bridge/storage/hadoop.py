@@ -23,7 +23,6 @@ from bridge.storage.handler import RangedFiles, file_info
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["HadoopFiles", "find_obstacle"]
 
 _HEAP: Final = "-Xmx256m"
 _CHUNK_BYTES: Final = 4 << 20  # what crosses to the JVM at once

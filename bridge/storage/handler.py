@@ -13,8 +13,6 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["RangedFiles", "file_info"]
-
 
 class RangedFiles(FileSystemHandler):
     """A file system whose files are read by ranges and written whole."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from bridge.storage.paths import AnyPath
 
-__all__ = ["hold"]
 
 _FILE: Final = ".lock-"
 _RENEWED_S, _FORGOTTEN_S = 15, 60

@@ -19,21 +19,6 @@ from bridge.storage.stores import Store, open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = [
-    "AnyPath",
-    "StorePath",
-    "as_path",
-    "committed",
-    "copy_files",
-    "glob_expression",
-    "list_files",
-    "make_directory",
-    "move_tree",
-    "open_parquet",
-    "remove_tree",
-    "replace_tree",
-    "sorted_glob",
-]
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
 _NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath would join the slashes

@@ -19,7 +19,6 @@ from otel_mqtrace._errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCHEMES", "Store", "can_ask_hadoop", "current_settings", "namenodes", "open_store", "use_settings"]
 
 _S3: Final = ("s3a", "s3")
 _HDFS: Final = ("hdfs", "webhdfs")

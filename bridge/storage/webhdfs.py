@@ -21,7 +21,6 @@ from bridge.storage.handler import RangedFiles, file_info
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WebHdfs"]
 
 _TIMEOUT_S: Final = 60
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))

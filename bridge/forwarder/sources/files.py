@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Place
     from bridge.storage import AnyPath
 
-__all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource", "SpanFilesSource", "present_files"]
-
 
 MEMORY_DIRECTORY: Final = "_mqtrace-forward"
 """Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-__all__ = ["KafkaTraceSource", "landed_message", "reason_of"]
-
 
 _logger = logging.getLogger(__name__)
 _BATCH: Final = 500

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.rocketmq.commands import Queue
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
-__all__ = ["RemotingTraceSource", "partition_of"]
-
 
 _logger = logging.getLogger(__name__)
 _QUEUES_AT_ONCE: Final = 16

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
 
-__all__ = ["DEFAULT_GROUP", "TopicSource", "Trimmed"]
 
 DEFAULT_GROUP: Final = "mqtrace-forward"
 _P = TypeVar("_P")

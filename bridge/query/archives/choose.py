@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from bridge.query.criteria import Query
     from bridge.query.search import Archive
 
-__all__ = ["Place", "open_archive"]
-
 
 _READABLE: Final = (Kind.FILES, Kind.KAFKA, Kind.ROCKETMQ)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One place that can be searched as a whole: paths, or topics of the same servers."""
+class Sources:
+    """What is searched as one: paths, or topics of the same servers."""
 
     kind: Kind
     servers: str
@@ -36,8 +34,8 @@ class Place:
     @classmethod
     def parse(
         cls, sources: Sequence[str], topics: Sequence[str] | None, *, bootstrap: str | None, namesrv: str | None
-    ) -> Place:
-        """Return the place that ``SRC`` or an option names; ``topics`` are those of the options.
+    ) -> Sources:
+        """Return what ``SRC`` or an option names; ``topics`` are those of the options.
 
         Raises:
             UsageError: none or several are named, or one cannot be searched.
@@ -59,7 +57,7 @@ class Place:
 
 
 def open_archive(  # noqa: PLR0913 - one parameter per option
-    place: Place,
+    sources: Sources,
     query: Query,
     arrivals: ArrivalRange,
     progress: Callable[[int, int], None],
@@ -68,29 +66,29 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     kafka_config: Path | None,
     timeout_ms: float,
 ) -> AbstractContextManager[Archive]:
-    """Open the archive at ``place``, ready to be closed.
+    """Open the archive of ``sources``, ready to be closed.
 
     Raises:
         UsageError: it cannot be opened, or not be searched for ``query``.
     """
-    is_broker = place.kind is Kind.ROCKETMQ
+    is_broker = sources.kind is Kind.ROCKETMQ
     if scan and not is_broker:
         raise UsageError("--scan is for RocketMQ: elsewhere every trace message is read anyway")
     if is_broker and not scan and not query.is_indexed:
         raise UsageError("RocketMQ's index finds whole ids and keys only: add --scan to read every trace message")
-    if place.kind is Kind.FILES:
+    if sources.kind is Kind.FILES:
         from bridge.query.archives.landing import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-        paths = [each.path for each in place.addresses]
+        paths = [each.path for each in sources.addresses]
         return nullcontext(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
-    topics = [each.topic for each in place.addresses]
+    topics = [each.topic for each in sources.addresses]
     if is_broker:
         from bridge.query.archives.rocketmq import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         settings = Settings.from_env({})
         return closing(
             BrokerArchive(
-                place.servers,
+                sources.servers,
                 topics,
                 arrivals=arrivals,
                 scan=scan,
@@ -108,7 +106,7 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
 
     return closing(
         TopicArchive(
-            place.servers,
+            sources.servers,
             topics,
             arrivals=arrivals,
             kafka_config=None if kafka_config is None else read_properties(kafka_config),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["MARGIN_MS", "TopicArchive"]
-
 
 MARGIN_MS: Final = 60_000
 """How far around the range is read: writers' clocks and retries put timestamps out of order."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Searched
     from bridge.storage import AnyPath
 
-__all__ = ["FilesArchive"]
-
 
 _DATE: Final = "date="
 _FRAMINGS: Final = {".jsonl": Framing.JSONL_BASE64, ".parquet": Framing.PARQUET}

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Searched
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
-__all__ = ["BrokerArchive"]
-
 
 _MOST_OF_INDEX: Final = 64
 _QUEUES_AT_ONCE: Final = 16

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["ALWAYS", "MOST_REMARKS", "ArrivalRange", "ScanProgress", "arrival_range"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRange:

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Answer
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
 
-__all__ = [
-    "LINK_FIELDS",
-    "UNKNOWN_GROUP",
-    "Detail",
-    "Facts",
-    "about",
-    "details_of",
-    "link_of",
-    "places_of",
-    "trace_id_hex",
-]
-
 
 UNKNOWN_GROUP = "group unknown"
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Answer, Searched
     from bridge.query.timeline import Event, Finding, MessageTimeline
 
-__all__ = ["dot", "legend", "page", "swimlane"]
-
 
 _COLOURS: Final = {Tone.GOOD: GREEN, Tone.BAD: RED, Tone.CARE: AMBER, Tone.OPEN: SLATE}
 _WORDS: Final = {

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Answer
     from bridge.query.timeline import GroupTimeline, MessageTimeline
 
-__all__ = ["answer_json", "timeline_json"]
-
 
 _SCHEMA_VERSION = 1
 

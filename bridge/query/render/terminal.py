@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from bridge.query.search import Answer, Row, Searched
     from bridge.query.timeline import Event, MessageTimeline
 
-__all__ = ["attempts_in_words", "nothing_found", "print_answer", "searched_in_words"]
-
 
 _WIDTH_WITHOUT_TERMINAL: Final = 100
 _FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}

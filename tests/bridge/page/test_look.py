@@ -10,7 +10,7 @@ from bridge.page import svg
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import Markup, content_policy, element, joined, style_sheet
 
-HUES = [name for name in svg.__all__ if name.isupper() and name not in {"LIGHT_PAGE", "DARK_PAGE", "SIDE_COLOUR"}]
+HUES = [name for name, hue in vars(svg).items() if name.isupper() and str(hue).startswith("#") and "PAGE" not in name]
 
 
 def contrast(one: str, other: str) -> float:
