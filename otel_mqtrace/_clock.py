@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, in epoch milliseconds: calendars know no later one, and no writer means it."""
+"""The last millisecond of the year 9999, in epoch milliseconds: the latest that calendars accept."""
 
 WallNs = NewType("WallNs", int)
 MonotonicNs = NewType("MonotonicNs", int)
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks, asked without a call in between: every span is stamped twice."""
+    """The machine's own clocks, bound without a call in between: every span is stamped twice."""
 
     wall_ns: Callable[[], WallNs] = cast("Callable[[], WallNs]", staticmethod(time.time_ns))
     monotonic_ns: Callable[[], MonotonicNs] = cast("Callable[[], MonotonicNs]", staticmethod(time.monotonic_ns))

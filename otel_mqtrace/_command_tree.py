@@ -1,8 +1,8 @@
 """The command tree of ``mqtrace``: every command is an entry point of the group ``mqtrace.commands``.
 
-An entry point names a plain function with typer annotations. Its docstring is its help: the text before ``Args:``,
-and the indented lines of its ``Example:`` section below the options. A command returns its exit code (``None`` is 0)
-or raises ``typer.Exit``. A command that cannot be imported says so when it is called, and only then.
+An entry point names a plain function with typer annotations. Its docstring is its help: the text before ``Args:``, and
+the indented lines of its ``Example:`` section below the options. A command returns its exit code (``None`` is 0) or
+raises ``typer.Exit``. A command that cannot be imported reports so only when it is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 COMMAND_GROUP: Final = "mqtrace.commands"
 DISTRIBUTION: Final = "otel-mqtrace"
 _NAME: Final = "mqtrace"
-_COMPLETION: Final = f"_{_NAME.upper()}_COMPLETE"  # set by a shell that asks what the next word may be
+_COMPLETION: Final = f"_{_NAME.upper()}_COMPLETE"  # set by a shell that completes a word
 
 _EXTRA_OF_MODULE: Final = {
     "confluent_kafka": "kafka",
@@ -43,7 +43,7 @@ _EXTRA_OF_MODULE: Final = {
     "zstandard": "reconcile",
 }
 
-# typer's wrong-usage errors are click's, or since 0.26 a copy of its own: reached through the one public name of both.
+# typer's wrong-usage errors are click's, or since 0.26 its copy: reached through the one public name of both.
 _COMMAND_LINE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 
 _VERSION: Final = frozenset({"-V", "--version"})
@@ -85,7 +85,7 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if called and _VERSION & {*words}:
         arguments, called = ["--version"], None
-    # Named behind "--", or asked about by a shell, a command needs its options as well.
+    # Named after "--", or completed by a shell, a command needs its options as well.
     listed = not (known.keys() & {*arguments}) and _COMPLETION not in os.environ
     app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
     try:
@@ -104,10 +104,10 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
 
 
 def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
-    """Let a command that has ``rewrite_arguments`` spell its words out first; an option parser knows one form only."""
+    """Apply a command's ``rewrite_arguments``, since an option parser accepts one form only."""
     try:
         rewrite = getattr(called.load() if called else None, "rewrite_arguments", None)
-    except Exception:  # noqa: BLE001  registering the command says what is wrong with it
+    except Exception:  # noqa: BLE001  registering the command reports the error
         return arguments
     return [*arguments[:1], *rewrite(arguments[1:])] if rewrite else arguments
 

@@ -3,12 +3,12 @@
 ::
 
     MqTraceError
-    ├── UsageError            a wrong option, path or value; says what, where and how to fix it
+    ├── UsageError            a wrong option, path or value; names what, where and the fix
     ├── MissingExtraError     a feature whose ``otel-mqtrace[extra]`` is not installed
     ├── SubinterpreterError   spans cannot be exported outside the main interpreter
-    ├── EncodeError           a TraceContext that the chosen dialect cannot say
+    ├── EncodeError           a TraceContext that the chosen dialect cannot encode
     ├── PeerError             a broker, Collector or JVM that does not answer
-    └── UnreadableInputError  a source that exists but is not what it should be
+    └── UnreadableInputError  a source whose content is wrong
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UsageError(MqTraceError):
 
 
 class MissingExtraError(MqTraceError, ImportError):
-    """A feature was asked for whose optional dependency is absent."""
+    """A feature whose optional dependency is absent."""
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'")

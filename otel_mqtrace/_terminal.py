@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WIDTH_OF_A_PIPE: Final = 10_000
 """Wider than any text: rich folds what does not fit."""
 _WIDEST: Final = 40
-"""Columns of a pipe are no wider, ids of 32 digits and times fit."""
+"""The widest column in a pipe; ids of 32 digits and times fit."""
 
 
 @contextmanager

@@ -31,11 +31,10 @@ _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint] | None = None) -> int:
     """Run one ``mqtrace`` command and return its exit code.
 
-    ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
-    purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2. An interrupt,
-    and whatever fails after one, is the line "interrupted" and 130. Anything else is a defect: one line and 2 as well
-    (1 would say that a gate failed), its traceback with ``MQTRACE_DEBUG=1``. A reader that goes away, as in
-    ``mqtrace reconcile … | head``, changes no exit code; a stream of records stops there with 141, as ``cat`` does.
+    ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An ``MqTraceError`` or
+    ``OSError`` is one line on standard error and exit code 2; an interrupt, and any failure after it, the line
+    "interrupted" and 130. Any other exception is a defect: one line and 2 (1 is a failed gate), with its traceback
+    under ``MQTRACE_DEBUG=1``.
     """
     if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
@@ -57,7 +56,7 @@ def _failed(error: Exception) -> int:
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
     else:
         _report_defect(error)
-    return EXIT_USAGE  # never 1, which would tell a pipeline that a gate failed
+    return EXIT_USAGE  # never 1, which means a failed gate
 
 
 class _Output(io.TextIOWrapper):

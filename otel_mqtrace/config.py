@@ -145,8 +145,8 @@ def _setting(
 ) -> Any:
     """Return the field of one setting.
 
-    ``read`` takes a text or an object and returns the value; its ``ValueError`` or ``TypeError`` says what was
-    expected. ``unset`` says in words what is used where ``default`` is ``None``.
+    ``read`` takes a text or an object and returns the value; its ``ValueError`` or ``TypeError`` describes the valid
+    values. ``unset`` describes the default where ``default`` is ``None``.
     """
     metadata = {"read": read, "unset": unset}
     if isinstance(default, dict):
@@ -252,7 +252,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 def _accept(values: dict[str, Any], name: str, value: object, *, source: str) -> None:
     if name not in _FIELDS:
-        _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
+        _warn_once(f"{source} ({type(value).__name__})", "unknown setting; it is ignored")
         return
     try:
         values[name] = _FIELDS[name].metadata["read"](value)

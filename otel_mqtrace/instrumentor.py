@@ -142,8 +142,8 @@ class ClientInstrumentor:
         """Operations that never became a span in this process, by reason; for spans see the processor's ``stats()``.
 
         ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``handed_over_unhandled`` messages
-        left to their blocks of which none came, ``outcome_too_late`` failures in blocks that came after the span had
-        ended, ``failed in …`` failures of ours.
+        without their ``process`` block, ``outcome_too_late`` failed blocks after the span's end, ``failed in …`` our
+        own failures.
         """
         from otel_mqtrace.hooks.outcome import missing_counts  # noqa: PLC0415 - loaded with the clients
         from otel_mqtrace.hooks.transaction import overflowed  # noqa: PLC0415 - loaded with the clients
@@ -153,7 +153,7 @@ class ClientInstrumentor:
 
     @property
     def refused_exporters(self) -> dict[str, str]:
-        """Exporters that were asked for and could not be attached: name → why."""
+        """Configured exporters that could not be attached: name → why."""
         return {} if self._binding is None else self._binding.refused_exporters
 
     def instrument(self, **options: Any) -> None:

@@ -1,12 +1,11 @@
 """RocketMQ's two message ids: the client's unique id, and the broker's offset id.
 
 Unique id, as ``MessageClientIDSetter`` writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a
-number that tells class loaders apart 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Ours
-differs where no reader depends on it: the month starts in UTC, and instead of the class loader there is a random number
-per process, because containers share addresses and process ids.
+number of the class loader 8, milliseconds since the start of the month 8, a counter modulo 65536 4. In ours the month
+starts in UTC, and a random number per process replaces the class loader: containers share addresses and process ids.
 
 Offset id, as ``MessageDecoder.createMessageId`` writes it: the broker's address 8 (IPv6: 32), its port 8, the offset in
-its commit log 16. Both are 32 digits, or 56: which of them a text is, only its field shows.
+its commit log 16. Both have 32 or 56 digits: only the field distinguishes them.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class UniqueId:
     counter: int
 
     def created_ms(self, before_ms: int, *, utc_offset_ms: int = 0) -> int:
-        """Return when it was made, in ms since the Unix epoch: the last time its part of a month was, by ``before_ms``.
+        """Return when it was made, in ms since the Unix epoch: the latest matching time up to ``before_ms``.
 
-        The id does not say which month. ``before_ms`` is a time when it was there already, such as the record's;
-        ``utc_offset_ms`` how far the writer's clock on the wall was ahead of UTC (ours writes UTC, Java local time).
-        RocketMQ's ``getNearlyTimeFromID`` does the same with the reader's own clock and time zone.
+        The id lacks the month: ``before_ms`` is a time when it existed, such as the record's. ``utc_offset_ms`` is the
+        offset of the writer's local time from UTC (ours writes UTC, Java local time). RocketMQ's
+        ``getNearlyTimeFromID`` uses the reader's own clock and time zone.
         """
         local_ms = before_ms + utc_offset_ms
         begin_ms = _month_around(local_ms).begin_ms
@@ -120,10 +119,10 @@ class UniqueIds:
         return "%s%04X" % (stamp.text, next(self._counter) & _LOW_16)  # noqa: UP031 - two thirds of an f-string's time
 
     def _stamped(self, now_ms: int) -> _Stamp:
-        """Return what all ids of one millisecond begin with: to ask who we are takes as long as all the rest.
+        """Return the common prefix of one millisecond's ids; computing it takes as long as all the rest.
 
-        A fork by Python calls a hook. After one by C, which does not, parent and child may draw the same ids for
-        the rest of that millisecond.
+        A fork by Python calls a hook. After one by C, which does not, parent and child may draw the same ids for the
+        rest of that millisecond.
         """
         pid = os.getpid() if self._pid is None else self._pid
         prefix = self._prefix
@@ -205,7 +204,7 @@ def _month_around(now_ms: int) -> _Month:
 
 
 def own_address() -> str:
-    """Return the IPv4 address this machine sends from, loopback when it has no network; never asks a name server."""
+    """Return the IPv4 address this machine sends from, loopback without a network; never queries a name server."""
     try:
         return _sending_address()
     except OSError:  # not kept: there may be a network, or a free file descriptor, the next time

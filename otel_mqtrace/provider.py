@@ -88,10 +88,10 @@ class ProviderBinding:
         self._options = options
         self._wanted = bool(ready or settings.exporters)
         self._turn = OnceFlag()
-        self._unsaid = OnceFlag()
+        self._warned = OnceFlag()
         self.processor: MqTraceSpanProcessor | None = None
         self.refused_exporters: dict[str, str] = {}
-        """Exporters that were asked for and could not be attached: name → why."""
+        """Configured exporters that could not be attached: name → why."""
 
     @property
     def provider(self) -> trace.TracerProvider:
@@ -102,7 +102,7 @@ class ProviderBinding:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
         if not self._turn.is_set:
             self.attach()
-            if not self._turn.is_set and self._unsaid.try_set():
+            if not self._turn.is_set and self._warned.try_set():
                 _warn_nothing_is_recorded()
 
     def attach(self) -> None:
@@ -186,7 +186,7 @@ class ProviderBinding:
             self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
             return None
         if factory is None:
-            self._refuse(shown, f"there is no exporter named {shown!r}; spans do not go there")
+            self._refuse(shown, f"no exporter named {shown!r}; spans do not go there")
         return factory
 
     def _build(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:
@@ -216,7 +216,7 @@ def _warn_nothing_is_recorded() -> None:
     """Warn of the API's own provider, which loses all spans silently."""
     if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
         _log.warning(
-            "mqtrace: messages are sent or handled, but there is no SDK TracerProvider, so no span is recorded: "
+            "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
             "install opentelemetry-distro and start with opentelemetry-instrument, or call trace.set_tracer_provider()"
         )
 

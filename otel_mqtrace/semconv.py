@@ -40,7 +40,7 @@ ERROR_TYPE: Final = "error.type"
 CAPTURED_HEADER_PREFIX: Final = "messaging.header."
 """A message header captured by ``capture_headers``: this and the header's name; the value is ``string[]``."""
 
-# -- names of before 1.25, on request (OTEL_SEMCONV_STABILITY_OPT_IN): those dashboards of the old conventions ask for
+# -- names of before 1.25, on request (OTEL_SEMCONV_STABILITY_OPT_IN), for dashboards of the old conventions
 LEGACY_DESTINATION: Final = "messaging.destination"
 LEGACY_DESTINATION_KIND: Final = "messaging.destination_kind"
 LEGACY_OPERATION: Final = "messaging.operation"

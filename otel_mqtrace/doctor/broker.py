@@ -31,9 +31,9 @@ _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
 
 
 def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None, probe: bool) -> None:
-    """Ask the brokers of the trace topic; ``servers`` is the application's own address, if it is known.
+    """Check the brokers of the trace topic; ``servers`` is the application's own address, if it is known.
 
-    Without ``probe`` nothing is written. Passwords go to the brokers and nowhere else.
+    Without ``probe`` nothing is written. Passwords go to the brokers only.
     """
     if _EXPORTER not in settings.exporters:
         checkup.facts["broker"] = "not used: mqtrace_native is not among the exporters"
@@ -61,7 +61,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
                 "kafka_config_refused",
                 f"the client refuses its properties, and every record is lost: {_text(error)}",
                 where="MQTRACE_KAFKA_CONFIG",
-                fix="leave out what librdkafka does not know, and give each property a value it takes",
+                fix="remove properties that librdkafka lacks, and give each one a valid value",
             )
             return
         try:
@@ -130,7 +130,7 @@ def _missing(checkup: Checkup, settings: Settings) -> None:
         return
     checkup.error(
         "trace_topic_missing",
-        f"there is no topic {settings.trace_topic}: every record is lost",
+        f"topic {settings.trace_topic} does not exist: every record is lost",
         where="MQTRACE_TRACE_TOPIC",
         fix=f"create {settings.trace_topic}, or set MQTRACE_CREATE_TRACE_TOPIC=true",
     )
@@ -172,7 +172,7 @@ def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None
 
 
 def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
-    """Send one message to a topic of its own that is stamped by the broker, and delete the topic again."""
+    """Send one message to a new topic whose messages the broker stamps, and delete the topic again."""
     from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - optional extra
     from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
 

@@ -206,7 +206,7 @@ def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) ->
             meant = get_close_matches(variable, known, n=1, cutoff=0.85)
             checkup.warning(
                 "setting_unknown",
-                f"there is no setting {variable}; it is ignored",
+                f"unknown setting {variable}; it is ignored",
                 where=variable,
                 fix=f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md",
             )
@@ -216,12 +216,12 @@ def _exporters(checkup: Checkup, settings: Settings) -> None:
     known = {point.name: point for point in entry_points(group=EXPORTER_GROUP)}
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
-        checkup.facts["exporters"]["note"] = "none of ours is attached: spans go where OpenTelemetry's own settings say"
+        checkup.facts["exporters"]["note"] = "none of ours: spans go where OpenTelemetry's own settings direct them"
     for name in settings.exporters:
         if name not in known:
             checkup.error(
                 "exporter_missing",
-                f"there is no exporter {name!r} in this environment",
+                f"exporter {name!r} is not installed in this environment",
                 where="MQTRACE_EXPORTERS",
                 fix=f"name one of {', '.join(sorted(known)) or 'the installed ones (there is none)'}",
             )
@@ -292,7 +292,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
         )
     _propagators(checkup, environ)
     path = environ.get("OTEL_CONFIG_FILE")
-    if path and not os.path.isfile(path):  # noqa: PTH113 - a text from outside, asked one thing
+    if path and not os.path.isfile(path):  # noqa: PTH113 - a Path has no other use here
         checkup.error(
             "config_file_missing",
             "the declarative configuration is not there: OpenTelemetry starts without any",
@@ -302,7 +302,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
 
 
 def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
-    """A declarative configuration that names no propagator has none, whatever the environment says."""
+    """A declarative configuration without propagators has none, whatever the environment has."""
     try:
         written = Path(environ.get("OTEL_CONFIG_FILE") or os.devnull).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -355,7 +355,7 @@ def examine_directories(checkup: Checkup, settings: Settings) -> None:
 
 
 def _unwritable(directory: Path) -> str | None:
-    """Say why no file can be made in ``directory``; it is made as an exporter makes it: only that shows it."""
+    """Return why no file can be created in ``directory``, by creating one as an exporter does."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -112,16 +112,16 @@ def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
         _recording(checkup, report, at_work, process)
     for warning in report["warnings"]:
         if not _is_found(checkup, warning):
-            checkup.warning("warned", f"it warned: {warning}", where=process, fix="do what the warning says")
+            checkup.warning("warned", f"it warned: {warning}", where=process, fix="follow the warning")
 
 
 _EXPLAINED: Final = {
     "stepped_back": "already wraps",
     "client_broken": "cannot be imported",
-    "no_provider": "no SDK TracerProvider",
+    "no_provider": "without an SDK TracerProvider",
     "spans_lost": "lost",
 }
-"""Finding → words of the warning that says the same."""
+"""Finding → words of the equivalent warning."""
 
 
 def _is_found(checkup: Checkup, warning: str) -> bool:
@@ -132,7 +132,7 @@ def _is_found(checkup: Checkup, warning: str) -> bool:
 
 
 def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> None:
-    """Judge a client that was not instrumented; one that is not installed is no fault."""
+    """Report a client that was not instrumented, unless it is not installed."""
     kind, _, rest = outcome.partition(": ")
     where = f"{process}, {client}"
     if kind == "stepped_back":
@@ -254,5 +254,5 @@ def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Seq
             where=where,
             fix="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None
-            else f"its log says: {why}",
+            else f"its log contains: {why}",
         )

@@ -19,15 +19,15 @@ def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="A command to run and watch, after --.")] = None,
     *,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Measure the brokers' clock: writes one message to a topic of its own.")
+        bool, typer.Option("--probe", help="Measure the brokers' clock: writes one message to a temporary topic.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON: healthy, findings, facts.")] = False,
 ) -> int:
-    """Say what is instrumented and what silently is not, what does not answer, and how to fix it.
+    """Report what is instrumented and what silently is not, which servers do not answer, and how to fix it.
 
-    Without a command it looks at this environment. With one, it runs that unchanged and then lists what went untraced:
-    names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means
-    that nothing was found, 1 that something was; the command's own exit code is among the facts.
+    Without a command it checks this environment. With a command it runs it unchanged and then lists what went untraced:
+    names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means no
+    findings, 1 findings; the command's own exit code is among the facts.
 
     Example:
         mqtrace doctor

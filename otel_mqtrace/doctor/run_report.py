@@ -102,7 +102,7 @@ class Instrumented(Protocol):
 
     @property
     def refused_exporters(self) -> dict[str, str]:
-        """Exporters that were asked for and could not be attached: name → why."""
+        """Configured exporters that could not be attached: name → why."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Instrumented(Protocol):
 
 @guarded("doctor.capture_logs")
 def capture_logs() -> None:
-    """Capture the warnings of our loggers from now on, if the doctor asked for a report."""
+    """Capture the warnings of our loggers from now on, if the doctor wants a report."""
     directory = os.environ.get(REPORT_DIRECTORY)
     if directory and not _reports:
         _reports.append(_Report(Path(directory)))
@@ -216,4 +216,4 @@ class _Report:
 
 
 _reports: Final[list[_Report]] = []
-"""The one of this process, if the doctor asked for it."""
+"""The report of this process, if the doctor wants one."""

@@ -199,7 +199,7 @@ class SpooledDelivery:
                     self._spool.close()
 
     def _back(self, deadline: MonotonicNs) -> bool:
-        """Return whether it is time to ask again, and the broker then takes one message of those that wait."""
+        """Return whether it is time to try again, and the broker then takes one of the waiting messages."""
         return self._clock.monotonic_ns() >= self._retry_ns and self._replay(self._within(_PROBE_NS, deadline), 1)
 
     def _kept(self, left: Undelivered) -> Undelivered:
@@ -348,7 +348,7 @@ class NativeDeliveryExporter(NativeExporter):
         self._delivery.close(self._deadline(timeout_millis))
 
     def after_fork(self) -> None:
-        """In a child: build a connection of its own when needed, and never touch the parent's."""
+        """In a child: build a new connection when needed, and never touch the parent's."""
         self._delivery.after_fork()
         super().after_fork()
 

@@ -88,7 +88,7 @@ class NativeFileSpanExporter(NativeExporter):
         self.force_flush()
 
     def after_fork(self) -> None:
-        """In a child: leave the parent's part alone and begin one of its own."""
+        """In a child: leave the parent's part alone and begin a new one."""
         self._writing = threading.Lock()
         self._writer.after_fork()
         super().after_fork()

@@ -244,9 +244,9 @@ class TraceProducer:
             ) from error
 
     def _topic_created(self, deadline: MonotonicNs) -> bool:
-        """Ask for the trace topic; return ``False`` when no answer came and the next export has to ask again.
+        """Create the trace topic; return ``False`` without an answer, so that the next export tries again.
 
-        At most half of the time until ``deadline``: the topic may be there, and then the rest is for sending.
+        At most half of the time until ``deadline``: the topic may exist, and the rest is for sending.
         """
         topic = self._settings.trace_topic
         now = self._clock.monotonic_ns()

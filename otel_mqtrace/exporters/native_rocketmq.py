@@ -68,9 +68,9 @@ class _Attempt:
 class RocketMqTraceProducer:
     """Delivers to the trace topic of a RocketMQ. Never raises.
 
-    What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
-    deadline or for ``timeout_ms``; a topic that never was there is waited for five seconds only. Over the channel
-    ``CLOUD`` every region has a topic of its own. ``failures`` logs why something was not delivered.
+    A message that one broker refuses is tried with another, and again after a pause that grows to two seconds, until
+    the deadline or for ``timeout_ms``; at most five seconds for a topic that never existed. Over the channel ``CLOUD``
+    every region has its own topic. ``failures`` logs failed deliveries.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RocketMqTraceProducer:
                 self._delivering.release()
 
     def after_fork(self) -> None:
-        """In a child: the client opens connections of its own; a pause of the parent's is none of ours."""
+        """In a child: the client opens new connections, without the parent's pause."""
         self._delivering = Lock()
         closed, self._closed = self._closed, Event()
         if closed.is_set():
@@ -152,7 +152,7 @@ class RocketMqTraceProducer:
                 return
             if another_may_do:
                 continue
-            if not self._paused(pause_s, no_such_topic if all(map(self._is_unheard_of, waiting)) else deadline):
+            if not self._paused(pause_s, no_such_topic if all(map(self._never_existed, waiting)) else deadline):
                 return
             self._shunned.clear()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -188,7 +188,7 @@ class RocketMqTraceProducer:
         return bool(failing - shunned)
 
     def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
-        """Return where messages for ``topic`` can go now, or why nowhere; the topic is made if that is asked for."""
+        """Return the queues for ``topic``, or why there are none; the topic is created if configured."""
         try:
             queues = client.writable(topic, deadline=deadline)
         except RefusedError as refusal:
@@ -200,8 +200,8 @@ class RocketMqTraceProducer:
         self._seen.add(topic)
         return queues or PeerError(f"no broker with a master takes messages for {topic}")
 
-    def _is_unheard_of(self, attempt: _Attempt) -> bool:
-        """Return whether a topic is missing, and was never there: one that was comes back with its broker."""
+    def _never_existed(self, attempt: _Attempt) -> bool:
+        """Return whether a topic never existed; one that did returns with its broker."""
         error = attempt.error
         missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         return missing and attempt.topic not in self._seen

@@ -108,7 +108,7 @@ def _second_instance(name: str) -> ModuleType:
     """Return the module once more, apart from the one that everybody imports."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
-        raise ImportError(f"there is no module {name}")
+        raise ImportError(f"no module {name}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -159,7 +159,8 @@ class OtlpSpanExporter(SpanExporter):
     """OpenTelemetry's OTLP exporter, with every span encoded by :mod:`otel_mqtrace.wire.otlp`.
 
     Every setting may also come from ``OTEL_EXPORTER_OTLP_TRACES_…`` and ``OTEL_EXPORTER_OTLP_…``, as for the stock
-    exporter. A span that OTLP cannot say is left out, logged, and counted as ``encode_error`` in our processor's stats.
+    exporter. A span that OTLP cannot encode is left out, logged, and counted as ``encode_error`` in our processor's
+    stats.
 
     Args:
         protocol: ``grpc`` or ``http/protobuf``; else ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL``,

@@ -1,8 +1,8 @@
 """A spool of trace messages on disk: appended and synced, read oldest first, each marked when delivered.
 
 A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
-lock. Another process adopts what is left behind once the lock is free, in the order of the times in the names: marks
-change a file's own. A frame of a segment, in bytes::
+lock. Another process adopts it once the lock is free, in the order of the times in the names: marks change a file's
+modification time. A frame of a segment, in bytes::
 
     state (1 byte: 0 waits, 1 was taken) · contexts · bytes of keys · bytes of value · CRC-32 of both · keys · value
 

@@ -209,7 +209,7 @@ class ParquetPart:
         self._path.rename(final)
 
     def release(self) -> None:
-        """Forget the messages; there is no file yet."""
+        """Forget the messages; no file exists yet."""
         self._tables.clear()
 
 
@@ -257,7 +257,7 @@ class LandingWriter:
         self,
         landing: str | Path,
         *,
-        format: str = "jsonl",  # noqa: A002 - the word users know
+        format: str = "jsonl",  # noqa: A002 - the users' word
         max_part_bytes: int = 64 * 1024 * 1024,
         max_part_age_ms: float = 10_000,
         clock: Clock | None = None,

@@ -13,7 +13,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.cluster import Cluster, Question
+from otel_mqtrace.rocketmq.cluster import Cluster, Request
 from otel_mqtrace.rocketmq.commands import PULLED, STORED, Credentials, Queue, RefusedError, ResponseCode
 from otel_mqtrace.rocketmq.frames import ProtocolError
 from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What one pull brought: the messages, where to go on, and what the queue then held, ``[min, max)``.
+    """The messages of one pull, the next offset, and the offsets that the queue then held, ``[min, max)``.
 
-    ``moved``: the offset asked for is outside of that.
+    ``moved``: the requested offset is outside of them.
     """
 
     messages: list[StoredMessage]
@@ -70,7 +70,7 @@ def _number(answer: Command, name: str) -> int:
 
 
 def offset_of(answer: Command) -> int:
-    """Return the offset that was asked for."""
+    """Return the offset in the answer."""
     return _number(answer, "offset")
 
 
@@ -104,7 +104,7 @@ def has_key(message: StoredMessage, topic: str, key: str) -> bool:
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
-_MAX_FOUND: Final = 64  # as many as mqadmin asks for
+_MAX_FOUND: Final = 64  # mqadmin's own limit
 _NEW_QUEUES: Final = 4  # of a topic that is made by its first message
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
@@ -114,13 +114,13 @@ class RemotingClient:
     """A client of one RocketMQ cluster, 4.x or 5.x, over the remoting protocol.
 
     Args:
-        namesrv: Name servers, ``host:port[;host:port…]``; the first that answers is asked on.
+        namesrv: Name servers, ``host:port[;host:port…]``; the first that answers is used from then on.
         access_key: With ``secret_key``: every request is signed, as brokers with access control want it.
         secret_key: Never shown.
-        timeout_ms: How long one answer may take.
+        timeout_ms: Time limit of one answer.
         clock: Time.
 
-    Used by one thread at a time, except :meth:`interrupt`. In a forked child it goes on with connections of its own.
+    Used by one thread at a time, except :meth:`interrupt`. A forked child opens new connections.
 
     Raises:
         UsageError: an address is wrong, or one of the two keys is missing.
@@ -172,10 +172,10 @@ class RemotingClient:
     def writable(self, topic: str, *, deadline: MonotonicNs | None = None) -> tuple[Queue, ...]:
         """Return the queues of ``topic`` that a message can go to now: those whose broker has its master.
 
-        Where there is no such topic, the queues it will have on brokers that make topics at the first send.
+        For a missing topic, return the queues it will have on brokers that create topics at the first send.
 
         Raises:
-            RefusedError: there is no such topic, and no broker that would make it.
+            RefusedError: the topic does not exist, and no broker would create it.
             PeerError: no name server answers.
         """
         try:
@@ -197,7 +197,7 @@ class RemotingClient:
             raise refusal from None
 
     def forget_route(self, topic: str) -> None:
-        """Ask for the route anew the next time: something was not where it should be."""
+        """Discard the cached route, which proved outdated."""
         self._cluster.forget_route(topic)
         self._cluster.forget_route(commands.AUTO_CREATE_TOPIC)
 
@@ -207,9 +207,9 @@ class RemotingClient:
         Raises:
             PeerError: a broker refused, or does not answer.
         """
-        asked = commands.create_topic(topic, queues=queues)
+        command = commands.create_topic(topic, queues=queues)
         for master in self._cluster.masters(deadline):
-            self._cluster.ask(Question((master,), asked, f"the creation of {topic}"), deadline)
+            self._cluster.send(Request((master,), command, f"the creation of {topic}"), deadline)
         self.forget_route(topic)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class RemotingClient:
     ) -> dict[Queue, Pulled]:
         """Return the messages of each queue from its offset on, as many as its broker gives at once (mostly 32).
 
-        All queues are asked at the same time. With ``suspend_ms``, which must stay below the client's time-out, a
+        All queues are pulled at the same time. With ``suspend_ms``, which must stay below the client's time-out, a
         broker waits that long for a first message.
 
         Raises:
@@ -287,8 +287,8 @@ class RemotingClient:
 
         Large bodies are compressed, as Java's producer does.
         """
-        questions = [self._sending(message, group, deadline) for message in messages]
-        answers = self._cluster.ask_all(questions, deadline)
+        requests = [self._sending(message, group, deadline) for message in messages]
+        answers = self._cluster.send_all(requests, deadline)
         return [
             answer if isinstance(answer, PeerError) else sent(message, answer)
             for message, answer in zip(messages, answers, strict=True)
@@ -305,17 +305,17 @@ class RemotingClient:
     ) -> Iterator[tuple[str, StoredMessage]]:
         """Yield broker and message of all in ``topic`` with ``key`` among their keys, or as their unique id.
 
-        The index is asked, as mqadmin does: it knows a message shortly after it was stored, and each broker returns
-        ``max_messages`` at most. What only shares the key's hash is left out.
+        The query uses the index, as mqadmin does: it holds a message shortly after storing, and each broker returns at
+        most ``max_messages``. Messages that only share the key's hash are left out.
 
         Raises:
-            PeerError: a broker does not answer: what is found would be incomplete.
+            PeerError: a broker does not answer: the result would be incomplete.
         """
         route = self.route(topic)
-        asked = commands.query(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
+        command = commands.query(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
         for broker in sorted(route.addresses):
-            question = Question(route.readers(broker), asked, f"a query of {topic}", _FOUND_OR_NOT)
-            answer = self._cluster.ask(question)
+            request = Request(route.readers(broker), command, f"a query of {topic}", _FOUND_OR_NOT)
+            answer = self._cluster.send(request)
             if answer.code == ResponseCode.SUCCESS:
                 messages = decode_messages(answer.body)
                 yield from ((broker, message) for message in messages if has_key(message, topic, key))
@@ -331,21 +331,21 @@ class RemotingClient:
         masters_only: bool = False,
         accepted: Collection[int] = _SUCCESS,
     ) -> dict[Queue, Command]:
-        """Ask the broker of every queue at the same time; the first that has no answer is raised."""
-        questions = []
+        """Send a request to the broker of every queue at the same time; raise the first missing answer."""
+        requests = []
         for queue in queues:
             route = self.route(queue.topic)
             addresses = route.master(queue.broker) if masters_only else route.readers(queue.broker)
-            questions.append(Question(addresses, request(queue), f"{doing} of {queue}", accepted))
+            requests.append(Request(addresses, request(queue), f"{doing} of {queue}", accepted))
         answers: dict[Queue, Command] = {}
-        for queue, answer in zip(queues, self._cluster.ask_all(questions), strict=True):
+        for queue, answer in zip(queues, self._cluster.send_all(requests), strict=True):
             if isinstance(answer, PeerError):
                 self.forget_route(queue.topic)
                 raise answer
             answers[queue] = answer
         return answers
 
-    def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Question:
+    def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Request:
         queue = message.queue
         body, sys_flag = compressed(message.body)
         request = commands.send(
@@ -360,4 +360,4 @@ class RemotingClient:
             addresses = self.route(queue.topic, deadline=deadline).master(queue.broker)
         except PeerError:  # it is made by this very send
             addresses = self._cluster.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
-        return Question(addresses, request, f"a message for {queue}", STORED)
+        return Request(addresses, request, f"a message for {queue}", STORED)

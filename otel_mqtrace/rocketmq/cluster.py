@@ -41,7 +41,7 @@ class TopicRoute:
     addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def readers(self, broker: str) -> tuple[str, ...]:
-        """Addresses that can be asked for messages: the master first, then its slaves."""
+        """Addresses that serve messages: the master first, then its slaves."""
         return tuple(address for _, address in sorted(self.addresses.get(broker, {}).items()))
 
     def master(self, broker: str) -> tuple[str, ...]:
@@ -112,8 +112,8 @@ _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One request, the servers that may answer it in order of preference, and which answers are none of refusal.
+class Request:
+    """A command, the servers that may answer it in order of preference, and the accepted response codes.
 
     ``doing`` names the request in errors.
     """
@@ -127,7 +127,7 @@ class Question:
 class Cluster:
     """The servers behind ``namesrv``, ``host:port[;host:port…]``.
 
-    ``timeout_ms`` is how long one answer may take, unless a question comes with a deadline that is earlier.
+    ``timeout_ms`` limits one answer, unless a request has an earlier deadline.
 
     Raises:
         UsageError: an address is wrong.
@@ -154,7 +154,7 @@ class Cluster:
         """Return where the queues of ``topic`` are, at most 30 s old.
 
         Raises:
-            RefusedError: there is no such topic (``TOPIC_NOT_EXIST``).
+            RefusedError: the topic does not exist (``TOPIC_NOT_EXIST``).
             PeerError: no name server answers.
         """
         known = self._routes.get(topic)
@@ -166,39 +166,39 @@ class Cluster:
         return route
 
     def forget_route(self, topic: str) -> None:
-        """Ask for the route of ``topic`` the next time: something was not where it should be."""
+        """Discard the cached route of ``topic``, which proved outdated."""
         self._routes.pop(topic, None)
 
     def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:
         """Return the address of every master."""
         return read_masters(self._of_name_server(commands.cluster_info(), "the list of brokers", deadline).body)
 
-    def ask(self, question: Question, deadline: MonotonicNs | None = None) -> Command:
-        """Return the answer to ``question``.
+    def send(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
+        """Return the answer to ``request``.
 
         Raises:
-            RefusedError: the answer is a refusal; no other server is asked.
+            RefusedError: a server refused; no other server is tried.
             PeerError: no server answers.
         """
-        [answer] = self.ask_all([question], deadline)
+        [answer] = self.send_all([request], deadline)
         if isinstance(answer, PeerError):
             raise answer
         return answer
 
-    def ask_all(self, questions: Sequence[Question], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
-        """Ask all ``questions`` at the same time; return for each the answer, or why there is none."""
+    def send_all(self, requests: Sequence[Request], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
+        """Send all ``requests`` at the same time; return the answer to each, or the error."""
         give_up = self._by(deadline)
-        posted = [self._posted(question, 0, give_up) for question in questions]
-        return [self._answered(question, way, give_up) for question, way in zip(questions, posted, strict=True)]
+        posted = [self._posted(request, 0, give_up) for request in requests]
+        return [self._answered(request, way, give_up) for request, way in zip(requests, posted, strict=True)]
 
-    def _answered(self, question: Question, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
+    def _answered(self, request: Request, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
         """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
-        left = len(question.addresses)
+        left = len(request.addresses)
         while True:
             try:
                 if not isinstance(posted, PeerError):
                     answer = self._connections.answer(posted, self._share(deadline, left))
-                    return checked(answer, posted.address, question.doing, question.accepted)
+                    return checked(answer, posted.address, request.doing, request.accepted)
             except RefusedError as refusal:
                 return refusal
             except (SilentError, ProtocolError) as error:
@@ -206,14 +206,14 @@ class Cluster:
             left -= 1
             if left <= 0:
                 return posted
-            posted = self._posted(question, len(question.addresses) - left, deadline)
+            posted = self._posted(request, len(request.addresses) - left, deadline)
 
-    def _posted(self, question: Question, position: int, deadline: MonotonicNs) -> Posted | PeerError:
-        if not question.addresses:
-            return SilentError(f"{question.doing} needs a master, and it is away")
+    def _posted(self, request: Request, position: int, deadline: MonotonicNs) -> Posted | PeerError:
+        if not request.addresses:
+            return SilentError(f"{request.doing} needs a master, and it is away")
         try:
             return self._connections.post(
-                question.addresses[position], signed(question.command, self._credentials), deadline
+                request.addresses[position], signed(request.command, self._credentials), deadline
             )
         except SilentError as error:
             return error
@@ -224,7 +224,7 @@ class Cluster:
         silent: list[str] = []
         for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
             try:
-                return self.ask(Question((address,), command, doing), self._share(give_up, left))
+                return self.send(Request((address,), command, doing), self._share(give_up, left))
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))

@@ -27,7 +27,7 @@ _SUSPEND, _SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag; without the second a
 
 
 class RequestCode(IntEnum):
-    """What is asked."""
+    """The codes of requests."""
 
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
@@ -91,7 +91,7 @@ _FIXES: Final[Mapping[int, str]] = {
 
 
 class RefusedError(PeerError):
-    """A server answered, and not with what was asked for.
+    """A server refused a request.
 
     ``address`` is the server, ``code`` its response code, ``remark`` its sentence.
     """
@@ -143,12 +143,12 @@ def _text(value: object) -> str:
 
 
 def route(topic: str) -> Command:
-    """Ask which brokers hold which queues of ``topic``; the body of the answer is :func:`~.routes.read_route`'s."""
+    """Request which brokers hold which queues of ``topic``; :func:`~.routes.read_route` reads the answer's body."""
     return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
 
 
 def cluster_info() -> Command:
-    """Ask for all brokers; the body of the answer is :func:`~.routes.read_masters`'s."""
+    """Request all brokers; :func:`~.routes.read_masters` reads the answer's body."""
     return _request(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
@@ -156,7 +156,7 @@ def cluster_info() -> Command:
 
 
 def create_topic(topic: str, *, queues: int) -> Command:
-    """Ask a master to have ``topic`` with that many queues."""
+    """Create ``topic`` with that many queues on a master."""
     return _request(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         topic=topic,
@@ -175,7 +175,7 @@ def _of_queue(code: RequestCode, queue: Queue, **fields: object) -> Command:
 
 
 def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms: int) -> Command:
-    """Ask for messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
+    """Request messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
     return _of_queue(
         RequestCode.PULL_MESSAGE,
         queue,
@@ -192,34 +192,34 @@ def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms
 
 
 def min_offset(queue: Queue) -> Command:
-    """Ask for the oldest offset that is still there."""
+    """Request the oldest offset that is still there."""
     return _of_queue(RequestCode.GET_MIN_OFFSET, queue)
 
 
 def max_offset(queue: Queue) -> Command:
-    """Ask for the offset of the next message."""
+    """Request the offset of the next message."""
     return _of_queue(RequestCode.GET_MAX_OFFSET, queue)
 
 
 def offset_at(queue: Queue, time_ms: int) -> Command:
-    """Ask for the offset of the first message stored at ``time_ms`` or later."""
+    """Request the offset of the first message stored at ``time_ms`` or later."""
     return _of_queue(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=time_ms)
 
 
 def committed_offset(queue: Queue, group: str) -> Command:
-    """Ask what ``group`` remembers; without ``setZeroIfNotFound=false`` a broker invents a zero."""
+    """Request the committed offset of ``group``; without ``setZeroIfNotFound=false`` a broker invents a zero."""
     return _of_queue(RequestCode.QUERY_CONSUMER_OFFSET, queue, consumerGroup=group, setZeroIfNotFound=False)
 
 
 def remember_offset(queue: Queue, group: str, offset: int) -> Command:
-    """Ask to remember ``offset`` for ``group``."""
+    """Commit ``offset`` for ``group``."""
     return _of_queue(RequestCode.UPDATE_CONSUMER_OFFSET, queue, consumerGroup=group, commitOffset=offset)
 
 
 def send(  # noqa: PLR0913 - one parameter per field
     queue: Queue, body: bytes, properties: str, *, group: str, sys_flag: int, born_ms: int
 ) -> Command:
-    """Ask to store a message; the one-letter names are ``SendMessageRequestHeaderV2``'s."""
+    """Store a message; the one-letter names are ``SendMessageRequestHeaderV2``'s."""
     fields: dict[str, object] = {
         "a": group,
         "b": queue.topic,
@@ -239,7 +239,7 @@ def send(  # noqa: PLR0913 - one parameter per field
 
 
 def query(topic: str, key: str, *, begin_ms: int, end_ms: int, max_messages: int) -> Command:
-    """Ask the index for messages whose ``KEYS`` or ``UNIQ_KEY`` hold ``key``, stored between the two times."""
+    """Query the index for messages whose ``KEYS`` or ``UNIQ_KEY`` hold ``key``, stored between the two times."""
     fields: dict[str, object] = {"topic": topic, "key": key, "maxNum": max_messages}
     fields |= {"beginTimestamp": begin_ms, "endTimestamp": end_ms, "_UNIQUE_KEY_QUERY": False}
     return _request(RequestCode.QUERY_MESSAGE, **fields)
@@ -251,7 +251,7 @@ _SIGNATURE: Final = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks. The secret key shows nowhere."""
+    """The client's access control keys. The secret one is never shown."""
 
     access_key: str
     secret_key: str = field(repr=False)

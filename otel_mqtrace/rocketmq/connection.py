@@ -57,7 +57,7 @@ class Connections:
         self._closed = False
 
     def post(self, address: str, command: Command, deadline: MonotonicNs) -> Posted:
-        """Send ``command``; :meth:`answer` waits for what comes back.
+        """Send ``command``; :meth:`answer` waits for the answer.
 
         Raises:
             SilentError: it could not be sent.
@@ -68,11 +68,11 @@ class Connections:
         return Posted(address, numbered.opaque, connection)
 
     def answer(self, posted: Posted, deadline: MonotonicNs) -> Command:
-        """Return the answer to what was posted.
+        """Return the answer to a posted command.
 
         Raises:
             SilentError: none came by ``deadline``.
-            ProtocolError: what came is no answer.
+            ProtocolError: the bytes are not an answer.
         """
         connection = posted.connection
         while True:
@@ -206,7 +206,7 @@ class _Connection:
 
     def _keep(self, data: bytes) -> None:
         for command in self._reader.feed(data):
-            # A server also asks and notifies; it may, and gets no answer.
+            # Servers also send requests and notifications; none needs an answer.
             if command.is_response and command.opaque in self._waiting:
                 self._waiting.discard(command.opaque)
                 self._answers[command.opaque] = command

@@ -4,8 +4,8 @@
 
     length (4) · serialize type (1) and header length (3) · header · body
 
-``length`` counts everything behind itself. The header is a JSON object (serialize type 0): a server answers in the form
-it was asked in, so RocketMQ's binary header (type 1) never comes. Facts from ``RemotingCommand`` of apache/rocketmq.
+``length`` counts everything after itself. The header is a JSON object (serialize type 0): a server answers in the
+request's form, so RocketMQ's binary header (type 1) never comes. Source: ``RemotingCommand`` of apache/rocketmq.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION: Final = 401
 
 
 class ProtocolError(PeerError):
-    """Bytes that are not what RocketMQ's remoting protocol says; what was wrong and where is in the text."""
+    """Bytes that violate RocketMQ's remoting protocol; the text names the error and its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class FrameReader:
         """Take ``data`` and return the commands that are complete now.
 
         Raises:
-            ProtocolError: what came is no frame.
+            ProtocolError: the data is not a frame.
         """
         self._buffer += data
         commands: list[Command] = []
@@ -114,7 +114,7 @@ class FrameReader:
     def _length_at(self, start: int) -> int:
         length: int = _LENGTH.unpack_from(self._buffer, start)[0]
         if not _LENGTH.size <= length <= self._max_frame_bytes:
-            raise ProtocolError(f"a frame of {length} bytes is announced: this is no RocketMQ remoting port")
+            raise ProtocolError(f"a frame of {length} bytes is announced: this is not a RocketMQ remoting port")
         return length
 
 
@@ -124,7 +124,7 @@ def _decode(frame: memoryview) -> Command:
         marked = _LENGTH.unpack_from(frame)[0]
         kind, header_end = marked >> _TYPE_SHIFT, _LENGTH.size + (marked & _HEADER_LENGTH_MASK)
         if kind != _JSON:
-            raise ProtocolError(f"a header of serialize type {kind} came, where JSON (0) was asked for")
+            raise ProtocolError(f"a header has serialize type {kind} instead of JSON (0)")
         if header_end > len(frame):
             raise ProtocolError(f"a header of {header_end - _LENGTH.size} bytes does not fit its frame")
         header, body = bytes(frame[_LENGTH.size : header_end]), bytes(frame[header_end:])
@@ -148,7 +148,7 @@ def _decode(frame: memoryview) -> Command:
 def _number(header: Mapping[str, Any], name: str) -> int:
     value = header.get(name, 0)
     if type(value) is not int:
-        raise ProtocolError(f"{name} of a header is no number")
+        raise ProtocolError(f"{name} of a header is not a number")
     return value
 
 
@@ -156,5 +156,5 @@ def _texts(fields: object) -> dict[str, str]:
     if fields is None:
         return {}
     if not isinstance(fields, dict):
-        raise ProtocolError("extFields of a header is no object")
+        raise ProtocolError("extFields of a header is not an object")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}

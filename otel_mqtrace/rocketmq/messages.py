@@ -71,10 +71,10 @@ class StoredMessage:
 
 
 def decode_messages(data: bytes) -> list[StoredMessage]:
-    """Return the messages that lie one behind the other in ``data``.
+    """Return the consecutive messages in ``data``.
 
     Raises:
-        ProtocolError: it is no such row; nothing is returned then.
+        ProtocolError: the data is malformed; nothing is returned then.
     """
     messages: list[StoredMessage] = []
     start = 0

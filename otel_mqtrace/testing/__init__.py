@@ -9,7 +9,7 @@
     send = exporter.take("send orders")
     exporter.assert_empty()
 
-and, for pytest, a broker of the run's own, which needs no server and no container::
+and, for pytest, a broker inside the test process::
 
     kafka = pytest.fixture(scope="session")(embedded_kafka)
 
@@ -104,7 +104,7 @@ class RecordingExporter(SpanExporter):
 
 
 def recording_provider(exporter: SpanExporter, *, fixed_ids: bool = False) -> TracerProvider:
-    """Return a TracerProvider that hands every span to ``exporter`` as it ends; ids count from 1 when asked."""
+    """Return a TracerProvider that passes every ended span to ``exporter``; ``fixed_ids`` count from 1."""
     provider = TracerProvider(id_generator=FixedIds()) if fixed_ids else TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider

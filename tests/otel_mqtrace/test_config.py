@@ -162,7 +162,7 @@ def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
     Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
     wrong, unknown = (record.getMessage() for record in caplog.records)
     assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
-    assert unknown == "mqtrace: option sasl_password (str): there is no such setting; it is ignored"
+    assert unknown == "mqtrace: option sasl_password (str): unknown setting; it is ignored"
 
 
 def test_the_dialects_are_those_the_codec_writes():

@@ -1,11 +1,11 @@
 """A Kafka inside this process: librdkafka's mock cluster behind a small class.
 
-It is a real TCP broker for any client and any process on this machine: headers, groups, offsets, error paths. It is
-**not** for durability (dies with this process), transaction isolation (readers see aborted messages), admin requests
-or volume: each partition keeps about 5 MiB and forgets the rest silently. ``assert_untrimmed`` makes that loud.
+It is a real TCP broker for any client and process on this machine: headers, groups, offsets, error paths. It lacks
+durability (it ends with this process), transaction isolation (readers see aborted messages), admin requests and volume:
+each partition keeps about 5 MiB and drops the rest silently, which ``assert_untrimmed`` detects.
 
-The Python client reaches the mock only through the property ``test.mock.num.brokers``, which can neither create topics
-nor inject faults. The C functions (``rdkafka_mock.h``) can, and they are exported by the very library the wheel ships.
+The Python client reaches the mock only through ``test.mock.num.brokers``, which can neither create topics nor inject
+faults. The C functions (``rdkafka_mock.h``) can, and the wheel's own library exports them.
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ class EmbeddedKafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
-    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those of this environment.
-    A topic is created with four partitions at its first use. ``api_keys`` and error codes of the fault
-    injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
+    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those of this environment. A
+    topic is created with four partitions at its first use. ``api_keys`` and error codes of the fault injection are
+    those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
 
-    Raises ``PeerError`` when it cannot start and for whatever librdkafka refuses.
+    Raises ``PeerError`` when it cannot start and for any refusal of librdkafka.
     """
 
     PRODUCE: Final = 0
@@ -244,7 +244,7 @@ class EmbeddedKafka:
         self._running.call("broker_set_rtt", broker_id, rtt_ms)
 
     def watermarks(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return partition → (first kept offset, next offset), asked from the broker, not from a cache."""
+        """Return partition → (first kept offset, next offset), from the broker, not from a cache."""
         conf = {"bootstrap.servers": self.bootstrap_servers, "group.id": "embedded-watermarks", "log_level": 0}
         consumer = cimpl.Consumer(conf, logger=_log)
         try:

@@ -192,7 +192,7 @@ MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="no
     asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--json"]
     command = [*asked, "--", *application(program)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
-    line = "there is no exporter named 'nobody'; spans do not go there"
+    line = "no exporter named 'nobody'; spans do not go there"
     assert done.stderr == f"mqtrace: {line}\n"
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["facts"]["processes"][0]["warnings"] == [line]

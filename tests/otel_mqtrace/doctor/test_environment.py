@@ -54,7 +54,7 @@ def test_what_is_broken_is_found_alone(environment, finding):
     ("finding", "changes", "words"),
     [
         ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
-        ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "there is no setting MQTRACE_FOOBAR"),
+        ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
     ],
 )

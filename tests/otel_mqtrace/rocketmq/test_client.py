@@ -144,7 +144,7 @@ def test_what_listens_but_is_no_rocketmq_is_told():
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with RemotingClient(address) as client, pytest.raises(PeerError, match="no RocketMQ remoting port"):
+        with RemotingClient(address) as client, pytest.raises(PeerError, match="not a RocketMQ remoting port"):
             client.route("T")
         thread.join()
 

@@ -111,7 +111,7 @@ def test_malformed_header_is_named(header, complaint):
 
 
 def test_what_speaks_another_protocol_is_told_at_its_first_bytes():
-    with pytest.raises(ProtocolError, match="no RocketMQ remoting port"):
+    with pytest.raises(ProtocolError, match="not a RocketMQ remoting port"):
         FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
