@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.config import Settings
     from otel_mqtrace.spans.mapping import Operation
 
-__all__ = [
-    "MAX_CAPTURED_CHARACTERS",
-    "MAX_CAPTURED_VALUES",
-    "OPT_IN",
-    "REDACTED",
-    "HeaderCapture",
-    "IncomingMessage",
-    "LegacyNames",
-    "add_header_fields",
-    "add_known_fields",
-    "add_rocketmq_fields",
-    "key_text",
-    "position_attributes",
-    "remove_kafka_fields",
-]
 
 _DELAY: Final = MessageType.DELAY.value
 _REGISTRY_TYPES: Final[Mapping[object, str]] = {

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OnceFlag", "failures", "guarded", "note_failure"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -24,7 +24,6 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds
 
-__all__ = ["Delivery", "ExplicitMode", "OutcomeOf", "TaskDeliveries", "leaving_with"]
 
 Outcome = tuple[ContextCode, BaseException | None]
 OutcomeOf = Callable[["ProcessSpan", ContextCode, BaseException | None], Outcome]

@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-__all__ = [
-    "OUTCOME_TOO_LATE",
-    "UNHANDLED",
-    "Handling",
-    "SingleEnd",
-    "code_of",
-    "count_missing",
-    "defer_end",
-    "deferred_ends",
-    "drain_deferred_ends",
-    "failure_of",
-    "is_failed",
-    "missing_counts",
-    "process_generation",
-    "record_failure",
-    "text_of",
-    "when_collected",
-]
 
 _log: Final = logging.getLogger(__name__)
 _forks: Final[list[None]] = []

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
 
-__all__ = [
-    "AsyncLoop",
-    "BatchOwner",
-    "Block",
-    "Handling",
-    "LateOwner",
-    "Loop",
-    "MessageSource",
-    "ProcessSpanOwner",
-    "SingleOwner",
-    "process",
-    "sources",
-]
 
 _M = TypeVar("_M")
 _F = TypeVar("_F", bound=Callable[..., Any])

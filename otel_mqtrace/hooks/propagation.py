@@ -28,26 +28,6 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span
 
-__all__ = [
-    "BESIDE",
-    "HEADER_GETTER",
-    "SPECIAL_HEADERS",
-    "TRACEPARENT",
-    "Header",
-    "HeaderIndex",
-    "HeaderValue",
-    "Headers",
-    "PropagatorInForce",
-    "creation_of",
-    "header_name",
-    "header_text",
-    "headers_under",
-    "index_headers",
-    "pairs_of",
-    "propagator_in_force",
-    "replace_headers",
-    "traceparent",
-]
 
 TRACEPARENT: Final = "traceparent"
 BESIDE: Final = frozenset({"tracestate", "baggage"})

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.propagation import PropagatorInForce
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
-__all__ = ["MessageReader", "ReceiveHook"]
 
 _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
 _NORMAL: Final = MessageType.NORMAL.value

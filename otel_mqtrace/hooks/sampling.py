@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.config import Settings
 
-__all__ = [
-    "TopicSampling",
-    "TracerState",
-    "actual_tracer",
-    "is_never_recorded",
-    "max_links",
-    "processors_of",
-    "remove_processor",
-]
 
 # -- topic sampling ---------------------------------------------------------------------------------------------
 _RATIO_BITS: Final = (1 << 64) - 1  # the part of a trace id that the SDK's TraceIdRatioBased compares

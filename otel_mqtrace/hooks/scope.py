@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = [
-    "OWN_KEYS",
-    "BlockScope",
-    "PollScope",
-    "ProcessSpan",
-    "RevocableContext",
-    "SpanIds",
-    "SupportsHandling",
-    "Turn",
-    "ambient_context",
-    "current_context",
-    "ended_span",
-    "handled_here",
-    "processing_context",
-    "span_ids",
-]
 
 _POLLED: Final = context.create_key("mqtrace-automatic")
 _HANDLED: Final = context.create_key("mqtrace-handled")

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.sampling import TracerState
     from otel_mqtrace.records.plan import LeaderSource
 
-__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook"]
 
 UNKNOWN_BODY: Final = object()
 """A body that is not bytes yet, because a serializer will make them: its size comes with :meth:`SendHook.after`."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-__all__ = ["SettleCall", "SettleHook", "SettledOffset"]
 
 _SETTLE: Final = "settle"
 

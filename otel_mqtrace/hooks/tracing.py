@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.propagation import Header
 
-__all__ = ["ClientInfo", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
 _MAX_LINKS: Final = 128

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
-__all__ = ["MAX_MESSAGES", "EndTransactionHook", "RecallCall", "RecallHook", "TransactionHook", "overflowed"]
 
 MAX_MESSAGES: Final = 1_000
 """Messages of one open transaction that are remembered; the ones above are counted by :func:`overflowed`.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.records.plan import Plan
 
-__all__ = ["BatchRow", "BatchSpan", "HandledBatch"]
 
 BatchRow = tuple[int, int, "int | None", "int | None", "bytes | None", "list[tuple[str, Any]] | None"]
 """Partition, offset, when it was stored in ms, body length (``None``: a tombstone), key and headers of one message."""

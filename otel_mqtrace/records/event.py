@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.records.span import NativeRecord
 
-__all__ = ["Event", "EventSpan", "SpanShape"]
-
 
 class SpanShape:
     """What all spans of one name and kind of a tracer share."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.records.plan import Place, Plan
 
-__all__ = ["DESCRIBING", "VARYING", "Handled", "HandledSpan", "MessageRow"]
 
 _SPAN_ATTRIBUTE: Final = 9
 VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms", "offset_msg_id", "body_length")

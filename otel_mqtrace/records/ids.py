@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DrawnIds", "IdPool", "id_pool", "match_traceparent", "read_origin"]
 
 _AT_ONCE: Final = 16
 _BYTES: Final = 24

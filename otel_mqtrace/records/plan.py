@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanKind
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["LeaderSource", "Place", "Plan"]
 
 _MAX_PLACES: Final = 4_096
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.records.plan import Place, Plan
 
-__all__ = ["Sent", "SentSpan"]
 
 _SPAN_ATTRIBUTE: Final = 9
 _VARYING: Final = ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms")

@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanKind
     from opentelemetry.util.types import AttributeValue
 
-__all__ = [
-    "ENDED",
-    "LOCAL_PARENT",
-    "PARTS",
-    "REMOTE_PARENT",
-    "UNREAD",
-    "NativeRecord",
-    "RecordSpan",
-    "UnsampledSpan",
-    "WritableRecordSpan",
-    "context_of",
-    "new_tuple",
-    "open_sdk_span",
-]
 
 _log: Final = logging.getLogger(__name__)
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.report.result import Result
 
-__all__ = ["ReconcileOptions", "read_sides", "run"]
-
 
 def run(
     options: ReconcileOptions,

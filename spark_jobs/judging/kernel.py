@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Column, Ints
     from spark_jobs.judging.plan import Plan
 
-__all__ = ["KEYS_PER_SLICE", "Judged", "judge", "judge_slices"]
 
 KEYS_PER_SLICE: Final = 25_000
 """So many verdicts are laid out at a time: wide rows of two sides take about a kilobyte each."""

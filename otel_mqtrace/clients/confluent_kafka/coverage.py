@@ -18,7 +18,6 @@ from otel_mqtrace.clients.confluent_kafka.rebind import OURS, owner_name, search
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-__all__ = ["find_later_classes", "find_unreached", "find_untraced_clients"]
 
 _MAX_ENTRIES: Final = 1_000
 """A container longer than this is data, not a choice of classes."""

@@ -24,8 +24,6 @@ from otel_mqtrace.config import connection_settings
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
 
-__all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
-
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""
 TopicLeaders = tuple[str, Hosts, str | None]

@@ -17,20 +17,6 @@ from otel_mqtrace.hooks.outcome import text_of
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
 
-__all__ = [
-    "PRODUCE_ORDER",
-    "Position",
-    "describe_error",
-    "error_text",
-    "error_type",
-    "header_pairs",
-    "incoming",
-    "is_message",
-    "parameter_order",
-    "position_of",
-    "registry",
-    "replaced",
-]
 
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature to ask."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ConfluentKafkaPatches", "apply", "find_foreign_class", "foreign_wrapper"]
 
 _NAME: Final = "confluent-kafka"
 _HEAP_TYPE: Final = 1 << 9

@@ -15,7 +15,6 @@ from otel_mqtrace.clients.patching import Change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["OURS", "find_names", "owner_name", "search_modules"]
 
 OURS: Final = "otel_mqtrace."
 _CLIENT: Final = "confluent_kafka"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.patching import Wrapper
 
-__all__ = ["active", "configuration_of", "state_of", "traced_constructor"]
 
 active: Final = ActiveTracing()
 _CLIENT: Final = "confluent_kafka"

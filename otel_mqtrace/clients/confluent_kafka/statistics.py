@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.state import Arguments
 
-__all__ = ["MEASUREMENTS", "ClientReport", "ClientStatistics", "Measurement", "configuring"]
 
 Reading = tuple[dict[str, str | int], float]
 """Attributes besides the client's own, and a value."""

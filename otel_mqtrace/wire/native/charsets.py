@@ -13,8 +13,6 @@ from typing import Final
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import RECORD_TERMINATOR
 
-__all__ = ["check_charset", "is_cuttable", "text_of"]
-
 _ANY: Final = bytes(range(256))
 _ASCII: Final = _ANY[:128]
 _TERMINATOR: Final = RECORD_TERMINATOR.encode()

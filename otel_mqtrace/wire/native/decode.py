@@ -46,22 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-__all__ = [
-    "BATCH_SEPARATOR",
-    "MAX_OFFENDING_TEXT",
-    "MAX_RECORD_LENGTH",
-    "MODEL_FIELDS",
-    "TOO_LONG",
-    "BadRecord",
-    "DecodedBody",
-    "decode_body",
-    "decode_rows",
-    "decode_values",
-    "explode",
-    "known_texts",
-    "maker_of",
-]
-
 _T = TypeVar("_T")
 
 

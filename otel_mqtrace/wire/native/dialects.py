@@ -25,19 +25,6 @@ from otel_mqtrace.wire.native.layout import (
 if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
 
-__all__ = [
-    "CLOUD_SUFFIX",
-    "IMITATORS",
-    "Imitator",
-    "Shape",
-    "cloud_shape_of",
-    "dialect_named",
-    "quirks_of",
-    "shapes_of",
-    "started_ms",
-    "writer_of",
-    "writers_of",
-]
 
 CLOUD_SUFFIX: Final = "/CLOUD"
 """Ends the name of a dialect whose ``SubAfter`` was written over the CLOUD access channel."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.model import TraceType
 
-__all__ = ["DEFAULTS", "EncodedContext", "RecordTemplate", "encode_context", "record_plan", "record_template"]
 
 DEFAULTS: Final[dict[str, int | bool]] = {
     "timestamp_ms": 0,

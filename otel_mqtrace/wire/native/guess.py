@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native.decode import DecodedBody
     from otel_mqtrace.wire.native.layout import FieldCounts
 
-__all__ = ["Guess", "WriterGuesses"]
 
 _WRITERS: Final[tuple[FieldCounts, ...]] = (*DIALECTS.values(), *IMITATORS)
 _SHAPES: Final = {writer.name: shapes_of(writer) for writer in _WRITERS}

@@ -23,7 +23,6 @@ from otel_mqtrace.wire.native.layout import RECORD_TERMINATOR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["PART_BYTES", "decode_stream"]
 
 PART_BYTES: Final = 1 << 18
 """How much is read at once; larger parts are not read faster, and cost memory when they are full of short nonsense."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BoundedCache"]
 
 _MAX_ENTRIES: Final = 4_096
 _MAX_KEY_LENGTH: Final = 256

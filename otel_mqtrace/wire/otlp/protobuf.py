@@ -15,22 +15,6 @@ from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "ARRAY_VALUE",
-    "FIXED32",
-    "FIXED64",
-    "TEXT_VALUE",
-    "VARINT",
-    "any_value",
-    "attribute",
-    "attribute_heads",
-    "delimited",
-    "number_attribute",
-    "tag",
-    "text_bytes",
-    "texts",
-    "varint",
-]
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 """Wire types."""

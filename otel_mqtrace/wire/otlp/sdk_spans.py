@@ -28,23 +28,6 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = [
-    "END",
-    "LINK_FLAGS",
-    "PARENT_ID",
-    "SPAN_FLAGS",
-    "SPAN_ID",
-    "START",
-    "TRACE_ID",
-    "EncodedRequest",
-    "encode_attributes",
-    "encode_links",
-    "encode_span",
-    "encode_spans",
-    "pack_times",
-    "span_head",
-    "span_tail",
-]
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
 
-__all__ = ["AIO_CONSUMER_METHODS", "ASYNC_DESERIALIZING_CONSUMER_METHODS", "AioState"]
 
 _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None)
 """The state whose poll is under way in this task: a subclass's poll awaits its parent's."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrapper
     from otel_mqtrace.clients.settlement import Positions
 
-__all__ = ["Settles", "offsets_of_call", "traced_settlement"]
 
 _COMMIT: Final = "commit"
 _COMMIT_ORDER: Final = ("message", "offsets")

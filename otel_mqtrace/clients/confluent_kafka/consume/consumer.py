@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = [
-    "CONSUMER_METHODS",
-    "ORIGINAL_CONSUMER",
-    "refused",
-    "returned",
-    "traced_assignment",
-    "traced_close",
-    "traced_receive",
-]
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
 _Make = Callable[[Mapping[str, Any] | None], ConsumerState]

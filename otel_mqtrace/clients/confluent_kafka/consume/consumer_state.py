@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import ContextCode
     from otel_mqtrace.records.handled import MessageRow
 
-__all__ = ["AnyConsumerState", "ConsumerState"]
-
 
 class AnyConsumerState(KafkaConsumerState):
     """What the states of all of the client's consumers share.

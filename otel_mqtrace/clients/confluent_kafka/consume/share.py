@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ORIGINAL_SHARE_CONSUMER", "SHARE_CONSUMER_METHODS", "ShareState"]
 
 ORIGINAL_SHARE_CONSUMER: Final[type[Any] | None] = getattr(cimpl, "ShareConsumer", None)
 """``None`` before confluent-kafka 2.15."""

@@ -23,7 +23,6 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = ["AIO_PRODUCER_METHODS"]
 
 _ORDER: Final = ("topic", "value", "key")
 _UNASSIGNED: Final = -1

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall, SendHook
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["CarriedPartition", "traced_batch"]
 
 _ORDER: Final = ("topic", "messages", "partition", "callback", "on_delivery")
 _ERROR: Final = "_error"

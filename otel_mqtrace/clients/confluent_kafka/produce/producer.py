@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.records.sent import Sent
 
-__all__ = ["ORIGINAL_PRODUCER", "PRODUCER_METHODS"]
 
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 

@@ -29,7 +29,6 @@ from otel_mqtrace.records.sent import Sent
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-__all__ = ["Callback", "ProducerState", "Sending", "SilentSending", "producer_state", "reopened", "run_in_context"]
 
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before the broker answered"

@@ -16,7 +16,6 @@ from otel_mqtrace.model import TransactionState
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.transaction import TransactionHook
 
-__all__ = ["traced_abort", "traced_begin", "traced_commit", "traced_offsets"]
 
 _SEND_OFFSETS: Final = "send_offsets"
 
