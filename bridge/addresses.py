@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import SCHEMES, StorePath, as_path, can_ask_hadoop, open_store
+from bridge.storage import SCHEMES, StorePath, as_path, can_use_hadoop, open_store
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NothingThereError(UsageError):
-    """There is no file behind a source."""
+    """A source names no file."""
 
 
 class Kind(Enum):
@@ -85,7 +85,7 @@ def _parse(text: str) -> Address:
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
         return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
-    kind = _KINDS.get(scheme) or (Kind.FILES if can_ask_hadoop() else None)  # Hadoop says later that it knows none
+    kind = _KINDS.get(scheme) or (Kind.FILES if can_use_hadoop() else None)  # Hadoop refuses an unknown one later
     if kind is None:
         forms = "; ".join(each.value for each in Kind)
         raise UsageError(f"{without_password(text)}: {scheme}:// is not a known kind of source; there are {forms}")
@@ -108,7 +108,7 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
     if not text.strip():
         raise UsageError(f"{option} is empty: name a directory; . is the working directory")
     scheme, colon, _ = text.partition("://")
-    if colon and scheme not in {"file", *SCHEMES} and (scheme in _KINDS or not can_ask_hadoop()):
+    if colon and scheme not in {"file", *SCHEMES} and (scheme in _KINDS or not can_use_hadoop()):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise UsageError(f"{option} {without_password(text)}: {scheme}:// is not a store; give a path or {known}")
     place = as_path(text)
@@ -123,7 +123,7 @@ def check_stores(given: Mapping[str, Collection[object]]) -> None:
         given: the option → its sources or directories; ``None`` among them is one that was not given.
 
     Raises:
-        UsageError: Hadoop cannot open it; the line names the option and what there is.
+        UsageError: Hadoop cannot open it; the message names the option and the known kinds.
     """
     for option, values in given.items():
         for value in values:

@@ -53,7 +53,7 @@ def decode(  # noqa: PLR0913 - one parameter for each option
         mqtrace decode landing
         mqtrace decode --format table - < body.bin
     """
-    from bridge.codec.files import decode_files  # noqa: PLC0415  as said above
+    from bridge.codec.files import decode_files  # noqa: PLC0415  only when called
 
     return decode_files(
         files,
@@ -81,12 +81,21 @@ def encode(
 ) -> int:
     """Write native trace bodies from the JSON that decode prints.
 
-    Records with the same body_index make one body. A record that the dialect cannot say is refused and counted.
+    Records with the same body_index make one body. A record that the dialect cannot encode is refused and counted.
 
     Example:
         mqtrace decode body.bin | mqtrace encode --dialect 4.8.0 > old.bin
+
+    Args:
+        file: path, ``-`` for standard input.
+        dialect: name of the dialect, by default each record's own.
+        framing: how bodies are written.
+        charset: charset of the bodies.
+
+    Returns:
+        0, or 1 when any record was refused.
     """
-    from bridge.codec.files import encode_file  # noqa: PLC0415  as said above
+    from bridge.codec.files import encode_file  # noqa: PLC0415  only when called
 
     return encode_file(file, dialect=dialect, charset=charset, as_lines=framing is OutputFraming.JSONL_BASE64)
 
@@ -108,6 +117,6 @@ def dialects(
         mqtrace dialects
         mqtrace dialects landing/native/date=2026-11-21/part-0.jsonl
     """
-    from bridge.codec.files import tell_writers  # noqa: PLC0415  as said above
+    from bridge.codec.files import show_writers  # noqa: PLC0415  only when called
 
-    return tell_writers(files, framing, as_json=as_json)
+    return show_writers(files, framing, as_json=as_json)

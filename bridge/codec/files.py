@@ -77,7 +77,7 @@ _STDIN: Final = "-"
 _START_BYTES: Final = 1 << 18  # of a line of JSON, whose body may stand behind its other fields
 
 
-def decode_files(  # noqa: PLR0913 - what the command was asked for
+def decode_files(  # noqa: PLR0913 - the command's options
     files: list[str] | None, framing: Framing, *, msg_type_map: str, charset: str, explode_batches: bool, as_table: bool
 ) -> int:
     """Print the records of ``files`` (without any: of standard input), bad ones in place, as lines of JSON or a table.
@@ -116,7 +116,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     return tally.report("were refused")
 
 
-def tell_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
+def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
     """Print who can have written ``files``; without any, every known writer.
 
     Raises:
@@ -158,14 +158,14 @@ class _Tally:
     def counting(self, items: Iterable[_Item], complaint: Callable[[_Item], str | None]) -> Iterator[_Item]:
         for item in items:
             self.passed += 1
-            said = complaint(item)
-            if said is not None:
-                self.first = self.first or said
+            reason = complaint(item)
+            if reason is not None:
+                self.first = self.first or reason
                 self.complaints += 1
             yield item
 
     def report(self, fate: str) -> int:
-        """Say on standard error how many records met ``fate`` and return the exit code."""
+        """Print to standard error how many records met ``fate`` and return the exit code."""
         if self.complaints:
             typer.echo(f"mqtrace: {self.complaints} of {self.passed} records {fate}; first: {self.first}", err=True)
         return 1 if self.complaints else 0
@@ -240,7 +240,7 @@ def _readable(names: list[str]) -> list[str]:
         if not is_file:
             files = [file for file in files if _may_hold_bodies(file)]
         if not files:
-            raise UsageError(f"{name}: there is no file of native bodies in it")
+            raise UsageError(f"{name} contains no file of native bodies")
         found += [name] if is_file and "://" not in name else map(str, files)
     return found
 

@@ -1,7 +1,7 @@
 """Read native bodies from files: raw, base64 in JSON lines, or a Parquet column.
 
 ``read_bodies`` yields them one by one, so a JSON-lines file of any size needs the memory of its longest line. A line
-that holds no body is yielded as ``BadBody`` and the next is read; only a file that is not what it is said to be raises.
+without a body is yielded as ``BadBody``; only a file of another format raises.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MessageTypeMap(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadBody:
-    """A line or row from which no body could be taken: ``field`` and ``reason`` say why, ``text`` is its beginning."""
+    """A line or row without a readable body: ``field``, ``reason``, and its beginning as ``text``."""
 
     field: str | None
     reason: str
@@ -104,7 +104,7 @@ def unreadable(name: str, error: OSError) -> UnreadableInputError:
 
 
 def detect(stream: io.BufferedReader) -> Framing:
-    """Tell the framing by the first bytes, without consuming them: Parquet's magic, an opening brace, else raw."""
+    """Detect the framing by the first bytes, without consuming them: Parquet's magic, an opening brace, else raw."""
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET

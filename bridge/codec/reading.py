@@ -22,18 +22,18 @@ class Reading:
     charset: str = "utf-8"
 
     def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
-        """Yield what one body says, in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
+        """Yield the contexts of one body in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
         return decode_stream(read, msg_type_map=self.msg_type_map, charset=self.charset)
 
 
 def decoded_bodies(
     stream: io.BufferedReader, framing: Framing, how: Reading, *, name: str
 ) -> Iterator[tuple[int, DecodedBody | BadBody]]:
-    """Yield the index of each body of the file, from 0, with what it says: a large body in several parts.
+    """Yield the index of each body of the file, from 0, with its contexts: a large body in several parts.
 
     Raises:
         UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_bodies`.
-        UsageError: no such charset.
+        UsageError: unknown charset.
     """
     try:
         chosen = detect(stream) if framing is Framing.AUTO else framing

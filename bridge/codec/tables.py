@@ -40,7 +40,7 @@ def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAG
 
 def _table() -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for head, width, _ in _COLUMNS:  # folded: an id cut short is no evidence
+    for head, width, _ in _COLUMNS:  # folded: a shortened id would be useless
         table.add_column(head, overflow="fold", width=width)
     return table
 
@@ -67,13 +67,13 @@ def _kind(item: Mapping[str, Any]) -> tuple[object, object]:
 
 def _when(item: Mapping[str, Any]) -> tuple[object, object]:
     success, cost_ms, retries = item["success"], item["cost_ms"], item["retry_times"]
-    said = [
+    parts = [
         *([] if success is None else ["ok" if success else "failed"]),
         *([] if cost_ms is None else [f"{cost_ms} ms"]),
         *([f"retry {retries}"] if retries else []),
     ]
     timestamp_ms = item["timestamp_ms"]
-    return None if timestamp_ms is None else utc(timestamp_ms).removesuffix(" UTC"), ", ".join(said)
+    return None if timestamp_ms is None else utc(timestamp_ms).removesuffix(" UTC"), ", ".join(parts)
 
 
 def _identity(item: Mapping[str, Any]) -> tuple[object, object]:
@@ -91,14 +91,14 @@ _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple
     ("message id\nkeys", 33, _identity),
     ("topic\ngroup", None, _names),
 )
-"""Heads of both lines, width, and what the lines say; the last takes what is left."""
+"""Heads of both lines, width, and their cells; the last takes the rest."""
 
 
 def _fault(item: Mapping[str, Any]) -> Text:
     error = item["error"]
     record = "" if item["record_index"] is None else f" record {item['record_index']}"
-    said = f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}"
-    return Text(f"bad: body {item['body_index']}{record}: {said}", style="red", overflow="fold")
+    reason = f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}"
+    return Text(f"bad: body {item['body_index']}{record}: {reason}", style="red", overflow="fold")
 
 
 _WRITER_COLUMNS: Final = (
@@ -129,11 +129,11 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> 
     for name in columns:
         table.add_column(name.replace("_", "\n"), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_said(row[name])) for name in columns))  # Text, so that [brackets] stay brackets
+        table.add_row(*(Text(_text_of(row[name])) for name in columns))  # Text, so that [brackets] stay brackets
     print_table(table)
 
 
-def _said(value: object) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return _WORDS[value] if value is None or isinstance(value, bool) else str(value)

@@ -34,13 +34,13 @@ MOST_CHARACTERS: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
 _DECODER: Final = json.JSONDecoder(parse_int=float)  # no number is too long for it
 _BETWEEN: Final = re.compile(r"[\s,\ufeff]*")
-_TORN_TEXT: Final = "Unterminated string"  # what the decoder says, and where it began, however far back
-_LONGEST_TOKEN: Final = 32  # of what is no text and no number of thousands of digits
+_TORN_TEXT: Final = "Unterminated string"  # the decoder's message for a cut text
+_LONGEST_TOKEN: Final = 32  # of any token but a text or a huge number
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Some text: a whole document, or a line that is none; ``is_cut`` says that the file ended inside it."""
+    """A whole document, or a line; ``is_cut`` means that the file ended inside it."""
 
     text: str
     is_document: bool
@@ -150,16 +150,16 @@ class Tail:
 
 Item = Message | Bad | Tail
 Parse = Callable[[bytes], Any]
-"""Bytes of one message, JSON or protobuf → its content, or ``None`` when they are no OTLP traces."""
+"""Bytes of one message, JSON or protobuf → its content, or ``None`` if they are not OTLP traces."""
 
 
 def read_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[Item]:
-    """Yield what ``path`` holds, in file order.
+    """Yield the items of ``path``, in file order.
 
     Args:
         path: a readable file.
         layout: how messages are packed in it.
-        parse: makes content of a payload; a frame is believed only when it can.
+        parse: parses a payload; a frame is valid only if it succeeds.
 
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
@@ -256,7 +256,7 @@ class _Unpacked:
         return data
 
     def damage(self) -> Iterator[Bad]:
-        """Yield what is to be said of the rest when there is one that could not be unpacked."""
+        """Yield the error of a rest that could not be unpacked."""
         if self._is_damaged:
             yield Bad(1, "zstd data damaged: the rest of the file cannot be unpacked", b"")
 

@@ -1,8 +1,8 @@
 """Read a span as native trace contexts: what RocketMQ's own hooks would have written for the same call.
 
-The names of attributes are those of ``aliases``, the part that a span plays is decided by ``roles``: by these tables
-the reconciliation reads spans too. A span says less than a hook knows. What it does not say stays ``None``, but for the
-message type of a send: the wire has no word for an unknown one, and a send is ``Normal_Msg`` unless it says otherwise.
+``aliases`` has the attribute names and ``roles`` decides the span's role, as for the reconciliation. Fields that the
+span lacks stay ``None``, except the message type of a send: the wire cannot encode an unknown one, so it is
+``Normal_Msg``.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class SpanContexts(NamedTuple):
 
 
 def contexts_of(span: Span) -> SpanContexts:
-    """Return what ``span`` (``plain_span.Span``, not a bad one) says, in the order of its messages.
+    """Return the contexts of ``span`` (``plain_span.Span``, not a bad one), in the order of its messages.
 
-    A delivery gives a ``SubBefore`` and a ``SubAfter`` for each message. A delivery of another instrumentation than
-    ours names no request; its span id stands in, because readers join the two records by it.
+    A delivery gives a ``SubBefore`` and a ``SubAfter`` for each message. Another instrumentation's delivery has no
+    request id; its span id stands in, because readers join the two records by it.
     """
     own = span["attributes"]
     messages = _messages(span)

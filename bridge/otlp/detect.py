@@ -72,7 +72,7 @@ class Detected:
 
 
 class LineTooLongError(Exception):
-    """A line is longer than ``LONGEST_LINE_BYTES``; its text is what is to be said behind the file's name."""
+    """A line is longer than ``LONGEST_LINE_BYTES``; the text follows the file's name in the message."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -106,8 +106,8 @@ def detect(path: AnyPath) -> Detected:
     found = detect_head(head, size)
     if found is None:
         raise UnreadableInputError(
-            f"cannot tell what {path} is: expected a native landing, JSON lines with body_base64, or OTLP traces "
-            "in JSON or protobuf",
+            f"cannot detect the format of {path}: expected a native landing, JSON lines with body_base64, or OTLP "
+            "traces in JSON or protobuf",
         )
     return found
 
@@ -132,7 +132,7 @@ def _check_parquet(path: AnyPath) -> None:
     try:
         names = open_parquet(path).schema_arrow.names
     except (pa.ArrowException, OSError) as error:
-        raise DamagedInputError(f"cannot read {path}: it starts as a parquet file and is no whole one") from error
+        raise DamagedInputError(f"cannot read {path}: it starts as a parquet file and is incomplete") from error
     if _BODY_COLUMN not in names:
         raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 
@@ -179,7 +179,7 @@ _SNAKE_CASE: Final = re.compile(rb'"(resource_spans|scope_spans)"')
 
 
 def _json(head: bytes) -> Detected | None:
-    """Find the first line that says what it is: a torn or foreign line does not hide the good ones after it."""
+    """Detect by the first recognisable line, past torn or foreign ones."""
     if _SNAKE_CASE.search(head) and head.lstrip()[:1] in _JSON_STARTS:
         return Detected(Side.OTLP, Layout.JSON)
     for line in head.split(b"\n")[:_LINES_LOOKED_AT]:
@@ -201,7 +201,7 @@ def _json_line(line: bytes) -> Detected | None:
 
 
 def _json_anywhere(head: bytes) -> Detected | None:
-    """No line is an object that says what it is: it is longer than the head, or torn, or spread over lines."""
+    """Detect by any key in the head, where every line is torn, spread over lines, or longer than the head."""
     found = next((found for key, found in _JSON_SIGNS if f'"{key}"'.encode() in head), None)
     if found is None:
         return None
@@ -211,7 +211,7 @@ def _json_anywhere(head: bytes) -> Detected | None:
 
 
 def _has_cut_line(head: bytes) -> bool:
-    """Is there a message that starts on a line of its own and is cut: by the head's end, or by the next one's start?"""
+    """Return whether a message starts on a new line and is cut, by the head's end or the next message's start."""
     *lines, last = head.split(b"\n")
     return bool(_LINE_START.match(last)) or any(
         _LINE_START.match(line) and len(_LINE_START.findall(line)) > 1 for line in lines

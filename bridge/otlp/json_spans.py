@@ -56,7 +56,7 @@ def parse_json(payload: bytes) -> list[Any] | None:
 
 
 def _without_lone_surrogates(text: str) -> str:
-    """Half a pair is no character and cannot be written; a question mark stands for it, as Java writes it."""
+    """Replace each lone surrogate by a question mark, as Java writes it."""
     if "\\ud" not in text and "\\uD" not in text:
         return text
     return _ESCAPE.sub(lambda found: "?" if found["lone"] else found[0], text)
@@ -133,7 +133,7 @@ def count_json_ids(one: Any) -> int:
 
 
 def count_usual_json_ids(one: Any) -> int:
-    """Return how many of them are spans and links, which are all where nothing is odd; it takes no walk to tell."""
+    """Return the number of spans and links in a usual message, without a walk."""
     return sum(_usual_ids(span) for _, _, span in _placed(one) if isinstance(span, dict))
 
 
@@ -267,7 +267,7 @@ def json_scalar(name: str, value: Any) -> Any:
 
 
 def _json_id(value: object) -> str | None:
-    """Hex as the specification says; base64 and lists of bytes as some producers do."""
+    """Return hex as specified; some producers write base64 or lists of bytes."""
     if isinstance(value, list):
         return bytes(item & 0xFF for item in value if isinstance(item, int)).hex() or None
     text = _text(value)

@@ -1,8 +1,8 @@
-"""Decide what part a span plays and how it ended, from the few texts that spans have in common.
+"""Decide the role of a span and how it ended, from the few texts that spans share.
 
-Our own spans say what they are (``mqtrace.trace_type``); others go by operation and span kind. A span about no message
-(a poll, the parent of a batch send, other people's work, the trace topic's own traffic) leaves with the ``scope`` that
-says so.
+Our own spans carry their role (``mqtrace.trace_type``); others are judged by operation and span kind. A span about no
+message (a poll, the parent of a batch send, other instrumentation, the trace topic's own traffic) gets the ``scope``
+that names the reason.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanFacts:
-    """What a span says in words that it shares with many.
+    """The fields of a span with few distinct values.
 
     Attributes:
-        is_span: there is a span, and it could be read.
+        is_span: the span exists and is readable.
         span_kind: its ``kind`` in ``schemas.SPAN``.
         library: its ``scope`` in ``schemas.SPAN``.
         status: as in ``schemas.SPAN``.
         is_trace_traffic: it sends to a trace topic, or takes from one.
-        has_id: a message id stands on the span itself.
+        has_id: the span itself has a message id.
         linked: it has links.
         unnamed: it has links, and none names a message.
 
@@ -87,11 +87,11 @@ FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIAS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRole:
-    """What that makes of its messages; ``None`` is unknown.
+    """The role of its messages; ``None`` is unknown.
 
     Attributes:
-        has_ended: the span tells how and when the call ended; one made of its first half only does not.
-        is_alone: where nothing tells how many messages were in the call, it was this one.
+        has_ended: the span has the end of the call; one made of its first half lacks it.
+        is_alone: with an unknown message count, it was this message only.
 
     The others are columns of ``schemas.EVENT``.
     """
@@ -168,7 +168,7 @@ def _success(facts: SpanFacts, kind: str, writer: str) -> bool | None:
 
 
 def _is_sent(facts: SpanFacts, writer: str) -> bool | None:
-    """What RocketMQ would say, as far as the span tells it."""
+    """Return RocketMQ's ``success``, as far as the span shows it."""
     if facts.send_result is not None:
         return facts.send_result == _SEND_OK
     if _has_failed(facts):
@@ -197,7 +197,7 @@ def _context_code(facts: SpanFacts, kind: str, writer: str) -> str | None:
 
 
 def _code_of_ending(facts: SpanFacts, writer: str) -> str | None:
-    """Return the code of a delivery; the agent's old names tell nothing about how one ended."""
+    """Return the code of a delivery; spans of the agent's old conventions lack it."""
     if facts.error_type is not None:
         return facts.error_type if facts.error_type in _CODES else None
     is_fine = writer != _OLD_AGENT and facts.status not in {None, "ERROR"}

@@ -30,7 +30,7 @@ def count_proto_spans(payload: bytes) -> int:
     """Return how many spans a protobuf ``TracesData`` holds.
 
     Raises:
-        ValueError: it is no protobuf.
+        ValueError: it is not protobuf.
     """
     return sum(
         1

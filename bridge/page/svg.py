@@ -48,7 +48,7 @@ def rect(x: float, y: float, width: float, height: float, fill: str, **attribute
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
-    """Return a faint line in the text colour of the page, unless ``attributes`` say otherwise."""
+    """Return a faint line in the text colour of the page; ``attributes`` override it."""
     look = {"stroke": "currentColor", "stroke_opacity": 0.18, **attributes}
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **look)
 

@@ -15,14 +15,14 @@ from bridge.storage.paths import (
     replace_tree,
     sorted_glob,
 )
-from bridge.storage.stores import SCHEMES, can_ask_hadoop, current_settings, open_store, use_settings
+from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, open_store, use_settings
 
 __all__ = [
     "SCHEMES",
     "AnyPath",
     "StorePath",
     "as_path",
-    "can_ask_hadoop",
+    "can_use_hadoop",
     "committed",
     "copy_files",
     "current_settings",

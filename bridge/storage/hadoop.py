@@ -1,6 +1,6 @@
-"""File systems that only Hadoop knows (``viewfs``, a vendor's own), through the Hadoop of the Spark that is installed.
+"""File systems that only Hadoop supports (``viewfs``, a vendor's own), through the installed Spark's Hadoop.
 
-Python's workers have no JVM of their own, so each process that opens such a file system starts a small one.
+Python workers have no JVM, so each process that opens such a file system starts a small one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _KINDS: Final[dict[str, tuple[type[OSError], int]]] = {
 
 
 def find_obstacle() -> str | None:
-    """Return why no Hadoop can be asked here, or ``None``."""
+    """Return why Hadoop cannot be used here, or ``None``."""
     if not _class_path({}):
         return "pyspark is not installed"
-    return None if _java() else "there is no Java"
+    return None if _java() else "Java was not found"
 
 
 class HadoopFiles(RangedFiles):
@@ -49,7 +49,7 @@ class HadoopFiles(RangedFiles):
         settings: Hadoop's, over those of ``HADOOP_CONF_DIR``.
 
     Raises:
-        OSError: Hadoop knows no such scheme, or cannot open it; ``strerror`` is one line.
+        OSError: Hadoop lacks the scheme, or cannot open it; ``strerror`` is one line.
     """
 
     def __init__(self, root: str, settings: Mapping[str, str]) -> None:
@@ -206,7 +206,7 @@ def _start_jvm(class_path: tuple[str, ...]) -> Any:
 
 
 def _class_path(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where Hadoop's classes and files are; nothing where there is no Spark.
+    """Return the class path of Hadoop; empty without Spark.
 
     A jar of ``spark.jars`` lies where the driver has it, or in the working directory of an executor.
     """

@@ -1,4 +1,4 @@
-"""What pyarrow asks of a file system, for stores that hand out ranges of a file and take a file whole."""
+"""pyarrow's file system interface for stores that read ranges of a file and write it whole."""
 
 from __future__ import annotations
 

@@ -148,9 +148,9 @@ def _has_ended(owner: dict[str, Any]) -> bool:
 
 @cache
 def _machine() -> str:
-    """Return what tells this boot of this machine, and this container, from others: where process ids mean the same."""
+    """Return an id of this boot of this machine and container, within which process ids are comparable."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return secrets.token_hex(8)  # the age of a file alone tells
+        return secrets.token_hex(8)  # then only a file's age counts

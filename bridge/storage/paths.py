@@ -32,7 +32,7 @@ class _Status(NamedTuple):
 
 
 class _Info:
-    """What a store says about a path: each time, unless a listing has said it, which is kept under the same name."""
+    """Path information from the store: fetched each time, unless a listing has cached it under the same name."""
 
     def __get__(self, path: StorePath, _: object) -> Any:
         with _as_os_error(path):
@@ -91,7 +91,7 @@ class StorePath(PurePosixPath):
         """Return size and time of modification.
 
         Raises:
-            FileNotFoundError: there is no such file or directory.
+            FileNotFoundError: the file or directory does not exist.
         """
         info = self._info
         if info.type.name == "NotFound":
@@ -106,7 +106,7 @@ class StorePath(PurePosixPath):
             found = self.store.files.get_file_info(selector)
         for info in found:
             path = self / info.path.removeprefix(self.key).lstrip("/")
-            path.__dict__["_info"] = info  # listed: not asked for again
+            path.__dict__["_info"] = info  # cached from the listing
             yield path
 
     def iterdir(self) -> Iterator[StorePath]:
@@ -157,12 +157,12 @@ class StorePath(PurePosixPath):
         self.write_bytes(text.encode(encoding, errors))
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: ARG002 - as a Path has it
-        """Make a directory where the store knows such; in an object store see only that the bucket is there."""
+        """Make a directory where the store has them; in an object store only check that the bucket exists."""
         with _as_os_error(self):
             if self.store.renames:
                 self.store.files.create_dir(self.key, recursive=True)
             elif self.store.files.get_file_info(self.store.prefix or "/").type.name == "NotFound":
-                raise FileNotFoundError(2, f"there is no bucket {self.store.prefix}")
+                raise FileNotFoundError(2, f"bucket {self.store.prefix} does not exist")
 
     def rmdir(self) -> None:
         """Remove the directory.
@@ -296,7 +296,7 @@ def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:
 
 
 def open_parquet(path: str | AnyPath, **options: Any) -> Any:
-    """Open a parquet file; in a store only the ranges that are asked for are read, near ones together."""
+    """Open a parquet file; in a store only the needed ranges are read, near ones together."""
     from pyarrow import parquet  # noqa: PLC0415  (only where parquet is read)
 
     place = as_path(path)
@@ -329,9 +329,9 @@ def _copy(source: StorePath, target: StorePath) -> None:
 
 
 def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> None:
-    """Let a directory have another name, at which there is nothing.
+    """Rename a directory to a name that is not in use.
 
-    An object store copies each file; the one called ``last`` comes last, so that it tells that all are there.
+    An object store copies each file; ``last`` is copied last and proves that all are there.
     """
     if not isinstance(source, StorePath) or not isinstance(final, StorePath):
         Path(source).rename(final)
@@ -346,7 +346,7 @@ def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> No
 
 
 def list_files(directory: str | AnyPath, suffix: str = ".parquet") -> list[str]:
-    """Return the whole files right below ``directory``, sorted; nothing where there is no such directory."""
+    """Return the complete files in ``directory``, sorted; nothing if it does not exist."""
     found = as_path(directory).glob(f"*{suffix}")
     return sorted(str(path) for path in found if not path.name.startswith((".", "_")))
 
@@ -357,10 +357,10 @@ def make_directory(directory: str | AnyPath) -> None:
 
 
 def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
-    """Let the files of ``source`` be those of ``final``, whose own go to ``spare``.
+    """Replace the files of ``final`` by those of ``source``; the old ones go to ``spare``.
 
-    An object store renames nothing: there the files get new names, and ``_files.json`` says from one moment to the next
-    which count. The others are removed then, or by the next run after a kill.
+    An object store cannot rename: there the files get new names, and one write of ``_files.json`` selects them. The
+    others are removed then, or by the next run after a kill.
     """
     if not isinstance(final, StorePath) or final.store.renames:
         remove_tree(spare)

@@ -29,12 +29,12 @@ SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
 _FILES: Final = ("core-site.xml", "hdfs-site.xml")
 _OURS: Final = ("fs.", "dfs.", "hadoop.", "spark.jars")
 _HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
-_ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what a NameNode's file may say, not an address to bind
+_ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - from a NameNode's file, not an address to bind
 _PATIENCE_S: Final = 10
 
 
 class Store(NamedTuple):
-    """A file system of pyarrow's; ``prefix`` stands before paths; ``renames`` tells whether it renames in one step."""
+    """A file system of pyarrow's; ``prefix`` is prepended to paths; ``renames``: it renames in one step."""
 
     files: Any
     prefix: str
@@ -79,7 +79,7 @@ def open_store(scheme: str, authority: str) -> Store:
     """Return the store of URLs that begin with ``scheme://authority``.
 
     Raises:
-        UsageError: there is no such kind of store, or the URL names no bucket or host.
+        UsageError: the scheme is unknown, or the URL names no bucket or host.
         MissingExtraError: pyarrow is not installed.
     """
     try:
@@ -100,8 +100,8 @@ def open_store(scheme: str, authority: str) -> Store:
     return _azure(pafs, authority, settings)
 
 
-def can_ask_hadoop() -> bool:
-    """Return whether Hadoop can be asked for file systems beside ``SCHEMES``: it comes with pyspark, and needs Java."""
+def can_use_hadoop() -> bool:
+    """Return whether Hadoop (pyspark and Java) can open file systems beside ``SCHEMES``."""
     try:
         from bridge.storage.hadoop import find_obstacle  # noqa: PLC0415  (needs pyarrow)
     except ImportError:
@@ -126,26 +126,26 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
 
 
 def _s3(pafs: Any, bucket: str, settings: Mapping[str, str]) -> Any:
-    def said(name: str) -> str | None:
+    def setting(name: str) -> str | None:
         return settings.get(f"fs.s3a.bucket.{bucket}.{name}") or settings.get(f"fs.s3a.{name}") or None
 
-    endpoint = said("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = setting("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     scheme, is_whole, host = endpoint.rpartition("://")
     if not is_whole:
-        scheme = "http" if said("connection.ssl.enabled") == "false" else "https"
+        scheme = "http" if setting("connection.ssl.enabled") == "false" else "https"
     own = {
-        "access_key": said("access.key"),
-        "secret_key": said("secret.key"),
-        "session_token": said("session.token"),
-        "region": said("endpoint.region"),
-        "role_arn": said("assumed.role.arn"),
+        "access_key": setting("access.key"),
+        "secret_key": setting("secret.key"),
+        "session_token": setting("session.token"),
+        "region": setting("endpoint.region"),
+        "role_arn": setting("assumed.role.arn"),
         "endpoint_override": host or None,
     }
     return pafs.S3FileSystem(
         **{name: value for name, value in own.items() if value is not None},
         scheme=scheme,
-        anonymous="Anonymous" in (said("aws.credentials.provider") or ""),
-        force_virtual_addressing=said("path.style.access") == "false" and bool(host),
+        anonymous="Anonymous" in (setting("aws.credentials.provider") or ""),
+        force_virtual_addressing=setting("path.style.access") == "false" and bool(host),
         connect_timeout=_PATIENCE_S,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=5),
     )
@@ -179,8 +179,8 @@ def namenodes(name: str, key: str, settings: Mapping[str, str]) -> list[str]:
     host = name.partition(":")[0]
     nodes = settings.get(f"dfs.ha.namenodes.{host}")
     if nodes:
-        said = [settings.get(f"{key}.{host}.{node.strip()}") for node in nodes.split(",")]
-        return [address for address in said if address]
+        addresses = [settings.get(f"{key}.{host}.{node.strip()}") for node in nodes.split(",")]
+        return [address for address in addresses if address]
     at, _, port = settings.get(key, "").rpartition(":")
     is_default = settings.get("fs.defaultFS", "").rstrip("/") == f"hdfs://{name}"
     if port.isdecimal() and (is_default or at in {"", host, _ANY_HOST}):

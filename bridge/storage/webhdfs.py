@@ -33,7 +33,7 @@ class WebHdfs(RangedFiles):
 
     Args:
         namenodes: ``HOST:PORT`` of HTTP, of which one is active.
-        user: who asks; a cluster with simple authentication believes it.
+        user: the user name that a cluster with simple authentication accepts.
         scheme: ``http`` or ``https``.
     """
 
@@ -56,7 +56,7 @@ class WebHdfs(RangedFiles):
     def info(self, path: str) -> FileInfo:
         """Return what stands at a path; ``FileType.NotFound`` where nothing does."""
         try:
-            return _info_of(path, self._ask("GET", path, "GETFILESTATUS")["FileStatus"])
+            return _info_of(path, self._call("GET", path, "GETFILESTATUS")["FileStatus"])
         except FileNotFoundError:
             return FileInfo(path, FileType.NotFound)
 
@@ -66,17 +66,17 @@ class WebHdfs(RangedFiles):
         Raises:
             FileNotFoundError: there is none.
         """
-        found = self._ask("GET", directory, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        found = self._call("GET", directory, "LISTSTATUS")["FileStatuses"]["FileStatus"]
         return [_info_of(directory, one) for one in found]
 
     # -- what is changed ----------------------------------------------------------------------------------------
     def create_dir(self, path: str, recursive: bool) -> None:  # noqa: ARG002, FBT001 - pyarrow's signature
         """Make a directory and what is above it."""
-        self._ask("PUT", path, "MKDIRS")
+        self._call("PUT", path, "MKDIRS")
 
     def delete_dir(self, path: str) -> None:
         """Remove a directory and everything below it."""
-        self._ask("DELETE", path, "DELETE", recursive="true")
+        self._call("DELETE", path, "DELETE", recursive="true")
 
     def delete_file(self, path: str) -> None:
         """Remove a file.
@@ -84,12 +84,12 @@ class WebHdfs(RangedFiles):
         Raises:
             FileNotFoundError: there is none.
         """
-        if not self._ask("DELETE", path, "DELETE")["boolean"]:
+        if not self._call("DELETE", path, "DELETE")["boolean"]:
             raise FileNotFoundError(path)
 
     def move(self, src: str, dest: str) -> None:
         """Rename a file or a directory; a file that is there is replaced."""
-        self._ask("PUT", src, "RENAME", destination=dest, renameoptions="OVERWRITE")
+        self._call("PUT", src, "RENAME", destination=dest, renameoptions="OVERWRITE")
 
     def copy_file(self, src: str, dest: str) -> None:
         """Copy a file through this machine: HDFS copies none itself."""
@@ -109,7 +109,7 @@ class WebHdfs(RangedFiles):
         self.move(beside, path)
 
     # -- HTTP ---------------------------------------------------------------------------------------------------
-    def _ask(self, verb: str, path: str, op: str, **parameters: str) -> Any:
+    def _call(self, verb: str, path: str, op: str, **parameters: str) -> Any:
         """Return the answer of the active NameNode, as JSON."""
         return json.loads(self._active(verb, path, op, parameters) or b"{}")
 
@@ -155,7 +155,7 @@ def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> 
 
 def _refusal(error: HTTPError) -> OSError:
     try:
-        said = json.loads(error.read())["RemoteException"]
+        answer = json.loads(error.read())["RemoteException"]
     except (ValueError, KeyError, TypeError, OSError):
         return OSError(5, f"WebHDFS answered {error.code} {error.reason}")
     kinds: dict[str, tuple[type[OSError], int]] = {
@@ -164,9 +164,9 @@ def _refusal(error: HTTPError) -> OSError:
         "AccessControlException": (PermissionError, 13),
         "SecurityException": (PermissionError, 13),
     }
-    kind, number = kinds.get(said["exception"], (OSError, 5))
-    lines = str(said["message"]).splitlines() or [""]
-    return kind(number, f"{said['exception']}: {lines[0]}")
+    kind, number = kinds.get(answer["exception"], (OSError, 5))
+    lines = str(answer["message"]).splitlines() or [""]
+    return kind(number, f"{answer['exception']}: {lines[0]}")
 
 
 def _info_of(path: str, status: dict[str, Any]) -> FileInfo:

@@ -96,7 +96,7 @@ def test_wrong_inputs_are_refused(tmp_path):
     (tmp_path / "x").write_text("hello", encoding="utf-8")
     with pytest.raises(UsageError, match="no such file"):
         inspect.run([str(tmp_path / "none")])
-    with pytest.raises(UnreadableInputError, match="cannot tell what"):
+    with pytest.raises(UnreadableInputError, match="cannot detect the format"):
         inspect.run([str(tmp_path / "x")])
     with pytest.raises(UsageError, match="exclude each other"):
         inspect.run([str(tmp_path)], spans=True, records=True)
