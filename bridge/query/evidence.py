@@ -5,8 +5,7 @@ A record read twice (a trace message that was sent, forwarded or landed again) i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace.wire.native import decode_body, explode
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from bridge.query.criteria import Query
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
-    from otel_mqtrace.wire.native import BadRecord, DecodedBody
+    from otel_mqtrace.wire.native import DecodedBody
 
 
 MOST_BAD: Final = 1_000
@@ -67,27 +66,31 @@ class Sighting:
         return self.trace_ctx.beans[0]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class BadSighting:
     """A piece of a trace message that is no record; its neighbours speak of the message, so it may have done, too.
 
     ``names_message`` says that what is kept of its text has the wanted text in it.
     """
 
-    rank: tuple[str, int, int, int, int]
+    place: Place
+    field_name: str | None
     reason: str
     text: str
-    field: str | None = dataclass_field(compare=False)
-    place: Place = dataclass_field(compare=False)
-    names_message: bool = dataclass_field(compare=False)
+    names_message: bool
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """A total order."""
+        return (self.place.rank, self.reason, self.text)
 
 
 @dataclass(slots=True)
 class Evidence:
-    """All that was found: records by message id, the first bad pieces near them, and how many of those there were."""
+    """All that was found: records by message id, the first bad pieces by rank, and how many of those there were."""
 
-    by_msg_id: dict[str, list[Sighting]] = dataclass_field(default_factory=dict)
-    bad: list[BadSighting] = dataclass_field(default_factory=list)
+    by_msg_id: dict[str, list[Sighting]] = field(default_factory=dict)
+    bad: dict[tuple[object, ...], BadSighting] = field(default_factory=dict)
     bad_records: int = 0
 
 
@@ -98,19 +101,18 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
     """
     found = Evidence()
     folded: dict[tuple[str, TraceContext], Sighting] = {}
-    bad: dict[tuple[object, ...], BadSighting] = {}
     for message in messages:
         decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
         for sighting in _sightings(message, decoded, query):
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
             folded[key] = _folded(folded.get(key), sighting)
         found.bad_records += len(decoded.errors)
-        for error in decoded.errors[: MOST_BAD - len(bad)]:
-            place = _place(message, error.record_index)
-            bad[place.rank, error.reason, error.text] = _bad(place, error, query)
+        for error in decoded.errors[: MOST_BAD - len(found.bad)]:
+            names = any(text in error.text for text in query.texts)
+            bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
+            found.bad[bad.rank] = bad
     for (msg_id, _), sighting in folded.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
-    found.bad = sorted(bad.values())
     return found
 
 
@@ -156,8 +158,3 @@ def _folded(known: Sighting | None, new: Sighting) -> Sighting:
 
 def _place(message: LandedMessage, record_index: int) -> Place:
     return Place(message.source, message.partition, message.offset, message.arrival_ms, record_index)
-
-
-def _bad(place: Place, error: BadRecord, query: Query) -> BadSighting:
-    names = any(text in error.text for text in query.texts)
-    return BadSighting(place.rank, error.reason, error.text, error.field, place, names)

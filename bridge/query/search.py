@@ -184,13 +184,14 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
         further = gather(archive.mentioning(named), Query(named), how)
         searched = _merged(searched, archive.searched)
         evidence.by_msg_id.update(further.by_msg_id)
-        evidence.bad = sorted({*evidence.bad, *further.bad})
+        evidence.bad = {**further.bad, **evidence.bad}
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
         remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
         searched = replace(searched, remarks=(*searched.remarks, remark))
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
-    stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in known)
+    bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
+    stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
     pages = max(math.ceil(len(msg_ids) / limit), 1)
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 

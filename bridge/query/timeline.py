@@ -330,7 +330,7 @@ def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
 
 def _near(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting]) -> Iterable[BadSighting]:
     held = {place.rank[:-1] for sighting in sightings for place in sighting.places}
-    return (one for one in bad if one.rank[:-1] in held or msg_id in one.text)
+    return (one for one in bad if one.place.rank[:-1] in held or msg_id in one.text)
 
 
 def _different(texts: Iterable[str | None]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +80,7 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
         from bridge.query.archives.landing import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         paths = [each.path for each in sources.addresses]
-        return nullcontext(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
+        return closing(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
     topics = [each.topic for each in sources.addresses]
     if is_broker:
         from bridge.query.archives.rocketmq import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
@@ -91,7 +91,7 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
                 sources.servers,
                 topics,
                 arrivals=arrivals,
-                scan=scan,
+                reads_all=scan,
                 on_progress=progress,
                 timeout_ms=timeout_ms,
                 access_key=settings.rocketmq_access_key,

@@ -14,15 +14,14 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
 from bridge.forwarder.sources.kafka import landed_message, reason_of
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
+from bridge.query.archives.scan import Scan
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
-    from bridge.query.search import Searched
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing.layout import LandedMessage
 
@@ -35,39 +34,36 @@ _POLL_S: Final = 0.2
 _NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
 
 
-class TopicArchive:
+class TopicArchive(Scan):
     """The trace messages of Kafka topics whose arrival lies in a range.
 
     Args:
         bootstrap_servers: ``host:port[,host:port…]``.
         topics: The trace topics.
-        arrivals: Which messages to read.
         kafka_config: Further client properties (TLS, SASL).
         timeout_ms: How long one answer of the broker may take.
-        on_progress: Called now and then with how many offsets of how many were read.
+        scan: Further arguments of :class:`Scan`.
 
     Raises:
         UsageError: the client refuses its properties.
         PeerError: the broker does not answer, or a topic does not exist; raised while reading.
     """
 
-    def __init__(  # noqa: PLR0913 - every tunable by name
+    def __init__(
         self,
         bootstrap_servers: str,
         topics: Sequence[str],
         *,
-        arrivals: ArrivalRange = ALWAYS,
         kafka_config: Mapping[str, Any] | None = None,
         timeout_ms: float = 10_000,
-        on_progress: Callable[[int, int], None] | None = None,
         clock: Clock | None = None,
+        **scan: Any,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topics = tuple(dict.fromkeys(topics))
-        self._arrivals = arrivals
+        super().__init__(", ".join(self._topics), **scan)
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._progress = ScanProgress(", ".join(self._topics), on_progress)
         properties = {
             **(kafka_config or {}),
             "bootstrap.servers": bootstrap_servers,
@@ -82,13 +78,8 @@ class TopicArchive:
         except KafkaException as error:
             raise UsageError(f"the consumer of {bootstrap_servers} cannot be built: {error.args[0]}") from error
 
-    @property
-    def searched(self) -> Searched:
-        """What the last pass read."""
-        return self._progress.searched()
-
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._consumer.close()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
@@ -96,11 +87,11 @@ class TopicArchive:
         needles = needles_of(texts)
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
-            self._progress.begin(sum(end - start for start, end in ranges.values()))
+            self._begin(sum(end - start for start, end in ranges.values()))
             with closing(self._messages(ranges)) as messages:
                 for message in messages:
                     if message.arrival_ms in self._arrivals:
-                        self._progress.saw(message)
+                        self._saw(message)
                         if mentioned(message, needles):
                             yield message
         except KafkaException as error:
@@ -167,7 +158,7 @@ class TopicArchive:
         for key, (start, end) in list(behind.items()):
             position = self._consumer.position([TopicPartition(*key)])[0].offset
             reached = min(max(start, position), end)
-            self._progress.advance(reached - start)
+            self._advance(reached - start)
             behind[key] = (reached, end)
             if reached >= end:
                 del behind[key]

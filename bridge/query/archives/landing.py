@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, read_landed
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
+from bridge.query.archives.scan import Scan
 from bridge.query.criteria import mentioned, needles_of
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import IN_PROGRESS_SUFFIX, MANIFEST_NAME, NATIVE_DIRECTORY, LandedMessage, date_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from bridge.query.search import Searched
     from bridge.storage import AnyPath
 
 
@@ -36,35 +35,21 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
 """Field of a landing: its name in a dump of a RocketMQ topic, its types, and its value where neither is there."""
 
 
-class FilesArchive:
+class FilesArchive(Scan):
     """The trace messages of files whose arrival lies in a range.
 
     Args:
         paths: Landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.
-        arrivals: Which messages to read.
-        on_progress: Called now and then with how many bytes of how many were read.
+        scan: Further arguments of :class:`Scan`.
 
     Raises:
         UsageError: nothing is there to be read.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str | AnyPath],
-        *,
-        arrivals: ArrivalRange = ALWAYS,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def __init__(self, paths: Sequence[str | AnyPath], **scan: Any) -> None:
         self._paths = tuple(dict.fromkeys(map(as_path, paths)))
-        self._arrivals = arrivals
-        self._where = ", ".join(map(str, self._paths))
-        self._progress = ScanProgress(self._where, on_progress)
+        super().__init__(", ".join(map(str, self._paths)), **scan)
         self.parts()
-
-    @property
-    def searched(self) -> Searched:
-        """What the last pass read, and the files and lines that it could not."""
-        return self._progress.searched()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that can speak of one of ``texts``.
@@ -75,18 +60,18 @@ class FilesArchive:
         """
         needles = needles_of(texts)
         parts = self.parts()
-        self._progress.begin(sum(_size_bytes(part) for part in parts))
+        self._begin(sum(_size_bytes(part) for part in parts))
         is_readable = not parts
         for part in parts:
             size_bytes = _size_bytes(part)
             for message in self._read(part):
                 is_readable = True
                 if message.arrival_ms in self._arrivals:
-                    self._progress.saw(message)
+                    self._saw(message)
                     if mentioned(message, needles):
                         yield message
-            self._progress.advance(size_bytes)
-        remarks = self._progress.searched().remarks
+            self._advance(size_bytes)
+        remarks = self.searched.remarks
         if remarks and not is_readable:
             raise UnreadableInputError(f"nothing to search in {self._where}: {remarks[0]}")
 
@@ -102,14 +87,14 @@ class FilesArchive:
                         yield message
                     elif not (growing and stream.peek(1) == b""):  # there its writer is in the middle of a line
                         why = f"{item.field or 'line'}: {item.reason}" if isinstance(item, BadBody) else "a wrong type"
-                        self._progress.remark(f"{part.name}, line {item.row}: no landed message ({why})")
+                        self._remark(f"{part.name}, line {item.row}: no landed message ({why})")
         except FileNotFoundError:
             if growing:
                 yield from self._read(part.with_name(part.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)))
         except OSError as error:
-            self._progress.remark(f"{part.name} could not be read: {error.strerror or error}")
+            self._remark(f"{part.name} could not be read: {error.strerror or error}")
         except UnreadableInputError as error:
-            self._progress.remark(str(error))
+            self._remark(str(error))
 
     def parts(self) -> list[AnyPath]:
         """Return the parts of each landing that are of the range, and the files.

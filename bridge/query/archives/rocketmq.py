@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.sources.rocketmq import partition_of
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, Scan
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace.landing.layout import LandedMessage
@@ -21,7 +21,6 @@ from otel_mqtrace.rocketmq.messages import BodyError, plain_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from bridge.query.search import Searched
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
 
@@ -35,15 +34,15 @@ _INDEX_ONLY: Final = (
 )
 
 
-class BrokerArchive:
+class BrokerArchive(Scan):
     """The trace messages of a RocketMQ cluster whose arrival lies in a range.
 
     Args:
         namesrv: Name servers, ``host:port[;host:port…]``.
         topics: The trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``.
         arrivals: Which messages to read, by the time they were stored.
-        scan: Read every message instead of asking the index.
-        on_progress: Called now and then with how many offsets of how many a scan has read.
+        reads_all: Read every message instead of asking the index.
+        on_progress: Called now and then with how many offsets of how many were read.
         client: Further arguments of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
 
     Raises:
@@ -57,32 +56,26 @@ class BrokerArchive:
         topics: Sequence[str],
         *,
         arrivals: ArrivalRange = ALWAYS,
-        scan: bool = False,
+        reads_all: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
         **client: Any,
     ) -> None:
         self._client = RemotingClient(namesrv, **client)
         self._topics = tuple(dict.fromkeys(topics))
-        self._arrivals = arrivals
-        self._scan = scan
-        self._progress = ScanProgress(", ".join(self._topics), on_progress)
-
-    @property
-    def searched(self) -> Searched:
-        """What the last pass read."""
-        return self._progress.searched()
+        super().__init__(", ".join(self._topics), arrivals=arrivals, on_progress=on_progress)
+        self._reads_all = reads_all
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self._client.close()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that can speak of one of ``texts``, or, without a scan, those that the index knows."""
-        self._progress.begin(0)
-        return self._all_that_mention(texts) if self._scan else self._by_index(texts)
+        self._begin(0)
+        return self._all_that_mention(texts) if self._reads_all else self._by_index(texts)
 
     def _by_index(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        self._progress.remark(_INDEX_ONLY)
+        self._remark(_INDEX_ONLY)
         begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
         within = {} if begin_ms is None else {"begin_ms": begin_ms}
         within |= {} if end_ms is None else {"end_ms": end_ms}
@@ -90,7 +83,7 @@ class BrokerArchive:
             for text in sorted(texts):
                 found = list(self._client.find_by_key(topic, text, max_messages=_MOST_OF_INDEX, **within))
                 if len(found) >= _MOST_OF_INDEX:
-                    self._progress.remark(
+                    self._remark(
                         f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker tells of "
                         f"{_MOST_OF_INDEX} at most: there may be more; narrow --begin and --end, or --scan"
                     )
@@ -99,7 +92,7 @@ class BrokerArchive:
     def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         needles = needles_of(texts)
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
-        self._progress.begin(sum(end - start for start, end in ranges.values()))
+        self._begin(sum(end - start for start, end in ranges.values()))
         while ranges:
             asked = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
             for queue, pulled in self._client.pull(asked, group=_GROUP).items():
@@ -109,8 +102,8 @@ class BrokerArchive:
                 reached = min(pulled.next_offset, end)
                 if reached <= start:
                     reached = end
-                    self._progress.remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
-                self._progress.advance(reached - start)
+                    self._remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
+                self._advance(reached - start)
                 if reached < end:
                     ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn
 
@@ -135,7 +128,7 @@ class BrokerArchive:
             try:
                 body = plain_body(message)
             except BodyError as error:
-                self._progress.remark(str(error))
+                self._remark(str(error))
                 continue
             landed = LandedMessage(
                 source=message.topic,
@@ -145,5 +138,5 @@ class BrokerArchive:
                 keys=message.properties.get(semconv.HEADER_KEYS),
                 body=body,
             )
-            self._progress.saw(landed)
+            self._saw(landed)
             yield landed

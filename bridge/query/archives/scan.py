@@ -50,25 +50,37 @@ MOST_REMARKS: Final = 20
 """Remarks that are kept of one pass; how many more there were is said."""
 
 
-class ScanProgress:
-    """Counts one pass over an archive at ``where``, and tells ``on_progress`` how far of how far it is."""
+class Scan:
+    """What every archive counts of one pass over it.
 
-    def __init__(self, where: str, on_progress: Callable[[int, int], None] | None) -> None:
+    Args:
+        where: What is searched, for people.
+        arrivals: Which messages to read.
+        on_progress: Called now and then with how much of how much was read: bytes or offsets.
+    """
+
+    def __init__(
+        self, where: str, *, arrivals: ArrivalRange = ALWAYS, on_progress: Callable[[int, int], None] | None = None
+    ) -> None:
         self._where = where
+        self._arrivals = arrivals
         self._on_progress = on_progress or (lambda _done, _all: None)
-        self.begin(0)
+        self._begin(0)
 
-    def begin(self, whole: int) -> None:
+    def close(self) -> None:
+        """Close the connections, if there are any."""
+
+    def _begin(self, whole: int) -> None:
         """Begin a pass over ``whole`` units."""
         self._done, self._whole = 0, whole
-        self._messages = self._body_bytes = 0
+        self._seen_messages = self._body_bytes = 0
         self._first_ms: int | None = None
         self._last_ms: int | None = None
         self._remarks: list[str] = []
 
-    def saw(self, message: LandedMessage) -> None:
+    def _saw(self, message: LandedMessage) -> None:
         """Count a message that was looked at."""
-        self._messages += 1
+        self._seen_messages += 1
         self._body_bytes += len(message.body)
         arrival_ms = message.arrival_ms
         if not arrival_ms:
@@ -76,21 +88,22 @@ class ScanProgress:
         self._first_ms = arrival_ms if self._first_ms is None else min(self._first_ms, arrival_ms)
         self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
 
-    def advance(self, units: int) -> None:
+    def _advance(self, units: int) -> None:
         """Go ``units`` further."""
         self._done += units
         self._on_progress(min(self._done, self._whole), self._whole)
 
-    def remark(self, text: str) -> None:
+    def _remark(self, text: str) -> None:
         """Remember what could not be read."""
         self._remarks.append(text)
 
+    @property
     def searched(self) -> Searched:
-        """Return the pass in numbers."""
+        """What the last pass read, and what it could not."""
         more = len(self._remarks) - MOST_REMARKS
         return Searched(
             where=self._where,
-            messages=self._messages,
+            messages=self._seen_messages,
             body_bytes=self._body_bytes,
             first_arrival_ms=self._first_ms,
             last_arrival_ms=self._last_ms,

@@ -252,7 +252,7 @@ def _bad(bad: Sequence[BadSighting]) -> Markup:
         element(
             "tr",
             element("th", places_of((one.place,)), scope="row"),
-            element("td", one.field or ABSENT),
+            element("td", one.field_name or ABSENT),
             element("td", one.reason),
             element("td", element("bdi", visible(one.text)), class_="v"),
         )

@@ -12,9 +12,9 @@ from bridge.query.search import rows_of
 from bridge.query.timeline import events
 
 if TYPE_CHECKING:
-    from bridge.query.evidence import BadSighting, Place, Sighting
+    from bridge.query.evidence import Sighting
     from bridge.query.search import Answer
-    from bridge.query.timeline import GroupTimeline, MessageTimeline
+    from bridge.query.timeline import MessageTimeline
 
 
 _SCHEMA_VERSION = 1
@@ -54,19 +54,27 @@ def timeline_json(story: MessageTimeline) -> dict[str, Any]:
         "sends": [_event(send) for send in story.sends],
         "transaction_ends": [_event(end) for end in story.transaction_ends],
         "recalls": [_event(recall) for recall in story.recalls],
-        "groups": [_group(group) for group in story.groups],
+        "groups": [
+            {
+                "group": group.group,
+                "outcome": group.outcome.value,
+                "attempts": [{**_event(attempt), "elapsed_ms": attempt.elapsed_ms} for attempt in group.attempts],
+            }
+            for group in story.groups
+        ],
         "timeline": [_plain_fields(event) for event in events(story)],
-        "bad_records": [_bad(bad) for bad in story.bad],
+        "bad_records": [
+            {
+                **_plain_fields(bad.place),
+                "field": bad.field_name,
+                "reason": bad.reason,
+                "text": bad.text,
+                "names_message": bad.names_message,
+            }
+            for bad in story.bad
+        ],
         "records": story.records,
         "repeats": story.repeats,
-    }
-
-
-def _group(group: GroupTimeline) -> dict[str, Any]:
-    return {
-        "group": group.group,
-        "outcome": group.outcome.value,
-        "attempts": [{**_event(attempt), "elapsed_ms": attempt.elapsed_ms} for attempt in group.attempts],
     }
 
 
@@ -81,17 +89,8 @@ def _sighting(sighting: Sighting) -> dict[str, Any]:
         "dialect": sighting.dialect,
         "written_by": list(sighting.written_by),
         "seen": sighting.seen,
-        "places": [_place(place) for place in sighting.places],
+        "places": [_plain_fields(place) for place in sighting.places],
     }
-
-
-def _bad(bad: BadSighting) -> dict[str, Any]:
-    said = {name: getattr(bad, name) for name in ("field", "reason", "text", "names_message")}
-    return {**_place(bad.place), **said}
-
-
-def _place(place: Place) -> dict[str, Any]:
-    return _plain_fields(place)
 
 
 def _plain_fields(item: Any) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def _tree(story: MessageTimeline) -> Tree:
         branch = root.add(Text("Bad records beside them", style="bold red"))
         for bad in story.bad[:_MOST_BAD]:
             where = places_of((bad.place,))
-            branch.add(Text(f"{where}: {bad.field or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
+            branch.add(Text(f"{where}: {bad.field_name or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
         if len(story.bad) > _MOST_BAD:
             branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
     told = f"{counted(story.records, 'record')}"

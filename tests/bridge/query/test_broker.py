@@ -47,7 +47,7 @@ def _search(cluster, *msg_ids, topics=("T",), **options):
 @pytest.mark.parametrize("scan", [False, True])
 def test_a_message_s_records_are_found_on_every_broker(cluster, scan):
     """By the index and by a scan alike; the places tell the queues of two brokers apart."""
-    (story,) = _search(cluster, scan=scan).stories
+    (story,) = _search(cluster, reads_all=scan).stories
     assert (in_one_sentence(story), findings(story)) == ("Sent once; consumed by 1 group.", ())
     attempt = story.groups[0].attempts[0]
     places = {(place.source, place.partition) for half in attempt.evidence for place in half.places}
@@ -57,7 +57,7 @@ def test_a_message_s_records_are_found_on_every_broker(cluster, scan):
 def test_a_scan_reads_everything_in_as_many_pulls_as_it_takes(cluster):
     cluster.brokers[0].put(*(b"other %d" % number for number in range(100)))
     seen = []
-    answer = _search(cluster, scan=True, on_progress=lambda done, whole: seen.append((done, whole)))
+    answer = _search(cluster, reads_all=True, on_progress=lambda done, whole: seen.append((done, whole)))
     assert (answer.searched.messages, seen[-1]) == (104, (104, 104))
     assert answer.searched.remarks == ()
 
@@ -74,7 +74,7 @@ def test_a_scan_that_gets_nowhere_says_so(cluster, monkeypatch, code):
         return code, said, b"".join(queue.messages) if code == ResponseCode.SUCCESS else b""
 
     monkeypatch.setattr(broker, "_pull_message", pull)
-    remarks = _search(cluster, scan=True).searched.remarks
+    remarks = _search(cluster, reads_all=True).searched.remarks
     assert remarks == tuple(f"T [broker-a {n}] leads no further than offset 0: 1 were not read" for n in range(2))
     assert len(given) == 2
 
@@ -82,7 +82,7 @@ def test_a_scan_that_gets_nowhere_says_so(cluster, monkeypatch, code):
 def test_what_the_index_does_not_know_a_scan_finds(cluster):
     (batch,) = landed(pub(msg_id="A1,B2"))
     cluster.brokers[1].put(batch.body, properties={"KEYS": "neither"}, store_ms=T0)
-    (story,) = _search(cluster, "B2", scan=True).stories
+    (story,) = _search(cluster, "B2", reads_all=True).stories
     assert story.sends[0].of_batch == 2
     assert _search(cluster, "B2").stories == ()
 
@@ -107,7 +107,7 @@ def test_messages_outside_of_the_range_are_left_out(cluster):
 
 def test_a_body_that_cannot_be_inflated_is_a_remark(cluster):
     _put(cluster.brokers[0], MESSAGES[0], store_ms=T0, sys_flag=1)
-    answer = _search(cluster, scan=True)
+    answer = _search(cluster, reads_all=True)
     assert len(answer.stories) == 1
     assert len(answer.searched.remarks) == 1
 

@@ -67,8 +67,8 @@ def test_a_scan_finds_it_at_once_and_keeps_to_its_range(rocketmq_server, topic, 
     now_ms = int(time() * 1000)
     minute_ms = 60_000
     around = _search(
-        rocketmq_server, topic, sent, scan=True, arrivals=ArrivalRange(now_ms - minute_ms, now_ms + minute_ms)
+        rocketmq_server, topic, sent, reads_all=True, arrivals=ArrivalRange(now_ms - minute_ms, now_ms + minute_ms)
     )
     assert [len(story.groups) for story in around.stories] == [2]
     for arrivals in (ArrivalRange(now_ms + minute_ms, None), ArrivalRange(None, now_ms - 10 * minute_ms)):
-        assert _search(rocketmq_server, topic, sent, scan=True, arrivals=arrivals).stories == ()
+        assert _search(rocketmq_server, topic, sent, reads_all=True, arrivals=arrivals).stories == ()
