@@ -18,14 +18,15 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
@@ -39,8 +40,6 @@ _IN_ORDER: Final = itemgetter(
     *map(MODEL_FIELDS.index, ("timestamp_ms", "region_id", "region_name", "group_name", "request_id", "cost_ms")),
     *range(MODEL_FIELDS.index("region_id")),
 )
-_FIRST: Final = None
-"""The half that waits for the other: of a call there is never more than one."""
 
 
 class Place(NamedTuple):
@@ -88,6 +87,10 @@ class Event(NamedTuple):
     is_root: bool = True
 
 
+_new_event: Final[Callable[[tuple[Record, Record | None, Half | None, bool]], Event]] = partial(tuple.__new__, Event)
+"""``Event._make`` without code of Python's: it is called for every span."""
+
+
 @dataclass(slots=True)
 class PairingCounts:
     """What became of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
@@ -100,6 +103,8 @@ class PairingCounts:
 
 _Key = str | tuple[str, str]
 """Of a send its message id, of a listener call request id and message id."""
+_Waiting = Record | dict[tuple[Any, ...], Record]
+"""The first half of a call, or the attempts of a send by their values, in the order they came."""
 
 
 class Pairing:
@@ -114,7 +119,7 @@ class Pairing:
         self.counts = PairingCounts()
         self._timeout_ms = timeout_ms
         self._max_pending = max_pending
-        self._waiting: dict[_Key, dict[object, Record]] = {}  # attempts by what they say, in the order they came
+        self._waiting: dict[_Key, _Waiting] = {}
         self._pending = 0
         self._oldest: list[tuple[int, int, _Key]] = []  # a heap by arrival; keys that are gone are passed over
         self._ordinals = itertools.count()
@@ -127,7 +132,7 @@ class Pairing:
 
     def waiting(self) -> Iterator[Record]:
         """Yield the records that wait."""
-        return itertools.chain.from_iterable(records.values() for records in self._waiting.values())
+        return itertools.chain.from_iterable(map(_records_of, self._waiting.values()))
 
     def uncommitted(self) -> set[Place]:
         """Return where the waiting records lie: what must be read again if it is not remembered here."""
@@ -137,11 +142,11 @@ class Pairing:
         """Return the events that ``records`` complete: none of those that wait or say nothing new."""
         events: list[Event] = []
         for record in records:
-            _, _, trace_type, _, _ = record
-            if trace_type is _PUB:
-                self._add_send(record, events)
-            elif trace_type is _SUB_BEFORE or trace_type is _SUB_AFTER:
+            trace_type = record[2]
+            if trace_type is _SUB_BEFORE or trace_type is _SUB_AFTER:
                 self._add_half(record, events)
+            elif trace_type is _PUB:
+                self._add_send(record, events)
             else:
                 events.append(Event(record))
         return events
@@ -168,14 +173,13 @@ class Pairing:
             events.append(self._alone(record))
             return
         key = (request_id, msg_id)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            if key in self._completed:
+        first: Any = self._waiting.get(key)
+        if first is None:
+            if key in self._completed.keys:
                 self.counts.repeated += 1
             else:
-                self._wait(key, _FIRST, record, events)
+                self._wait(key, record, origin, events)
             return
-        first = waiting[_FIRST]
         its_origin, _, its_type, _, _ = first
         if its_type is trace_type:
             self.counts.repeated += 1
@@ -185,7 +189,8 @@ class Pairing:
         # A trace message that comes twice brings both halves again, or this is needed.
         if its_origin is not origin and its_origin.place != origin.place:
             self._completed.add(key, origin.since_ms)
-        events.append(Event(first, record) if trace_type is _SUB_BEFORE else Event(record, first))
+        pair = (first, record) if trace_type is _SUB_BEFORE else (record, first)
+        events.append(_new_event((*pair, None, True)))
 
     def _alone(self, record: Record) -> Event:
         self.counts.halves += 1
@@ -199,46 +204,54 @@ class Pairing:
             events.append(Event(record))
         elif values[_SUCCESS] is not False:
             self._completed.add(msg_id, origin.since_ms)
-            events.append(Event(record))
+            events.append(_new_event((record, None, None, True)))
             if msg_id in self._waiting:
                 events += [Event(other, is_root=False) for other in self._forget(msg_id)]
-        elif msg_id in self._completed:
+        elif msg_id in self._completed.keys:
             events.append(Event(record, is_root=False))
-        elif values in self._waiting.get(msg_id, ()):
-            self.counts.repeated += 1
         else:
-            self._wait(msg_id, values, record, events)
+            attempts: Any = self._waiting.get(msg_id)
+            if attempts is None:
+                self._wait(msg_id, {values: record}, origin, events)
+            elif values in attempts:
+                self.counts.repeated += 1
+            else:
+                attempts[values] = record
+                self._count_pending(events)
 
-    def _wait(self, key: _Key, said: object, record: Record, events: list[Event]) -> None:
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = {said: record}
-            origin, *_ = record
-            heapq.heappush(self._oldest, (origin.since_ms, next(self._ordinals), key))
-        else:
-            waiting[said] = record
+    def _wait(self, key: _Key, first: _Waiting, origin: Origin, events: list[Event]) -> None:
+        self._waiting[key] = first
+        heapq.heappush(self._oldest, (origin.since_ms, next(self._ordinals), key))
+        self._count_pending(events)
+
+    def _count_pending(self, events: list[Event]) -> None:
+        """Count one more record that waits, and release the oldest while too many do."""
         self._pending += 1
         while self._pending > self._max_pending:
             released = self._release(heapq.heappop(self._oldest)[2])
             self.counts.overflowed += len(released)
             events += released
 
-    def _forget(self, key: _Key) -> Iterable[Record]:
-        records = self._waiting.pop(key, {})
+    def _forget(self, key: _Key) -> Sequence[Record]:
+        records = _records_of(self._waiting.pop(key, {}))
         self._pending -= len(records)
         if len(self._oldest) > 2 * len(self._waiting) + self._max_pending:
             self._oldest = [entry for entry in self._oldest if entry[2] in self._waiting]
             heapq.heapify(self._oldest)
-        return records.values()
+        return records
 
     def _release(self, key: _Key) -> list[Event]:
-        records = list(self._forget(key))
+        records = self._forget(key)
         if records and isinstance(key, str):  # no attempt was accepted: the first becomes the root
             last, *_ = records[-1]
             self._completed.add(key, last.since_ms)
             first, *others = sorted(records, key=_attempt_order)
             return [Event(first), *(Event(other, is_root=False) for other in others)]
         return [self._alone(record) for record in records]
+
+
+def _records_of(waiting: _Waiting) -> Sequence[Record]:
+    return list(waiting.values()) if isinstance(waiting, dict) else (waiting,)
 
 
 def _attempt_order(record: Record) -> tuple[int, str]:
@@ -251,20 +264,17 @@ class _Completed:
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most
-        self._keys: set[_Key] = set()
+        self.keys: set[_Key] = set()
         self._order: deque[tuple[int, _Key]] = deque()
 
-    def __contains__(self, key: _Key) -> bool:
-        return key in self._keys
-
     def add(self, key: _Key, since_ms: int) -> None:
-        if key in self._keys:
+        if key in self.keys:
             return
-        self._keys.add(key)
+        self.keys.add(key)
         self._order.append((since_ms, key))
         if len(self._order) > self._at_most:
-            self._keys.discard(self._order.popleft()[1])
+            self.keys.discard(self._order.popleft()[1])
 
     def forget(self, until_ms: int) -> None:
         while self._order and self._order[0][0] <= until_ms:
-            self._keys.discard(self._order.popleft()[1])
+            self.keys.discard(self._order.popleft()[1])

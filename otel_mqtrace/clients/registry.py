@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import OrderedDict
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.clients.state import known_state
@@ -14,7 +15,7 @@ from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from otel_mqtrace.clients.state import ActiveTracing
@@ -97,7 +98,7 @@ class MessageRegistry:
 
     A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
     without a lock, which a fork could leave locked for ever: each step is one atomic call. The messages of a consumer
-    are forgotten with its state.
+    are forgotten with its state, but for those that a block may still handle.
     """
 
     def __init__(self, adapter: _Adapter, *, max_messages: int = MAX_MESSAGES) -> None:
@@ -113,7 +114,7 @@ class MessageRegistry:
         return len(self._entries)
 
     def register(self, owner: Any) -> int:
-        """Return the number of a consumer's state; its messages are forgotten when it is collected."""
+        """Return the number of a consumer's state."""
         number = next(self._numbers)
         self._owners[number] = weakref.ref(owner, lambda _: self._remove_owner(number))
         return number
@@ -148,6 +149,19 @@ class MessageRegistry:
             if dropped[_AWAITED]:
                 count_missing(UNHANDLED)
 
+    def remember_all(self, keys: Sequence[int], entries: Iterable[Entry]) -> None:
+        """Remember messages of one call by their identities."""
+        known = self._entries
+        dropped = list(map(known.pop, keys, repeat(None)))
+        known.update(zip(keys, entries, strict=True))
+        for _ in range(len(known) - self._max):
+            try:
+                dropped.append(known.popitem(last=False)[1])
+            except KeyError:  # as above
+                break
+        for _ in filter(None, (entry and entry[_AWAITED] for entry in dropped)):
+            count_missing(UNHANDLED)
+
     def abandon(self) -> None:
         """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""
         try:
@@ -160,7 +174,10 @@ class MessageRegistry:
 
     def clear(self) -> None:
         """Forget every message."""
-        self._drop(list(self._entries))
+        for key in list(self._entries):
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry[_AWAITED]:
+                count_missing(UNHANDLED)
 
     def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
@@ -189,13 +206,10 @@ class MessageRegistry:
     def _remove_owner(self, owner: int) -> None:
         self._owners.pop(owner, None)
         entries = self._entries
-        self._drop([key for key in list(entries) if (entry := entries.get(key)) is not None and entry[_OWNER] == owner])
-
-    def _drop(self, keys: list[int]) -> None:
-        for key in keys:
-            entry = self._entries.pop(key, None)
-            if entry is not None and entry[_AWAITED]:
-                count_missing(UNHANDLED)
+        for key in list(entries):
+            entry = entries.get(key)
+            if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
+                entries.pop(key, None)
 
     def _owner(self, number: int) -> _Consumer | None:
         reference: Callable[[], _Consumer | None] | None = self._owners.get(number)

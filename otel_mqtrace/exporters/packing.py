@@ -23,7 +23,7 @@ from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -102,7 +102,8 @@ class Packing:
         self._dialect = dialect
         self._max_message_bytes = max_message_bytes
         self._max_keys_bytes = max_keys_bytes
-        self._filling: dict[tuple[str | None, str | None], _Filling] = {}
+        self.added: list[tuple[int, _Encoded]] = []
+        """What was added since the last :meth:`finish_messages`: position, and records not too large for a message."""
 
     def add_context(self, origin: int, trace_ctx: TraceContext) -> None:
         """Encode and add a context: whole if it fits, else message by message."""
@@ -119,7 +120,7 @@ class Packing:
                     if encoded.body:
                         packed.replaced += encoded.replaced
                         group = (piece.beans[0].topic if piece.beans else None, piece.region_id)
-                        self.add_encoded(origin, group, encoded.body, self._bounded_keys(piece, encoded.keys))
+                        self.added.append((origin, (group, encoded.body, self._bounded_keys(piece, encoded.keys))))
                     continue
                 reason = TOO_LARGE
             pieces[:0] = _split(piece)  # one bad message must not take the others of its call along
@@ -127,38 +128,53 @@ class Packing:
                 packed.refused[origin] = reason
 
     def finish_messages(self) -> None:
-        """Close the messages that are being filled."""
-        self.packed.messages += [filling.message(*group) for group, filling in self._filling.items()]
-        self._filling = {}
+        """Make messages of what was added: one for each topic and region where it has room."""
+        added, self.added = self.added, []
+        groups: dict[_Group, list[tuple[int, _Encoded]]] = {}
+        for each in added:
+            groups.setdefault(each[1][0], []).append(each)
+        messages = []
+        for group, entries in groups.items():
+            bodies = [body for _, (_, body, _) in entries]
+            keys = frozenset().union(*[keys for _, (_, _, keys) in entries])
+            if sum(map(len, bodies)) > self._max_message_bytes or _keys_bytes(keys) > self._max_keys_bytes:
+                messages = self._split_messages(added)
+                break
+            messages.append(_message(group, bodies, keys, [origin for origin, _ in entries]))
+        self.packed.messages += messages
 
-    def add_encoded(self, origin: int, group: tuple[str | None, str | None], body: bytes, keys: frozenset[str]) -> None:
-        """Add records that are encoded already, of one topic and region, and not too large."""
-        filling = self._filling.get(group)
-        if filling is None:
-            filling = self._filling[group] = _Filling()
-        new = keys - filling.keys
-        body_bytes, keys_bytes = filling.body_bytes + len(body), filling.keys_bytes
-        for key in new:
-            keys_bytes += len(key) + 1 if key.isascii() else _key_bytes(key)
-        is_over = body_bytes > self._max_message_bytes or (new and keys_bytes > self._max_keys_bytes)
-        if is_over and filling.bodies:  # the first piece always finds room
-            self.packed.messages.append(filling.message(*group))
-            filling = self._filling[group] = _Filling()
-            new, body_bytes, keys_bytes = keys, len(body), sum(map(_key_bytes, keys))
-        filling.bodies.append(body)
-        filling.body_bytes, filling.keys_bytes = body_bytes, keys_bytes
-        filling.keys |= new
-        filling.origins.add(origin)
+    def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
+        """Return several messages of a group: one at a time is filled, in order, until the next record has no room."""
+        messages = []
+        filling: dict[_Group, _Filling] = {}
+        for origin, (group, body, keys) in added:
+            current = filling.get(group)
+            new_bytes = 0 if current is None else _keys_bytes(keys - current.keys)
+            if current is not None and (
+                current.body_bytes + len(body) > self._max_message_bytes
+                or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
+            ):
+                messages.append(_message(group, current.bodies, current.keys, current.origins))
+                current = None
+            if current is None:
+                current = filling[group] = _Filling()
+                new_bytes = _keys_bytes(keys)
+            current.bodies.append(body)
+            current.body_bytes += len(body)
+            current.keys_bytes += new_bytes
+            current.keys |= keys
+            current.origins.add(origin)
+        return messages + [_message(group, each.bodies, each.keys, each.origins) for group, each in filling.items()]
 
     def _bounded_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
         """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
         bound = self._max_keys_bytes
-        if sum(map(_key_bytes, keys)) <= bound:
+        if _keys_bytes(keys) <= bound:
             return keys
         ids = {bean.msg_id for bean in trace_ctx.beans}
         kept: set[str] = set()
-        for key in sorted(keys, key=lambda key: (key not in ids, _key_bytes(key), key)):
-            bound -= _key_bytes(key)
+        for key in sorted(keys, key=lambda key: (key not in ids, _keys_bytes((key,)), key)):
+            bound -= _keys_bytes((key,))
             if bound < 0:
                 break
             kept.add(key)
@@ -166,27 +182,31 @@ class Packing:
         return frozenset(kept)
 
 
+_Group = tuple["str | None", "str | None"]
+_Encoded = tuple[_Group, bytes, frozenset[str]]
+"""Topic and region; records; the keys they are found by."""
+
+
 class _Filling:
     """A trace message that is being filled."""
 
-    __slots__ = ("bodies", "body_bytes", "keys", "keys_bytes", "origins")
-
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        self.body_bytes = 0
+        self.body_bytes = self.keys_bytes = 0
         self.keys: set[str] = set()
-        self.keys_bytes = 0
         self.origins: set[int] = set()
 
-    def message(self, topic: str | None, region_id: str | None) -> TraceMessage:
-        return TraceMessage(
-            topic=topic,
-            region_id=region_id,
-            value=b"".join(self.bodies),
-            keys=KEY_SEPARATOR.join(sorted(self.keys)),
-            origins=frozenset(self.origins),
-            contexts=len(self.bodies),
-        )
+
+def _message(group: _Group, bodies: Sequence[bytes], keys: Iterable[str], origins: Iterable[int]) -> TraceMessage:
+    topic, region_id = group
+    return TraceMessage(
+        topic=topic,
+        region_id=region_id,
+        value=b"".join(bodies),
+        keys=KEY_SEPARATOR.join(sorted(keys)),
+        origins=frozenset(origins),
+        contexts=len(bodies),
+    )
 
 
 def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
@@ -205,8 +225,10 @@ def _split(trace_ctx: TraceContext) -> list[TraceContext]:
     return [replace(trace_ctx, beans=(bean,)) for bean in trace_ctx.beans] if len(trace_ctx.beans) > 1 else []
 
 
-def _key_bytes(key: str) -> int:
-    return (len(key) if key.isascii() else len(key.encode("utf-8", "replace"))) + len(KEY_SEPARATOR)
+def _keys_bytes(keys: Collection[str]) -> int:
+    """Return the bytes of ``keys`` in a ``KEYS`` text, each with its separator."""
+    text = "".join(keys)
+    return len(text if text.isascii() else text.encode("utf-8", "replace")) + len(KEY_SEPARATOR) * len(keys)
 
 
 # -- spans to messages -------------------------------------------------------------------------------------------------
@@ -267,12 +289,12 @@ class SpanPacker:
                 try:
                     write = getattr(span, "to_native", None) if self._writes_records else None
                     record = None if write is None else write(dialect)
-                    if record is None or len(record.body) > max_bytes:
+                    if record is None or len(record[1]) > max_bytes:
                         record, trace_ctx = None, self._map(origin, span, unmapped)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
                     record, unmapped[origin] = None, ENCODE_ERROR
                 if record is not None:
-                    packing.add_encoded(origin, *record)
+                    packing.added.append((origin, record))
                 elif trace_ctx is not None:
                     packing.add_context(origin, trace_ctx)
                 origin += 1
@@ -309,7 +331,7 @@ class SpanPacker:
     def _map(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> TraceContext | None:
         """Return the record of ``span``, ``None`` where it has none; ``unmapped`` gets the reason of one not whole."""
         trace_ctx = trace_context_of(span)
-        if hit := limits_hit(span):
+        if not getattr(span, "is_untouched", False) and (hit := limits_hit(span)):  # a record meets no limit
             unmapped[origin] = TRUNCATED
             self._warn_once(hit)
             trace_ctx = trace_ctx and _with_whole_names(trace_ctx, span)

@@ -10,7 +10,6 @@ The hook for a client of your own, as RocketMQ's ``ConsumeMessageHook``::
 
 from __future__ import annotations
 
-from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate, trace
@@ -46,7 +45,7 @@ from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch
 from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
-from otel_mqtrace.records.ids import match_traceparent, read_origin
+from otel_mqtrace.records.ids import read_traceparent
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.sampling import TracerState
     from otel_mqtrace.records.batch import BatchRow
     from otel_mqtrace.records.handled import MessageRow
-    from otel_mqtrace.records.ids import IdPool
     from otel_mqtrace.records.plan import LeaderSource
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds", "Turn", "ended_span"]
@@ -138,7 +136,7 @@ class ConsumeHook(ReceiveHook):
         turn = self.begin_turn(topic, row, headers, leaders, None, is_current=False)
         return None if turn is None else turn.call
 
-    def begin_turn(  # noqa: C901, PLR0912, PLR0913 - every poll's: in one call
+    def begin_turn(  # noqa: C901, PLR0911, PLR0912, PLR0913 - every poll's: in one call
         self,
         topic: str,
         row: MessageRow | None,
@@ -175,24 +173,26 @@ class ConsumeHook(ReceiveHook):
         origin, origin_flags = None, 0
         decision, flags = state.as_root
         header: Any = by_name.get(TRACEPARENT)
-        if header is not None:  # as read_origin(), a call of every message
-            plain = match_traceparent(header) if type(header) is bytes else None
+        if header is not None:
+            plain = read_traceparent(header)
             if plain is None:
                 return None
-            trace_id, span_id, digit = plain.groups()
-            origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
+            origin, origin_flags = plain
             decision, flags = state.under_remote[origin_flags]
-        if decision is not _SAMPLED or row is None:
-            span = self._unsampled(state, origin, flags, trace_state) if decision is _DROP else None
-            return None if span is None else Turn(self, span, span.ids, flags, process_ctx, is_current)
+        is_dropped = decision is _DROP
+        if self.is_watched() if is_dropped else (decision is not _SAMPLED or row is None):  # metrics need a span
+            return None
         try:
-            ids = state.sampled.pop()[0]
+            ids = state.ids.pop()
         except IndexError:
-            ids = state.sampled.draw()[0]
+            ids = state.ids.draw()
         if origin is not None:
             ids = origin[:16] + ids[16:]
-        now_ns = self._now()
-        record = new_tuple(Handled, (plan, ids, origin, flags, now_ns, *row, by_name, {}, origin_flags, trace_state))
+        if is_dropped or row is None:
+            return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
+        record = new_tuple(
+            Handled, (plan, ids, origin, flags, self._now(), *row, by_name, {}, origin_flags, trace_state)
+        )
         for processor in state.starts:
             processor.offer_record_start(HandledSpan(record))
         if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
@@ -214,46 +214,32 @@ class ConsumeHook(ReceiveHook):
         read: tuple[bytes | None, int] | None = (None, 0)
         if len(rows) == 1:  # one message has a parent
             by_name = index_headers(rows[0][-1] or ())
-            read = read_origin(by_name) if BESIDE.isdisjoint(by_name) else None
+            if (header := by_name.get(TRACEPARENT)) is not None or not BESIDE.isdisjoint(by_name):
+                read = read_traceparent(header) if BESIDE.isdisjoint(by_name) else None
         if plan is None or read is None:
             return None
         origin, origin_flags = read
         decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
-        if decision is _DROP:
-            span = self._unsampled(state, origin, flags, None)
-            if span is None:
-                return None
-            ids = span_ids(span.ids, flags)
-            return ProcessSpan(span, _NO_CONTEXT, len(rows), 0, {}, _NO_CONTEXT, tuple(range(len(rows))), ids)
-        if decision is not _SAMPLED:
+        is_sampled = decision is _SAMPLED
+        if not is_sampled and (decision is not _DROP or self.is_watched()):  # as in begin_turn()
             return None
-        start_ns, ids = self._now(), _drawn(state.sampled)
+        ids = state.ids.take()
         if origin is not None:
             ids = origin[:16] + ids[16:]
-        record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
-        for processor in state.starts:
-            processor.offer_record_start(BatchSpan(record))
-        if not self._polls and (metrics := self._tracing.collecting) is not None:
-            metrics.received(plan.constants, len(rows))
+        span: Any = UnsampledSpan(ids, flags)
+        start_ns, constants = 0, {}
+        if is_sampled:
+            start_ns, constants = self._now(), plan.constants
+            record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
+            span = BatchSpan(record)
+            for processor in state.starts:
+                processor.offer_record_start(BatchSpan(record))
+            if not self._polls and (metrics := self._tracing.collecting) is not None:
+                metrics.received(constants, len(rows))
+        indexes = tuple(range(len(rows)))
         return ProcessSpan(
-            BatchSpan(record),
-            _NO_CONTEXT,
-            len(rows),
-            start_ns,
-            plan.constants,
-            _NO_CONTEXT,
-            tuple(range(len(rows))),
-            span_ids(ids, flags),
+            span, _NO_CONTEXT, len(rows), start_ns, constants, _NO_CONTEXT, indexes, span_ids(ids, flags)
         )
-
-    def _unsampled(
-        self, state: TracerState, origin: bytes | None, flags: int, trace_state: trace.TraceState | None
-    ) -> UnsampledSpan | None:
-        """Return the span of messages that are not recorded; ``None`` where the metrics need it."""
-        if self.is_watched():
-            return None
-        ids = _drawn(state.unsampled)
-        return UnsampledSpan(ids if origin is None else origin[:16] + ids[16:], flags, trace_state)
 
     def _count_received(self, plan: Plan, start_ns: int | None, messages: int) -> None:
         """Measure messages of one topic: with their poll, or alone where the client does not poll."""
@@ -570,13 +556,6 @@ def _carried_beside(by_name: HeaderIndex) -> tuple[Context, trace.TraceState | N
         return _NO_CONTEXT, None
     process_ctx = propagator_in_force().extract(by_name, _NO_CONTEXT)
     return process_ctx, trace.get_current_span(process_ctx).get_span_context().trace_state
-
-
-def _drawn(pool: IdPool) -> bytes:
-    try:
-        return pool.pop()[0]
-    except IndexError:
-        return pool.draw()[0]
 
 
 def _extract(propagator: PropagatorInForce, by_name: HeaderIndex, current_ctx: Context) -> Context:

@@ -13,7 +13,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, failure_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds
 
 
+_T = TypeVar("_T")
 Outcome = tuple[ContextCode, BaseException | None]
 OutcomeOf = Callable[["ProcessSpan", ContextCode, BaseException | None], Outcome]
 """Handling, how its turn ended → how the handling ended: for consumers that are told so of each message."""
@@ -59,8 +60,7 @@ class Delivery:
 
     def stop(self) -> None:
         """Stop being current, here and wherever else the application took the context."""
-        scopes, self.scopes = self.scopes, []
-        for scope in scopes:
+        for scope in _drain(self.scopes):
             scope.leave()
 
     def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
@@ -87,11 +87,8 @@ class Delivery:
         outcome_of: OutcomeOf | None = None,
     ) -> None:
         """End all of it; a span that blocks share gets their outcome, another one what ``outcome_of`` returns."""
-        scopes, self.scopes = self.scopes, []
-        for scope in scopes:
-            scope.leave()
-        hook = self._hook
-        calls, self.calls = self.calls, []
+        self.stop()
+        hook, calls = self._hook, _drain(self.calls)
         if hook is None:
             return
         if not self._shared and outcome_of is None:
@@ -104,9 +101,8 @@ class Delivery:
     def abandon(self, outcome_of: OutcomeOf | None = None) -> None:
         """End all of it with an unknown outcome; a finaliser may call this, which records nothing itself."""
         self.stop()
-        calls, self.calls = self.calls, []
         if self._hook is not None:
-            for call, (code, exception) in self._outcomes(calls, ContextCode.RETURNNULL, None, outcome_of):
+            for call, (code, exception) in self._outcomes(_drain(self.calls), ContextCode.RETURNNULL, None, outcome_of):
                 defer_end(self._hook, call, code=code, exception=exception)
 
     def _outcomes(
@@ -121,6 +117,17 @@ class Delivery:
             else:
                 outcomes.append((call, (code, exception) if outcome_of is None else outcome_of(call, code, exception)))
         return outcomes
+
+
+def _drain(items: list[_T]) -> list[_T]:
+    """Take everything out, one at a time: what another thread adds meanwhile is in this result or in ``items``."""
+    taken: list[_T] = []
+    while items:
+        try:
+            taken.append(items.pop(0))
+        except IndexError:  # another thread took the last one
+            break
+    return taken
 
 
 class TaskDeliveries:

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, Sta
 from opentelemetry.trace import NonRecordingSpan, NoOpTracer, SpanContext, TraceFlags, get_current_span
 
 from otel_mqtrace.hooks.propagation import propagator_in_force
-from otel_mqtrace.records.ids import IdPool, id_pool
+from otel_mqtrace.records.ids import IdPool
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ class TracerState:
     state holds. ``can_record`` tells that an event may be recorded without a span: the sampler is the SDK's own, no
     processor reads a span before its end, no limit would cut it; ``can_drop`` that an unsampled one needs no span.
     ``starts`` are the processors of ours that export starts, ``certain`` the sampler's decisions
-    (:data:`Certainties`), ``sampled`` and ``unsampled`` the ids to draw from. ``as_root`` and, by the flags of a remote
-    parent, ``under_remote`` are the decision and the flags of a span that is recorded or dropped without the SDK.
+    (:data:`Certainties`), ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
+    ``under_remote`` are the decision and the flags of a span that is recorded or dropped without the SDK.
     """
 
     __slots__ = (
@@ -189,15 +189,14 @@ class TracerState:
         "can_record",
         "certain",
         "identity",
+        "ids",
         "propagator",
         "random_mask",
         "read",
         "root_flags",
-        "sampled",
         "starts",
         "tracer",
         "under_remote",
-        "unsampled",
     )
 
     def __init__(self, tracer: Any) -> None:
@@ -209,8 +208,7 @@ class TracerState:
         self.root_flags, self.random_mask = 1, _RANDOM
         self.as_root: tuple[Decision | None, int] = (None, 0)
         self.under_remote: tuple[tuple[Decision | None, int], ...] = (self.as_root,) * 4
-        self.sampled: IdPool
-        self.unsampled: IdPool
+        self.ids: IdPool
         self.read: Callable[[Any], Any] = _unknown
         self.identity: Any = None
         if not _is_the_sdks(tracer):
@@ -219,10 +217,10 @@ class TracerState:
         self.identity = self.read(tracer)
         if not _is_enabled(tracer):
             return
-        ids, processors = tracer.id_generator, tracer.span_processor._span_processors  # noqa: SLF001 - see the module
-        random = _RANDOM if _RANDOM and ids.is_trace_id_random() else 0
+        generator, processors = tracer.id_generator, tracer.span_processor._span_processors  # noqa: SLF001 - see the module
+        random = _RANDOM if _RANDOM and generator.is_trace_id_random() else 0
         self.root_flags = random + 1
-        self.sampled, self.unsampled = id_pool(ids, random + 1), id_pool(ids, random)
+        self.ids = IdPool(generator)
         self.starts = tuple(each for each in processors if _exports_starts(each))
         self.can_drop = (
             propagator_in_force().is_default and _decides_by_ids(tracer.sampler) and not _counts_spans(tracer)

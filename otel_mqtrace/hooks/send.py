@@ -46,9 +46,10 @@ from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.records.handled import DESCRIBING
+from otel_mqtrace.records.ids import traceparent_of
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
-from otel_mqtrace.records.span import context_of, open_sdk_span
+from otel_mqtrace.records.span import context_of, new_tuple, open_sdk_span
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
@@ -238,21 +239,19 @@ class SendHook:
         tracing = self._tracing
         start_ns = tracing.clock.wall_ns()
         try:
-            ids, header = state.sampled.pop()
+            ids = state.ids.pop()
         except IndexError:
-            ids, header = state.sampled.draw()
+            ids = state.ids.draw()
         msg_id, flags = tracing.new_id(), state.root_flags
         if current_ctx:
             ids, flags = _under(parent, ids, flags, state.random_mask)
             pairs += headers_under(parent, ids, flags, current_ctx)
         else:
-            pairs.append((TRACEPARENT, header))
+            pairs.append((TRACEPARENT, traceparent_of(ids, flags)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         size = None if body is None else length
-        sent = Sent(
-            plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation()
-        )
-        return sent, pairs
+        parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
+        return new_tuple(Sent, parts), pairs
 
     def _current_state(self) -> TracerState | None:
         """Return the tracer's state as it is now; ``None`` where each send needs a span."""
@@ -269,15 +268,12 @@ class SendHook:
         tracing = self._tracing
         if tracing.collecting is not None:
             return None
-        try:
-            ids, header = state.unsampled.pop()
-        except IndexError:
-            ids, header = state.unsampled.draw()
+        ids, flags = state.ids.take(), state.root_flags
         if current_ctx:
-            ids, flags = _under(parent, ids, state.root_flags, state.random_mask)
+            ids, flags = _under(parent, ids, flags, state.random_mask)
             pairs += headers_under(parent, ids, flags - 1, current_ctx)
         else:
-            pairs.append((TRACEPARENT, header))
+            pairs.append((TRACEPARENT, traceparent_of(ids, flags - 1)))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
         return None, pairs
 

@@ -235,10 +235,7 @@ def _record_event(  # noqa: PLR0913, PLR0917 - the parts of an event
     links: Sequence[trace.Link],
 ) -> EventSpan:
     """Begin a recorded event, and give its start to the processors that export it."""
-    try:
-        ids = state.sampled.pop()[0]
-    except IndexError:
-        ids = state.sampled.draw()[0]
+    ids = state.ids.take()
     flags, trace_state, above = state.root_flags, None, None
     if parent.is_valid:
         above, trace_state = parent, parent.trace_state or None

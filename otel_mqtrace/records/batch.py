@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from binascii import unhexlify
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
-from otel_mqtrace.records.ids import match_traceparent
+from otel_mqtrace.records.ids import read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
@@ -22,11 +22,11 @@ from otel_mqtrace.wire.otlp.protobuf import (
 from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.trace import SpanContext
 
-    from otel_mqtrace.records.plan import Plan
+    from otel_mqtrace.records.plan import Place, Plan
 
 
 BatchRow = tuple[int, int, "int | None", "int | None", "bytes | None", "list[tuple[str, Any]] | None"]
@@ -97,64 +97,51 @@ class HandledBatch(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The messages of a batch field by field. ``is_plain`` tells that every id fits into a native record and its keys.
+    """The messages of a batch field by field; ``origins`` are the ids of their sends, 24 bytes.
 
-    ``places`` are store host and cluster id by partition.
+    ``is_plain`` tells that every message id fits into a native record and its keys.
     """
 
     msg_ids: list[str]
-    offset_ids: list[str]
     origins: list[bytes | None]
-    keys: list[bytes | None]
-    places: dict[int, tuple[str | None, str | None]]
     is_plain: bool
 
 
 def _columns(batch: HandledBatch) -> _Columns | None:
-    plan = batch.plan
-    msg_ids, offset_ids, origins, keys = [], [], [], []
-    heads: dict[int, str] = {}
-    places: dict[int, tuple[str | None, str | None]] = {}
-    for partition, offset, _, _, key, headers in batch.rows:
-        by_name = {} if headers is None else dict(headers)
-        if headers and None in by_name.values():  # no value: an earlier one of the name counts
+    plan, rows = batch.plan, batch.rows
+    names: set[str] = set()
+    unique_ids, traceparents = [], []
+    for row in rows:
+        headers = row[-1] or ()
+        by_name = dict(headers)
+        if None in by_name.values():  # no value: an earlier one of the name counts
             by_name = {name: value for name, value in headers if value is not None}
-        if not _UNUSUAL.isdisjoint(by_name) or plan.retry_header in by_name:
-            return None
-        header = by_name.get("traceparent")
-        origin = None
-        if header is not None:  # as read_origin(), a call of every message
-            plain = match_traceparent(header) if type(header) is bytes else None
-            if plain is None:
-                return None
-            trace_id, span_id, _ = plain.groups()
-            origin = unhexlify(trace_id + span_id)
-        head = heads.get(partition)
-        if head is None:
-            head = heads[partition] = f"{plan.topic}-{partition}@"
-            place = plan.place_of(partition)
-            places[partition] = place.store_host, place.cluster_id
-        offset_id = f"{head}{offset}"
-        unique_id = by_name.get(semconv.HEADER_UNIQ_KEY)
-        if unique_id:
-            unique_id = unique_id.decode("utf-8", "replace") if isinstance(unique_id, bytes) else str(unique_id)
-        offset_ids.append(offset_id)
-        msg_ids.append(unique_id or offset_id)
-        origins.append(origin)
-        keys.append(key and _utf8(key))
+        names.update(by_name)
+        unique_ids.append(by_name.get(semconv.HEADER_UNIQ_KEY, b""))
+        traceparents.append(by_name.get("traceparent"))
+    if not _UNUSUAL.isdisjoint(names) or plan.retry_header in names:
+        return None
+    origins = read_origins(traceparents)
+    if origins is None:
+        return None
+    msg_ids = b"\n".join(unique_ids).decode("utf-8", "replace").split("\n")
+    if len(msg_ids) != len(rows):  # there is such a character in one
+        msg_ids = [each.decode("utf-8", "replace") for each in unique_ids]
+    if "" in msg_ids:  # a message without an id is named by its place
+        msg_ids = [each or f"{plan.topic}-{row[0]}@{row[1]}" for each, row in zip(msg_ids, rows, strict=True)]
     all_ids = "".join(msg_ids)
-    return _Columns(msg_ids, offset_ids, origins, keys, places, all_ids.isascii() and all_ids.isprintable())
+    return _Columns(msg_ids, origins, all_ids.isascii() and all_ids.isprintable())
 
 
-def _utf8(key: bytes | None) -> bytes | None:
-    """Return a key that is text; the conventions have no attribute for any other."""
-    if key is None or key.isascii():
-        return key
+def _is_utf8(key: bytes) -> bool:
+    """Whether a key is text; the conventions have no attribute for any other."""
+    if key.isascii():
+        return True
     try:
         key.decode()
     except UnicodeDecodeError:
-        return None
-    return key
+        return False
+    return True
 
 
 class BatchSpan(WritableRecordSpan):
@@ -208,7 +195,7 @@ class BatchSpan(WritableRecordSpan):
             return None
         keys = frozenset(columns.msg_ids)
         plan = record.plan
-        place = plan.place(record.rows[0][0], None, None)  # neither is a field of these records
+        place = plan.place_of(record.rows[0][0])  # no field of these records differs from place to place
         is_end = end_ns is not None
         try:
             template = place.templates[dialect, is_end]
@@ -220,78 +207,84 @@ class BatchSpan(WritableRecordSpan):
             return None
         text, pick = template
         stamp_ms = (record.start_ns if end_ns is None else end_ns) // _NS_PER_MS
-        filled = text % pick((stamp_ms, _PLACEHOLDER, record.request_id, cost_ms, _PLACEHOLDER * 2, _PLACEHOLDER * 2))
+        filled = text % pick((stamp_ms, _PLACEHOLDER, record.request_id, cost_ms))
         pieces = filled.split(_PLACEHOLDER)
         if len(pieces) != 2:  # noqa: PLR2004 - a field beside the message id differs from message to message
             return None
         head, tail = pieces
         body = f"{head}{(tail + head).join(columns.msg_ids)}{tail}"
-        return NativeRecord(plan.group, body.encode(), keys)
+        return plan.group, body.encode(), keys
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
         record = self.record
         if self.end_ns is None or not self.is_untouched:
             return None
-        columns = record.columns
-        if columns is None or columns.offset_ids[0] == columns.offset_ids[-1]:  # one message shares nothing
+        columns, rows, plan = record.columns, record.rows, record.plan
+        if columns is None or rows[0][:2] == rows[-1][:2]:  # one message shares nothing
             return None
-        shared, own = _share(record.rows, columns)
+        places = {partition: plan.place_of(partition) for partition in {row[0] for row in rows}}
+        shared, own = _share(rows, places)
         attributes = {
             **shared,
-            **record.plan.constants,
-            semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(record.rows),
+            **plan.constants,
+            semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(rows),
             semconv.MQTRACE_REQUEST_ID: record.request_id,
             **self.outcome,
         }
-        return [*self.otlp_head(), encode_attributes(attributes), *_links(record.rows, columns, own), LOCAL_PARENT]
+        heads = {partition: place.offset_id for partition, place in places.items()}
+        return [*self.otlp_head(), encode_attributes(attributes), *_links(rows, heads, columns, own), LOCAL_PARENT]
 
 
-def _share(rows: Sequence[BatchRow], columns: _Columns) -> tuple[dict[str, Any], list[tuple[str, list[Any]]]]:
+def _share(
+    rows: Sequence[BatchRow], places: Mapping[int, Place]
+) -> tuple[dict[str, Any], list[tuple[str, Sequence[Any]]]]:
     """Return the attributes that are equal for all messages, and the other ones, message by message."""
     partitions, _, stored_ms, lengths, _, _ = zip(*rows, strict=True)
-    is_one_partition = len(columns.places) == 1
-    store_host, cluster_id = columns.places[partitions[0]]
-    hosts = [store_host] * len(rows) if is_one_partition else [columns.places[each][0] for each in partitions]
-    clusters = [cluster_id] * len(rows) if is_one_partition else [columns.places[each][1] for each in partitions]
+    of_each = [places[each] for each in partitions] if len(places) > 1 else list(places.values())
+    has_tombstone = None in lengths
     fields: tuple[tuple[str, Sequence[Any]], ...] = (
-        (semconv.MESSAGING_DESTINATION_PARTITION_ID, partitions),
-        (semconv.MQTRACE_STORE_HOST, hosts),
+        (semconv.MESSAGING_DESTINATION_PARTITION_ID, list(map(str, partitions if len(places) > 1 else places))),
+        (semconv.MQTRACE_STORE_HOST, [each.store_host for each in of_each]),
         (semconv.MQTRACE_STORE_TIME, stored_ms),
-        (semconv.MESSAGING_MESSAGE_BODY_SIZE, lengths),
-        (semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE, lengths),
-        (semconv.MESSAGING_KAFKA_CLUSTER_ID, clusters),
+        (semconv.MESSAGING_MESSAGE_BODY_SIZE, [each or 0 for each in lengths] if has_tombstone else lengths),
+        (
+            semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
+            [each is None or None for each in lengths] if has_tombstone else (None,),
+        ),
+        (semconv.MESSAGING_KAFKA_CLUSTER_ID, [each.cluster_id for each in of_each]),
     )
     shared: dict[str, Any] = {}
     own = []
-    for name, raw in fields:
-        values: Sequence[Any] = raw
-        if name == semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE:
-            values = [True if each is None else None for each in raw] if None in raw else [None] * len(rows)
-        elif name == semconv.MESSAGING_MESSAGE_BODY_SIZE and None in raw:
-            values = [each or 0 for each in raw]
-        elif name == semconv.MESSAGING_DESTINATION_PARTITION_ID:
-            values = [str(raw[0])] * len(rows) if is_one_partition else list(map(str, raw))
+    for name, values in fields:
         first = values[0]
-        if values.count(first) == len(values):
-            if first is not None:
-                shared[name] = first
-        else:
-            own.append((name, list(values)))
+        if values.count(first) < len(values):
+            own.append((name, values))
+        elif first is not None:
+            shared[name] = first
     return shared, own
 
 
-def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str, list[Any]]]) -> list[bytes]:
-    """Return each message as a link of a ``Span``, with its ids and what it does not share with the others."""
+def _links(
+    rows: Sequence[BatchRow],
+    heads: Mapping[int, str],
+    columns: _Columns,
+    own: Sequence[tuple[str, Sequence[Any]]],
+) -> list[bytes]:
+    """Return each message as a link of a ``Span``, with its ids and what it does not share with the others.
+
+    ``heads`` are what stands before the offset in the offset id of a message, by its partition.
+    """
     links: list[bytes] = []
     own_fields = zip(*(_encoded(name, values) for name, values in own), strict=True) if own else repeat(())
-    messages = zip(rows, columns.msg_ids, columns.offset_ids, columns.origins, columns.keys, own_fields, strict=False)
-    for row, msg_id, offset_id, origin, key, fields in messages:
+    messages = zip(rows, columns.msg_ids, columns.origins, own_fields, strict=False)
+    for (partition, offset, _, _, key, _), msg_id, origin, fields in messages:
         ids = origin or _NO_ORIGIN
-        message, place = msg_id.encode("utf-8", "replace"), offset_id.encode("utf-8", "replace")
+        message = msg_id.encode("utf-8", "replace")
+        place = f"{heads[partition]}{offset}".encode("utf-8", "replace")
         parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
-        parts += (_offset(row[1]), _OFFSET_ID[len(place)], place)
-        if key is not None:
+        parts += (_offset(offset), _OFFSET_ID[len(place)], place)
+        if key and _is_utf8(key):
             parts += (_KEY[len(key)], key)
         parts += fields
         parts.append(LINK_FLAGS[origin is not None])
@@ -302,10 +295,6 @@ def _links(rows: Sequence[BatchRow], columns: _Columns, own: Sequence[tuple[str,
 
 def _encoded(name: str, values: Sequence[Any]) -> list[bytes]:
     """Return one attribute of every message; empty bytes where it has none."""
-    write = _NUMBERS.get(name)
-    if write is not None:
-        return [b"" if value is None else write(value) for value in values]
-    known = {
-        value: b"" if value is None else attribute(_LINK_ATTRIBUTE, name, value) for value in dict.fromkeys(values)
-    }
+    write = _NUMBERS.get(name) or partial(attribute, _LINK_ATTRIBUTE, name)
+    known = {value: b"" if value is None else write(value) for value in dict.fromkeys(values)}
     return [known[value] for value in values]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _SPAN_ATTRIBUTE: Final = 9
-VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms", "offset_msg_id", "body_length")
+VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
 _NS_PER_MS: Final = 1_000_000
 _MAX_COST_MS: Final = 1 << 31
 _MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
@@ -104,15 +104,14 @@ class Handled(NamedTuple):
         if known is None:
             plan, headers = self.plan, self.headers
             place = plan.place_of(self.partition)
-            offset_id = f"{place.offset_id}{self.offset}"
             msg_id = headers.get(semconv.HEADER_UNIQ_KEY)
             if msg_id is not None:  # as header_text() reads it
                 is_bytes = isinstance(msg_id, (bytes, bytearray))
                 msg_id = msg_id.decode("utf-8", "replace") if is_bytes else str(msg_id)
-            msg_id = msg_id or offset_id
+            msg_id = msg_id or f"{place.offset_id}{self.offset}"
             is_plain = DESCRIBING.isdisjoint(headers) and msg_id.isascii() and msg_id.isprintable()
             keys = frozenset((msg_id,)) if is_plain else None
-            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, offset_id, keys)))
+            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, keys)))
         return known
 
 
@@ -122,7 +121,6 @@ class _Details(NamedTuple):
     place: Place
     request_id: str
     msg_id: str
-    offset_id: str
     keys: frozenset[str] | None
 
 
@@ -148,7 +146,7 @@ class HandledSpan(WritableRecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        place, request_id, msg_id, offset_id, keys = record.details
+        place, request_id, msg_id, keys = record.details
         end_ns = self.end_ns
         if keys is None or not PARTS.isdisjoint(self.__dict__):
             return None
@@ -163,8 +161,8 @@ class HandledSpan(WritableRecordSpan):
         if template is None or not 0 <= cost_ms < _MAX_COST_MS:
             return None
         text, pick = template
-        body = text % pick((stamp_ms, msg_id, request_id, cost_ms, offset_id, record.body_length or 0))
-        return new_tuple(NativeRecord, (plan.group, body.encode(), keys))  # type: ignore[no-any-return]  # of that type
+        body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
+        return plan.group, body.encode(), keys
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -172,9 +170,9 @@ class HandledSpan(WritableRecordSpan):
         if end_ns is None or not PARTS.isdisjoint(self.__dict__):
             return None
         record = self.record
-        headers, origin = record.headers, record.origin
-        place, request_id, msg_id, offset_text, _ = record.details
-        offset_id = offset_text.encode("utf-8", "replace")
+        origin = record.origin
+        place, request_id, msg_id, _ = record.details
+        offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parts = self.otlp_head()
         parts += (
@@ -192,7 +190,7 @@ class HandledSpan(WritableRecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(_store_time(record.timestamp_ms))
-        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(headers):
+        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(record.headers):
             attributes = self.make_attributes()
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
         if origin is None:

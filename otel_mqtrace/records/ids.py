@@ -1,87 +1,91 @@
-"""Trace and span ids, drawn many at once, with the ``traceparent`` of a root span ready."""
+"""Trace and span ids, drawn many at once, and W3C's header for them."""
 
 from __future__ import annotations
 
 import os
 import re
 import weakref
-from binascii import unhexlify
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from binascii import hexlify, unhexlify
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 32
 _BYTES: Final = 24
+_PLAIN: Final = rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])"
+_match: Final = re.compile(_PLAIN).fullmatch
+_match_several: Final = re.compile(b"(?:%b)+" % _PLAIN).fullmatch
+_TRACEPARENT_BYTES: Final = 55
 
 
-match_traceparent: Final = re.compile(rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])").fullmatch
-"""Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
-
-
-def read_origin(headers: Mapping[str, Any]) -> tuple[bytes | None, int] | None:
-    """Return the ids (24 bytes) and flags of a plain ``traceparent``; no ids where there is no such header.
-
-    ``None`` where the propagator has to read it.
-    """
-    header = headers.get("traceparent")
-    if header is None:
-        return None, 0
-    plain = match_traceparent(header) if type(header) is bytes else None
+def read_traceparent(header: object) -> tuple[bytes, int] | None:
+    """Return ids (24 bytes) and flags of a plain ``traceparent``; ``None`` where the propagator has to read it."""
+    plain = _match(header) if type(header) is bytes else None
     if plain is None:
         return None
     trace_id, span_id, flags = plain.groups()
-    return unhexlify(trace_id + span_id), int(flags)
+    return unhexlify(trace_id + span_id), flags[0] & 3
 
 
-class DrawnIds(NamedTuple):
-    """Ids of one span: 16 bytes of trace id and 8 of span id, and W3C's header for them as a root."""
+def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
+    """Return the ids of plain ``traceparent`` headers, ``None`` where there is none.
 
-    raw: bytes
-    traceparent: bytes
+    ``None`` instead of all where the propagator has to read one.
+    """
+    present = [header for header in headers if header is not None]
+    joined = b"".join(present)
+    if present and not (set(map(len, present)) == {_TRACEPARENT_BYTES} and _match_several(joined)):
+        return None
+    raw = unhexlify(joined.translate(None, b"-"))  # version, trace id, span id, flags: 26 bytes each
+    ids = iter([raw[start + 1 : start + 25] for start in range(0, len(raw), 26)])
+    return [None if header is None else next(ids) for header in headers]
+
+
+def traceparent_of(ids: bytes, flags: int) -> bytes:
+    """Return W3C's header for 16 bytes of trace id, 8 of span id, and trace flags below 4."""
+    digits = hexlify(ids)
+    return b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)
 
 
 class IdPool:
-    """Ids as ``generator`` would draw them; those of the SDK's random generator are drawn many at once.
+    """Ids as ``generator`` would draw them: 16 bytes of trace id and 8 of span id.
 
-    ``flags`` are the trace flags of a root as two hexadecimal digits. A forked child empties its pools.
+    Those of the SDK's random generator are drawn many at once. A forked child empties its pools.
     """
 
-    def __init__(self, generator: Any, flags: bytes) -> None:
+    def __init__(self, generator: Any) -> None:
         self._generator = generator
         self._is_random = type(generator) is RandomIdGenerator and not vars(generator)  # no method was put on it
-        self._flags = flags
-        self._pool: list[DrawnIds] = []
+        self._pool: list[bytes] = []
         self.pop = self._pool.pop
-        """Return ids that no other caller gets, without a Python call; ``IndexError`` means: call :meth:`draw`."""
+        """:meth:`take` without a call of Python's; ``IndexError`` means: call :meth:`draw`."""
         _pools.add(self)
 
-    def draw(self) -> DrawnIds:
-        """Return ids that no other caller gets."""
+    def draw(self) -> bytes:
+        """Return the first of newly drawn ids, and keep the others."""
         if not self._is_random:
-            trace_id, span_id = self._generator.generate_trace_id(), self._generator.generate_span_id()
-            return self._drawn(trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big"))
+            trace_id: int = self._generator.generate_trace_id()
+            span_id: int = self._generator.generate_span_id()
+            return trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big")
         raw = os.urandom(_BYTES * _AT_ONCE)
-        drawn = [self._drawn(raw[start : start + _BYTES]) for start in range(0, len(raw), _BYTES)]
-        last = drawn.pop()
-        self._pool.extend(drawn)  # one atomic step: several threads may refill
-        return last
+        # one atomic step: several threads may refill
+        self._pool.extend([raw[start : start + _BYTES] for start in range(_BYTES, len(raw), _BYTES)])
+        return raw[:_BYTES]
 
-    def _drawn(self, raw: bytes) -> DrawnIds:
-        text = raw.hex().encode()
-        return DrawnIds(raw, b"00-%b-%b-%b" % (text[:32], text[32:], self._flags))
+    def take(self) -> bytes:
+        """Return ids that no other caller gets."""
+        try:
+            return self.pop()
+        except IndexError:
+            return self.draw()
 
     def after_fork(self) -> None:
         """Forget the ids that the parent will use."""
         self._pool.clear()
-
-
-def id_pool(generator: Any, flags: int) -> IdPool:
-    """Return a pool of ``generator`` for roots with these trace flags."""
-    return IdPool(generator, b"%02x" % flags)
 
 
 _pools: Final[weakref.WeakSet[IdPool]] = weakref.WeakSet()

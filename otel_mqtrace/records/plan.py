@@ -109,30 +109,29 @@ class Plan:
         self._leaders = leaders
         self._server = server
         self._constant = encode_attributes(self.constants)
-        self._places: dict[tuple[int, str | None, str | None], Place] = {}
+        self._places: dict[int, Place] = {}
 
     def place_of(self, partition: int) -> Place:
         """Return what all messages of ``partition`` have in common, with the leader and the cluster's id known now."""
         store_host, cluster_id, leaders = self._server, None, self._leaders
         if leaders is not None:
             store_host, cluster_id = leaders.of(self.topic, partition) or store_host, leaders.cluster_id
-        return self._places.get((partition, store_host, cluster_id)) or self.place(partition, store_host, cluster_id)
-
-    def place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
-        """Return what all messages of ``partition`` have in common."""
-        place = self._places.get((partition, store_host, cluster_id))
-        if place is None:
-            attributes = {
-                semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
-                semconv.MQTRACE_STORE_HOST: store_host,
-                semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
-            }
-            known = encode_attributes({name: value for name, value in attributes.items() if value is not None})
-            place = Place(self._constant + known, {}, store_host, cluster_id, f"{self.topic}-{partition}@")
+        place = self._places.get(partition)
+        if place is None or place.store_host != store_host or place.cluster_id != cluster_id:
+            place = self._place(partition, store_host, cluster_id)
             if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
-            self._places[partition, store_host, cluster_id] = place
+            self._places[partition] = place
         return place
+
+    def _place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
+        attributes = {
+            semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
+            semconv.MQTRACE_STORE_HOST: store_host,
+            semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
+        }
+        known = encode_attributes({name: value for name, value in attributes.items() if value is not None})
+        return Place(self._constant + known, {}, store_host, cluster_id, f"{self.topic}-{partition}@")
 
     def template(
         self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]

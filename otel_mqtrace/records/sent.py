@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan, new_tuple
+from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
@@ -113,8 +113,7 @@ class SentSpan(RecordSpan):
         text, pick = template
         msg_id = record.msg_id
         body = text % pick((start_ms, msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms))
-        keys = frozenset((msg_id,))
-        return new_tuple(NativeRecord, (plan.group, body.encode(), keys))  # type: ignore[no-any-return]  # of that type
+        return plan.group, body.encode(), frozenset((msg_id,))
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""

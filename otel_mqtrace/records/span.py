@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
@@ -35,12 +36,8 @@ new_tuple: Final[Any] = tuple.__new__
 """Make a ``NamedTuple`` of a tuple: its own way is a call of Python's, for each record."""
 
 
-class NativeRecord(NamedTuple):
-    """Encoded records with what their trace message is grouped by, topic and region, and found by: ASCII keys."""
-
-    group: tuple[str, str]
-    body: bytes
-    keys: frozenset[str]
+NativeRecord = tuple[tuple[str, str], bytes, frozenset[str]]
+"""What the trace message of some records is grouped by, topic and region; the records; what finds them: ASCII keys."""
 
 
 def context_of(ids: bytes, flags: int, trace_state: trace.TraceState | None = None, *, remote: bool) -> SpanContext:
@@ -100,6 +97,10 @@ class UnsampledSpan(NonRecordingSpan):
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
+ENDED: Final = object()
+"""Stands for the SDK span of one that ended as a record."""
+
+
 class _Derived:
     """A private part of a ``ReadableSpan``, derived at each read; a part assigned to the instance wins."""
 
@@ -112,8 +113,9 @@ class _Derived:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        written = instance.written
-        return self._derive(instance) if written is None else getattr(written, self._name)
+        written = instance.__dict__.get("_written")
+        is_open = written is not None and written is not ENDED
+        return getattr(written, self._name) if is_open else self._derive(instance)
 
 
 PARTS: Final = frozenset(
@@ -192,14 +194,14 @@ class RecordSpan(ReadableSpan):
 
     _context = _Derived(_make_context)
     _attributes = _Derived(lambda self: self.__dict__.setdefault("_attributes", self.make_attributes()))
-    _name = _Derived(lambda self: self.record.plan.name)
-    _parent = _Derived(lambda self: self._make_parent())
-    _start_time = _Derived(lambda self: self.record.start_ns)
-    _end_time = _Derived(lambda self: self.end_ns)
-    _resource = _Derived(lambda self: self.record.plan.tracer.resource)
-    _instrumentation_scope = _Derived(lambda self: self.record.plan.tracer._instrumentation_scope)  # noqa: SLF001 - as the SDK's tracer passes it
-    _instrumentation_info = _Derived(lambda self: self.record.plan.tracer.instrumentation_info)
-    _kind = _Derived(lambda self: self.record.plan.kind)
+    _name = _Derived(attrgetter("record.plan.name"))
+    _parent = _Derived(_make_parent)
+    _start_time = _Derived(attrgetter("record.start_ns"))
+    _end_time = _Derived(attrgetter("end_ns"))
+    _resource = _Derived(attrgetter("record.plan.tracer.resource"))
+    _instrumentation_scope = _Derived(attrgetter("record.plan.tracer._instrumentation_scope"))
+    _instrumentation_info = _Derived(attrgetter("record.plan.tracer.instrumentation_info"))
+    _kind = _Derived(attrgetter("record.plan.kind"))
     _links = _Derived(lambda self: self.make_links())
     _events: Any = _Derived(lambda _: ())
     _status: Any = _Derived(lambda _: _UNSET_STATUS)
@@ -246,8 +248,6 @@ class RecordSpan(ReadableSpan):
         raise NotImplementedError
 
 
-ENDED: Final = object()
-"""Stands for the SDK span of one that ended as a record."""
 UNREAD: Final = 2
 """The instance attributes of a span of which nothing was read: its record, its end."""
 

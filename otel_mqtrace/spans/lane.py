@@ -33,6 +33,8 @@ _logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker; it also paces ``on_idle``."""
+_GATHER_S: Final = 0.01
+"""How long a full batch waits for others that may go with it: each export takes the interpreter's lock from callers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -177,7 +179,9 @@ class Lane:
 
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
         try:
-            if not (queue.has_batch or self._await_work(queue)):
+            if queue.has_batch:
+                self._gather(queue)
+            elif not self._await_work(queue):
                 return False
             if self._flushes:
                 self._answer_flushes()
@@ -185,6 +189,13 @@ class Lane:
         except BaseException:  # SystemExit from an exporter must not end the lane for good
             _logger.debug("%s raised in its lane", self.name, exc_info=True)
         return True
+
+    def _gather(self, queue: SpanQueue[ReadableSpan]) -> None:
+        """Wait a moment for as many spans as the exporter takes at once, unless a caller waits for what is there."""
+        at_once = self._side.batches_at_once * self._settings.max_export_batch_size
+        with queue.hold():
+            if not (queue.closed or self._flushes):
+                queue.wait(_GATHER_S, wake_at=at_once)
 
     def _await_work(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Sleep until a batch or a flush may be due; return ``False`` when none ever will be."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
+import confluent_kafka
 import pytest
 from confluent_kafka import Message
 from opentelemetry import baggage, trace
@@ -209,6 +210,23 @@ def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
     MqTraceInstrumentor().uninstrument()
     assert (missed.offset(), unhandled()) == (2, {"handed_over_unhandled": 1})
+
+
+def test_block_after_its_consumer_was_collected_is_recorded_and_not_missing(
+    instrument, kafka, spans, fill, topic, unhandled
+):
+    fill(topic, {"value": b"x"}, {"value": b"y"})
+    instrument(process_spans="explicit")
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    handled, _left = poll(consumer), poll(consumer)
+    del consumer
+    gc.collect()
+    with process(handled):
+        pass
+    assert (len(spans.take_all()), unhandled()) == (1, {})
+    MqTraceInstrumentor().uninstrument()
+    assert unhandled() == {"handed_over_unhandled": 1}
 
 
 def test_a_block_that_comes_late_says_so_once_and_its_failure_is_counted(

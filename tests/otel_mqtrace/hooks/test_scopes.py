@@ -12,7 +12,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.context import Context
 
 from otel_mqtrace import process
-from otel_mqtrace.hooks.consume import ProcessSpan
+from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
 from otel_mqtrace.hooks.in_flight import Delivery
 from otel_mqtrace.hooks.process import sources
 from tests.support.consuming import let_others_run
@@ -231,3 +231,21 @@ def test_span_that_a_block_takes_leaves_what_another_thread_adds_meanwhile():
     assert delivery.take(taken) is not None
     assert list(map(id, delivery.calls)) == [id(added)]
     assert delivery.take(taken) is None
+
+
+def test_handling_that_another_thread_adds_while_all_end_is_ended_too(tracing, exporter):
+    hook = ConsumeHook(tracing=tracing)
+    first, late = (hook.before([IncomingMessage("letters", 0, offset)])[0] for offset in range(2))
+
+    class Shared(list):
+        def pop(self, at):
+            if late.is_open and late not in self:
+                self.append(late)  # another thread, in the middle of it
+            return super().pop(at)
+
+    delivery = Delivery()
+    delivery.calls = Shared()
+    delivery.hold(hook, [first])
+    delivery.finish()
+    assert [first.is_open, late.is_open] == [False, False]
+    exporter.take_all("process letters")

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.records.ids import id_pool
+from otel_mqtrace.records.ids import IdPool, read_traceparent, traceparent_of
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS
@@ -155,14 +155,19 @@ def test_attributes_that_a_processor_removed_are_not_exported():
 
 
 def test_random_ids_are_drawn_many_at_a_time_and_never_twice():
-    pool = id_pool(RandomIdGenerator(), 1)
+    pool = IdPool(RandomIdGenerator())
     drawn = [pool.draw()]
     with contextlib.suppress(IndexError):
         while True:
             drawn.append(pool.pop())
-    assert len({ids for ids, _ in drawn}) == len(drawn) > 1
-    for ids, header in drawn:
-        assert (len(ids), header) == (24, f"00-{ids[:16].hex()}-{ids[16:].hex()}-01".encode())
+    assert len(set(drawn)) == len(drawn) > 1
+    assert set(map(len, drawn)) == {24}
+
+
+def test_written_traceparent_is_read_back():
+    ids = IdPool(RandomIdGenerator()).take()
+    assert traceparent_of(ids, 3) == f"00-{ids[:16].hex()}-{ids[16:].hex()}-03".encode()
+    assert read_traceparent(traceparent_of(ids, 3)) == (ids, 3)
 
 
 def test_key_of_a_message_without_headers_is_exported():

@@ -171,8 +171,7 @@ class ConsumerState(AnyConsumerState):
             hook.count_received(topic, start_ns, len(rows))
         self.hold(hook, [call], messages).enter(call)
         number, ids = self.number, call.ids or call
-        for message, row in zip(messages, rows, strict=True):
-            registry.remember(id(message), (topic, row[0], row[1], number, ids, False))
+        registry.remember_all(list(map(id, messages)), [(topic, row[0], row[1], number, ids, False) for row in rows])
         return True
 
     def release(self, call: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
