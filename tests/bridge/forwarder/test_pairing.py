@@ -66,7 +66,7 @@ def test_memory_is_bounded_while_calls_come_and_go():
         pairing.add([_record(after(request_id=f"R{number}"), offset=2 * number + 1)])
     assert pairing.counts.paired == 1_000
     assert len(pairing._oldest) <= 12
-    assert len(pairing._completed._keys) <= 10
+    assert len(pairing._completed.keys) <= 10
 
 
 def test_a_refused_attempt_waits_for_the_accepted_one():
