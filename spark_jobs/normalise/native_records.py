@@ -31,7 +31,7 @@ from otel_mqtrace.wire.native.layout import (
     RECORD_TERMINATOR,
     check_message_type_map,
 )
-from spark_jobs.columns import binary_bytes, flags, greater, is_there, taken
+from spark_jobs.columns import binary_bytes, flags, greater, is_there, is_utf8, taken
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.values import hashed
 from spark_jobs.schemas import BAD, READ_BODY, bad_piece
@@ -170,7 +170,7 @@ class _Reader:
         """Return the bodies in UTF-8, each ended by a terminator, and where each begins and the last one ends."""
         if codecs.lookup(self.charset).name == "utf-8" and not is_left_out.any() and pa.types.is_binary(bodies.type):
             data, bounds = binary_bytes(bodies)
-            if _is_ended(data, bounds) and _is_utf8(data):
+            if _is_ended(data, bounds) and is_utf8(data):
                 return data, bounds
         texts = [
             b"" if left_out else _ended(self._text(body).encode())
@@ -227,14 +227,6 @@ def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
 def _ended(text: bytes) -> bytes:
     """Return a text with a terminator: the codec reads a last record without one like any other."""
     return text + TERMINATOR if text and not text.endswith(TERMINATOR) else text
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -26,6 +26,7 @@ from spark_jobs.columns import (
     fields_of,
     has_repeats,
     is_made_of,
+    is_utf8,
     json_arrays,
     lists_of,
     maps_of,
@@ -75,9 +76,7 @@ def _is_plain(lines: list[bytes], block: bytes) -> bool:
     """Return whether each line is one object if as many objects as lines are found, and all of it text."""
     if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
         return False
-    try:
-        block.decode()
-    except UnicodeDecodeError:
+    if not is_utf8(block):
         return False
     return not any(word in block and refused.search(block) for word, refused in _REFUSED)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_TASK_BYTES: Final = 32 << 20
 _LEAST_TASK_BYTES: Final = 4 << 20
-_TASKS_PER_CORE: Final = 2
+_TASKS_PER_CORE: Final = 4  # with two, a core waits half a task long for the last one
 UNCUT_BYTES: Final = 4 << 20
 """The largest file that is not cut: its lines have numbers, for evidence."""
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL})
