@@ -186,7 +186,7 @@ class Storm:
 
 ONCE_FAILED: list[int] = []
 """Seeds that found a mistake, with what it was."""
-FRESH = 12
+FRESH = 6
 """Storms with seeds nobody has seen; a failure names its seed, to be added above."""
 
 

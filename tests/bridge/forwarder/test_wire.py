@@ -105,7 +105,7 @@ def _written(said, how):
     return request.body
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(events(), min_size=1, max_size=5), rules)
 def test_a_span_is_written_as_opentelemetry_writes_it(said, how):
     ours, theirs = _written(said, how), encode_spans([span_of(event, how) for event in said])

@@ -166,12 +166,13 @@ def test_own_produce_batch_sends_its_own_messages_and_is_reported(instrument, ka
 def test_an_error_that_is_no_exception_class_ends_the_span(instrument, kafka, spans, topic):
     """``except BaseException`` would not see it, and the span would never end."""
     instrument()
-    producer = Raising({"bootstrap.servers": kafka.bootstrap_servers})
     caught = None
-    try:
-        producer.produce(topic, b"x")
-    except:  # noqa: E722 - nothing else catches it
-        caught = True
+    # What is raised this way keeps its frames, and the producer in them, for good.
+    with Raising({"bootstrap.servers": kafka.bootstrap_servers}) as producer:
+        try:
+            producer.produce(topic, b"x")
+        except:  # noqa: E722 - nothing else catches it
+            caught = True
     assert caught
     assert spans.take(f"send {topic}").attributes["error.type"] == "_QUEUE_FULL"
 

@@ -145,7 +145,7 @@ CONTEXTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(contexts=CONTEXTS, max_message_bytes=st.integers(100, 3000), max_keys_bytes=st.integers(40, 500))
 def test_no_bound_is_ever_exceeded_and_no_record_is_lost_or_doubled(contexts, max_message_bytes, max_keys_bytes):
     packed = _pack(*contexts, max_message_bytes=max_message_bytes, max_keys_bytes=max_keys_bytes)

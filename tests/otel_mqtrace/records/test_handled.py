@@ -103,7 +103,7 @@ class _World:
 
 
 @given(messages, st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect):
     world, other = _World(), _World()
     call = world.record(message)

@@ -99,7 +99,7 @@ sendings = st.builds(
 
 
 @given(sendings, st.booleans(), st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dialect):
     results = []
     for way in ("by_record", "by_span"):

@@ -88,7 +88,7 @@ def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), parts=st.integers(1, 3))
 def test_edges_agree_with_the_plain_python_oracle(data, parts):
     legs = [one for at in range(30) for one in data.draw(ways(f"M{at}"))]
@@ -96,7 +96,7 @@ def test_edges_agree_with_the_plain_python_oracle(data, parts):
     assert counts_of(add_up_in(parts, legs)) == expected
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_graph_does_not_depend_on_the_number_of_parts(data):
     legs = [one for at in range(20) for one in data.draw(ways(f"M{at}"))]

@@ -1,7 +1,7 @@
 """A batch of spans becomes a batch of events, whatever stands in it and however it is cut."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.otlp.aliases import ALIASES
@@ -44,6 +44,7 @@ def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
     assert len(set(seen)) == len(seen)
 
 
+@settings(max_examples=40)
 @given(rows=ROWS.map(ordered), data=st.data())
 def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
     whole = batch(*rows)

@@ -105,7 +105,7 @@ def meshes(draw):
 
 
 @given(meshes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
     svg = graph_svg(graph)
     found = boxes(svg)
@@ -121,7 +121,7 @@ def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
 
 
 @given(meshes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_card_never_loses_its_number(graph):
     words = [text.text for text in ET.fromstring(graph_svg(graph)).iter("text")]
     for node in graph.nodes:

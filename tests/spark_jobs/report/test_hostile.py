@@ -112,7 +112,7 @@ def test_markdown_cell_has_no_markup(text):
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_visible_text_is_legal_xml(text):
     shown = visible(text)
     element = ET.fromstring(ET.tostring(_element(shown)))

@@ -167,7 +167,7 @@ def one_by_one(texts):
     return read(item_batches(items, counts), counts)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(exports())
 def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
     texts = [json.dumps(message).encode() for message in messages]
@@ -175,7 +175,7 @@ def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
     assert by_columns(texts) == one_by_one(texts)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(odd_lines())
 def test_what_is_odd_is_read_as_it_is_one_by_one(texts):
     assert by_columns(texts) == one_by_one(texts)
