@@ -26,7 +26,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" --ignore=tests/proofs -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" --ignore=tests/proofs -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)

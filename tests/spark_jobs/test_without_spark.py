@@ -54,12 +54,6 @@ def test_local_engine_refuses_what_only_spark_has(tmp_path, option, capsys):
     assert capsys.readouterr().err == said
 
 
-def test_spark_engine_without_pyspark_names_its_extra(tmp_path):
-    done = run("reconcile", *SIDES, "--out", tmp_path, "--engine", "spark")
-    assert done.returncode == 2
-    assert "pip install 'otel-mqtrace[spark]'" in done.stderr
-
-
 # -- A whole run in a process of its own, as a CI job starts it: what is said where nobody looks at a terminal
 @pytest.mark.spark
 def test_a_normal_run_says_nothing_on_standard_error(tmp_path):
