@@ -50,23 +50,23 @@ _VERSION: Final = frozenset({"-V", "--version"})
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 
-class _Command(typer.core.TyperCommand):
+class _PlainFlags:
     """A command whose help shows no ``<bool>`` after a flag."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for option in self.params:
-            _hide_type_of_flag(option)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)
-        _hide_type_of_flag(option)
-        return option
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]  # of typer's class beside it
+        for option in params:
+            if getattr(option, "is_flag", False) and option.metavar is None:
+                option.metavar = ""
+        return params
 
 
-def _hide_type_of_flag(option: Any) -> None:
-    if getattr(option, "is_flag", False) and option.metavar is None:
-        option.metavar = ""
+class _Command(_PlainFlags, typer.core.TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, typer.core.TyperGroup):
+    pass
 
 
 _SECTION = re.compile(r"^(?P<name>[A-Z][a-z]+):\n(?P<body>(?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
@@ -113,7 +113,9 @@ def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
 
 
 def _app(points: Iterable[EntryPoint], *, listed: bool) -> typer.Typer:
-    app = typer.Typer(name=_NAME, rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=_CONTEXT)
+    app = typer.Typer(
+        name=_NAME, cls=_Group, rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=_CONTEXT
+    )
     app.callback()(_options)
     for point in points:
         _register(app, point, listed=listed)
@@ -208,7 +210,8 @@ def help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
     sections = {match["name"]: match["body"] for match in _SECTION.finditer(text + "\n")}
     first = _SECTION.search(text + "\n")
     examples = inspect.cleandoc(sections.get("Example", sections.get("Examples", ""))).splitlines()
-    return text[: first.start() if first else None].strip(), [line for line in examples if line.strip(" :`")]
+    help_text = re.sub(r"(?<!\n)\n(?!\n)", " ", text[: first.start() if first else None].strip())
+    return help_text, [line for line in examples if line.strip(" :`")]
 
 
 def _epilog(examples: list[str]) -> str | None:

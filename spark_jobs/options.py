@@ -80,8 +80,8 @@ Native = Annotated[
     list[str] | None,
     option(
         "Input",
-        "Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
-        show_default="required",
+        "Required. Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+        show_default=False,
         metavar="SRC…",
     ),
 ]
@@ -89,9 +89,9 @@ Otlp = Annotated[
     list[str] | None,
     option(
         "Input",
-        "OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "Required. OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
         "several may follow.",
-        show_default="required",
+        show_default=False,
         metavar="SRC…",
     ),
 ]
@@ -99,9 +99,9 @@ Out = Annotated[
     Path | None,
     option(
         "Output",
-        "Directory for the verdicts and the reports.",
+        "Required. Directory for the verdicts and the reports.",
         parser=directory("--out"),
-        show_default="required",
+        show_default=False,
         metavar="DIR",
     ),
 ]
