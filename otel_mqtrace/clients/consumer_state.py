@@ -1,4 +1,4 @@
-"""The tracing state that every consumer adapter shares: its hook, what the application has in hand, explicit mode."""
+"""The tracing state that every consumer adapter shares: its hook, messages in flight, explicit mode."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ConsumerState(ABC):
         """Return what the hook needs of messages of this consumer."""
 
     def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None:
-        """Open a span of its own for a message that is handled explicitly; ``None`` when it is not traced."""
+        """Open the span of a message that is handled explicitly; ``None`` when it is not traced."""
         hook = self.bind(tracing)
         self.explicit.record_block()
         calls = hook.before(self.incoming([message]))

@@ -177,7 +177,7 @@ def observed(begin: Begin, *, is_async: bool = False) -> Wrapper:
                 return original(self, *args, **kwargs)
             try:
                 result = original(self, *args, **kwargs)
-            except:  # a KafkaError can be raised, and is no BaseException
+            except:  # a KafkaError can be raised, but is not a BaseException
                 observer.failed(sys.exc_info()[1])
                 raise
             observer.succeeded(result)
@@ -216,7 +216,7 @@ class _Replacement(ABCMeta):
         return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
 
     def __dir__(cls) -> list[str]:
-        original = cls.__dict__.get("_mqtrace_original")  # our own bookkeeping is no member of the client's
+        original = cls.__dict__.get("_mqtrace_original")  # our own bookkeeping is not a member of the client's
         return list(super().__dir__()) if original is None else dir(original)
 
 

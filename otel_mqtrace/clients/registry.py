@@ -66,7 +66,7 @@ class _Consumer(Protocol):
 
 
 class _Adapter(Protocol):
-    """What the registry needs to know of a client's messages."""
+    """The registry's view of a client's messages."""
 
     active: ActiveTracing
 

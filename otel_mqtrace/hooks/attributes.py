@@ -1,6 +1,6 @@
-"""The attributes of one message, on either side: from headers, position, key and what the client knows.
+"""The attributes of one message, on either side: from headers, position, key and the client.
 
-Also the captured headers and the attribute names of before the conventions 1.25, where the settings ask for them.
+Also the captured headers and the attribute names before conventions 1.25, where configured.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def add_known_fields(
     keys: Sequence[str] | None = None,
     msg_type: MessageType | None = None,
 ) -> None:
-    """Add what the client itself knows of a message, which wins over the headers."""
+    """Add the client's own fields of a message, which win over the headers."""
     if tags is not None:
         attributes[semconv.MQTRACE_TAGS] = tags
     if keys:
@@ -126,7 +126,7 @@ def position_attributes(topic: str, partition: int | None, offset: int | None) -
 
 
 def key_text(key: object) -> str | None:
-    """Return a key that is text or UTF-8 as text; ``None`` for any other, as the conventions ask."""
+    """Return a key that is text or UTF-8 as text; ``None`` for any other, as the conventions require."""
     if isinstance(key, str):
         return key
     if isinstance(key, (bytes, bytearray)):
@@ -193,7 +193,7 @@ class HeaderCapture:
 
     @classmethod
     def of(cls, settings: Settings) -> HeaderCapture | None:
-        """Return the capture the settings ask for; ``None`` when they ask for none."""
+        """Return the configured capture, or ``None``."""
         return cls(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
 
     def attributes(self, headers: Sequence[Header]) -> Attributes:
@@ -239,7 +239,7 @@ _DUP: Final = "messaging/dup"
 _LEGACY: Final = "messaging/legacy"
 _LEGACY_TYPES: Final[Mapping[object, str]] = {"create": "publish", "send": "publish"}
 """``messaging.operation`` by ``messaging.operation.type``, where they differ."""
-_UNKNOWN_TYPES: Final[tuple[object, ...]] = ("settle",)  # the span's name still tells
+_UNKNOWN_TYPES: Final[tuple[object, ...]] = ("settle",)  # the span's name still shows it
 _LEGACY_VERBS: Final = ("send", "receive", "process")
 
 
@@ -279,7 +279,7 @@ class LegacyNames:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> LegacyNames | None:
-        """Return what the environment asks for, ``None`` for the names of today; ``dup`` wins over ``legacy``."""
+        """Return the names that the environment requests, ``None`` for current ones; ``dup`` wins over ``legacy``."""
         listed = (os.environ if environ is None else environ).get(OPT_IN, "").split(",")
         words = {word.strip().lower() for word in listed}
         if _DUP in words:
@@ -287,7 +287,7 @@ class LegacyNames:
         return cls(both=False) if _LEGACY in words else None
 
     def attributes(self, attributes: Mapping[str, AttributeValue]) -> Attributes:
-        """Return ``attributes`` under the names asked for."""
+        """Return ``attributes`` under the requested names."""
         named: Attributes = dict(attributes) if self.both else {}
         for name, value in attributes.items():
             if name in _RENAMED:
@@ -305,7 +305,7 @@ class LegacyNames:
         return named
 
     def links(self, links: Sequence[Link]) -> Sequence[Link]:
-        """Return the links of a span with their attributes under the names asked for."""
+        """Return the links of a span with their attributes under the requested names."""
         return [Link(link.context, self.attributes(link.attributes)) if link.attributes else link for link in links]
 
     def span_name(self, operation: Operation, topic: str | None) -> str:

@@ -1,6 +1,6 @@
 """Record the handling of received messages, and the polls that returned them.
 
-The hook for a client of your own, as RocketMQ's ``ConsumeMessageHook``::
+The hook for your own client, as RocketMQ's ``ConsumeMessageHook``::
 
     hook = ConsumeHook(system="mybroker", group_name="billing", servers="broker:9000")
     for call in hook.before([IncomingMessage(topic="orders", partition=0, offset=7, headers=headers)]):
@@ -249,7 +249,7 @@ class ConsumeHook(ReceiveHook):
             metrics.received(plan.constants, messages)
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
-        """Return whether a record has fields for all that these headers tell of a message and its trace."""
+        """Return whether a record has fields for all message and trace headers."""
         others = by_name.keys() - _READ - BESIDE
         if any(name.lower() in SPECIAL_HEADERS or name == self._retry_header for name in others):
             return False
@@ -347,10 +347,10 @@ class ConsumeHook(ReceiveHook):
 
     # -- handling with a span ----------------------------------------------------------------------------------------
     def before(self, messages: Sequence[IncomingMessage], *, batch: bool = False) -> list[ProcessSpan]:
-        """Open the spans of the messages of one poll; empty when nothing of it is traced now.
+        """Open the spans of the messages of one poll; empty if none is traced now.
 
         One span per topic and per 128 messages (fewer where the SDK keeps fewer links), so that no link is dropped.
-        ``batch`` tells that the client's call can return several messages, even when it returned one.
+        ``batch``: the client's call can return several messages, even if it returned one.
         """
         try:
             if deferred_ends:
@@ -469,9 +469,9 @@ class ConsumeHook(ReceiveHook):
     ) -> None:
         """End the span of ``call``, once, now or at ``end_ns``.
 
-        A success slower than the limit becomes ``TIME_OUT``, as RocketMQ's does. A success gives way to what the
-        handler said: by ``process.current()``, or by setting the status of the span to ERROR (``FAILED``). An unknown
-        ``code`` becomes ``RETURNNULL``. ``error`` is its ``error.type``, by default the class of ``exception``.
+        A success slower than the limit becomes ``TIME_OUT``, as RocketMQ's does. The handler's own outcome replaces a
+        success: from ``process.current()``, or the status ERROR of the span (``FAILED``). An unknown ``code`` becomes
+        ``RETURNNULL``. ``error`` is its ``error.type``, by default the class of ``exception``.
         """
         try:
             if deferred_ends:

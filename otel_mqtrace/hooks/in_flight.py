@@ -1,9 +1,9 @@
-"""Messages that were handed over and not given back: the process spans of one poll, and which asyncio task has them.
+"""Messages in flight: the process spans of one poll, and the asyncio task that has them.
 
-The next poll of a blocking consumer ends what the last one returned: one :class:`Delivery` is enough. Several tasks may
-ask an asyncio consumer in turn, so a message belongs to the task that received it, until that task asks again or ends.
-A task that only fetched (``create_task(consumer.poll())``; ``asyncio.wait_for`` before Python 3.12) ends with the
-message as its result, which then belongs to the next task that asks.
+The next poll of a blocking consumer ends the last one's messages: one :class:`Delivery` is enough. Several tasks may
+poll an asyncio consumer, so a message belongs to the task that received it, until that task polls again or ends. A task
+that only fetched (``create_task(consumer.poll())``; ``asyncio.wait_for`` before Python 3.12) ends with the message as
+its result, which then belongs to the next task that polls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Outcome = tuple[ContextCode, BaseException | None]
 OutcomeOf = Callable[["ProcessSpan", ContextCode, BaseException | None], Outcome]
-"""Handling, how its turn ended → how the handling ended: for consumers that are told so of each message."""
+"""Handling and how its turn ended → outcome: for consumers that get one per message."""
 
 
 class Delivery:
@@ -131,7 +131,7 @@ def _drain(items: list[_T]) -> list[_T]:
 
 
 class TaskDeliveries:
-    """What each task has of one consumer. It refers to tasks weakly: their frames know the consumer."""
+    """The deliveries of each task of one consumer. References to tasks are weak: their frames refer to the consumer."""
 
     def __init__(self) -> None:
         self._deliveries: list[Delivery] = []
@@ -163,7 +163,7 @@ class TaskDeliveries:
     def finish_current_task(
         self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None
     ) -> None:
-        """End what the current task has, and what no task has: it asks again or closes the consumer."""
+        """End the deliveries of the current task, and those without a task: it polls again or closes the consumer."""
         if not self._deliveries:
             return
         current = _current_task()
@@ -225,11 +225,11 @@ _PATIENCE: Final = 1_000
 
 
 class ExplicitMode:
-    """Return whether a consumer's messages are left to the ``process()`` blocks that handle them.
+    """Whether a consumer's messages are left to the ``process()`` blocks that handle them.
 
-    They are where ``process_spans`` asks for it, and once the consumer is seen to be used so: a block came after the
-    next poll had ended its message's span, or each message of a batch had a block. What was only seen is given up again
-    when blocks stay away. ``is_on`` holds for what is handed over next.
+    On if ``process_spans`` is configured so, or once blocks show it: a block came after the next poll had ended its
+    message's span, or each message of a batch had a block. It is switched off when blocks stop coming. ``is_on`` holds
+    for the next messages.
     """
 
     __slots__ = ("_has_warned", "_patience", "_waiting", "is_on")

@@ -154,9 +154,9 @@ _every: Final[weakref.WeakSet[MessagingMetrics]] = weakref.WeakSet()
 
 
 def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
-    """Let what is pending be collected with the rest; the instrument that asks observes nothing itself.
+    """Record pending values before a collection; this instrument observes nothing itself.
 
-    A meter has one instrument of each name: this one stands for all ``MessagingMetrics``.
+    A meter has one instrument of each name: this one serves all ``MessagingMetrics``.
     """
     for each in list(_every):
         each.record_pending()

@@ -65,9 +65,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-# -- what the application says ----------------------------------------------------------------------------------
+# -- the application's outcome ----------------------------------------------------------------------------------
 class Handling:
-    """What a handler says about its message; nothing said means ``SUCCESS``, an exception means ``EXCEPTION``."""
+    """A handler's outcome of its message: by default ``SUCCESS``, after an exception ``EXCEPTION``."""
 
     __slots__ = ("code", "span")
 
@@ -92,10 +92,7 @@ class Handling:
 
 
 def code_of(outcome: object) -> ContextCode:
-    """Return the ``ContextCode`` of one or of its name; anything else is ``RETURNNULL`` with one warning.
-
-    RocketMQ writes ``RETURNNULL`` for a listener whose answer it does not know.
-    """
+    """Return the ``ContextCode`` of one or of its name; for anything else warn once and return ``RETURNNULL``."""
     if isinstance(outcome, ContextCode):
         return outcome
     if isinstance(outcome, str) and outcome in ContextCode.__members__:

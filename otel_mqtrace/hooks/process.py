@@ -126,7 +126,7 @@ class BatchOwner:
 
     @property
     def is_shared_out(self) -> bool:
-        """Return whether each of its messages has had a block of its own."""
+        """Return whether each of its messages has had its block."""
         return self.blocks >= self.call.messages
 
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:
@@ -150,8 +150,8 @@ class BatchOwner:
 class Block:
     """``with process(message)``: makes the span current, undoes that, and ends the span; also ``async with``.
 
-    The message is the first of ``candidates`` that a client knows. :meth:`suspend` and :meth:`resume` are for a handler
-    that is left and entered again, a generator.
+    The message is the first of ``candidates`` that belongs to a client. :meth:`suspend` and :meth:`resume` are for a
+    handler that is left and entered again, a generator.
     """
 
     def __init__(self, candidates: Iterable[object], consumer: object | None) -> None:
@@ -248,7 +248,7 @@ def _decorated(function: _F, consumer: object | None = None) -> _F:
 
 def _is_of_kind(is_kind: Callable[[object], bool], function: Callable[..., Any]) -> bool:
     """A callable object is of the kind of its ``__call__``."""
-    return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004 - its kind is asked, not whether
+    return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004 - its kind matters, not whether
 
 
 def _plain(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:
@@ -329,7 +329,7 @@ _KINDS = (
 
 
 def _block(args: tuple[Any, ...], kwargs: dict[str, Any], consumer: object | None) -> Block:
-    """The message is the first argument that a client knows: methods have ``self`` before it."""
+    """The message is the first argument that belongs to a client: methods have ``self`` before it."""
     return Block((*args, *kwargs.values()), consumer)
 
 
@@ -370,8 +370,8 @@ class _Current:
 class Loop(Iterator[_M], Generic[_M]):
     """``for message in process.each(messages)``: each span is current until the next message, or until the loop ends.
 
-    A plain iterator, because one that is dropped stops being current there and then, while asyncio closes a dropped
-    asynchronous generator later, in a task of its own. A generator that it iterates over is closed with it.
+    A plain iterator, because a dropped one stops being current at once, while asyncio closes a dropped asynchronous
+    generator later, in another task. A generator that it iterates over is closed with it.
     """
 
     def __init__(self, messages: Iterable[_M], consumer: object | None) -> None:
@@ -428,9 +428,9 @@ class _Process:
     def __call__(self, target: Any = None, *, consumer: object | None = None) -> Any:
         """Return a context manager for a message, or the decorated function for a function.
 
-        ``consumer`` helps where the message alone does not tell which group handles it (another thread, much later).
-        A decorated function may return a ``ContextCode``; anything else is ``SUCCESS``. A generator's span begins with
-        its first step and ends with its last; closed before that it is ``RETURNNULL``.
+        ``consumer`` names the group where the message alone does not (another thread, much later). A decorated function
+        may return a ``ContextCode``; anything else is ``SUCCESS``. A generator's span begins with its first step and
+        ends with its last; closed before that it is ``RETURNNULL``.
         """
         if callable(target):
             return _decorated(target, consumer)
@@ -445,7 +445,7 @@ class _Process:
     def each(
         self, messages: Iterable[_M] | AsyncIterable[_M], *, consumer: object | None = None
     ) -> Iterator[_M] | AsyncIterator[_M]:
-        """Yield each message with its own process span current until the next one is asked for.
+        """Yield each message with its own process span current until the next step.
 
         Leaving the loop early, by ``break`` or by an exception, ends the current message as ``RETURNNULL`` as soon as
         the iterator is dropped; use a block where the outcome matters.
@@ -457,8 +457,8 @@ class _Process:
     def current(self) -> Handling:
         """Return the handling of the message being processed here, by a block or automatically.
 
-        It is found through the current context: in tasks that the handler starts and under spans of its own as well.
-        Where no message is being processed, it has no effect.
+        It is found through the current context, also in tasks and under spans that the handler starts. Where no message
+        is being processed, it has no effect.
         """
         return handled_here() or Handling()
 

@@ -121,10 +121,10 @@ _PROBE: Final = SpanContext(
 
 
 class PropagatorInForce:
-    """One propagator and what it writes, found out once: asking costs more than writing a header.
+    """One propagator and its headers, cached because finding out costs more than writing a header.
 
-    ``names`` are its headers in lower case. ``carries_spans`` tells whether a receiver learns the sending span from
-    them. ``is_default`` tells that it writes a ``traceparent``, and ``tracestate`` or ``baggage`` where there are any.
+    ``names`` are its headers in lower case. ``carries_spans``: they hold the sending span. ``is_default``: it writes a
+    ``traceparent``, and ``tracestate`` or ``baggage`` where there are any.
     """
 
     __slots__ = ("carries_spans", "is_default", "names", "propagator")

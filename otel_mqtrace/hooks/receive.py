@@ -155,7 +155,7 @@ class ReceiveHook:
         return self._tracing.clock.wall_ns() if metrics is not None or self.records_polls else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
-        """Measure a poll that returned ``messages``, and record it as a span where ``receive_spans`` asks for it.
+        """Measure a poll that returned ``messages``, and with ``receive_spans`` record it as a span.
 
         ``start_ns`` is when it was called (:meth:`poll_begins`).
         """
@@ -177,7 +177,7 @@ class ReceiveHook:
             metrics.operated(attributes, max(tracing.clock.wall_ns() - start_ns, 0))
 
     def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
-        """Record a poll that returned nothing, where ``receive_spans`` and ``empty_poll_spans`` ask for it."""
+        """Record an empty poll, with ``receive_spans`` and ``empty_poll_spans``."""
         if start_ns is not None and self._records_empty_polls:
             self._poll_without_messages({}, start_ns, batch=batch)
 
@@ -218,7 +218,7 @@ class ReceiveHook:
             return
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(traced)
-        # one span a poll: of more messages than it can link, which the count tells, it links the first
+        # one span a poll: beyond the limit of links it links the first messages; the count has all
         whole, links = self._attributes_and_links(
             traced, attributes, propagator_in_force(), batch=batch, most=tracing.links_per_span
         )
@@ -267,10 +267,10 @@ class ReceiveHook:
         is_linked: bool = True,
         most: int | None = None,
     ) -> tuple[Attributes, list[Link]]:
-        """Return what stands on the span and on its links.
+        """Return the attributes of the span and its links.
 
-        ``others`` are further links, ``creation`` is that of a message which comes alone, ``is_linked`` asks for a link
-        to its creation, ``most`` bounds the links to messages.
+        ``others`` are further links, ``creation`` that of a message which comes alone, ``is_linked`` adds a link to its
+        creation, ``most`` bounds the links to messages.
         """
         headers = [index_headers(each.headers) for each in messages]
         creations = [creation] if creation is not None else list(map(propagator.creation_of, headers))

@@ -1,7 +1,7 @@
-"""What becomes of a span before it starts: topic sampling, the sampler's certain decisions, the state of the tracer.
+"""Decide on a span before it starts: topic sampling, the sampler's certain decisions, the state of the tracer.
 
-The private names of OpenTelemetry's SDK that the hooks need stand here. An SDK without such a part makes the answer
-"unknown", and the caller then starts an ordinary span.
+The private names of OpenTelemetry's SDK that the hooks need stand here. Without such a part in an SDK the result is
+"unknown", and the caller starts an ordinary span.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TopicSampling:
 
     @classmethod
     def of(cls, settings: Settings) -> TopicSampling | None:
-        """Return the sampling the settings ask for; ``None`` when they leave every topic to the SDK."""
+        """Return the configured sampling; ``None`` if every topic is left to the SDK."""
         return cls(settings) if settings.topic_sampling else None
 
     def unsampled_span(self, topic: str, parent_ctx: Context, tracer: Any) -> Span | None:
@@ -105,13 +105,13 @@ class _DecidedIds(IdGenerator):
         return self._inner.generate_span_id()
 
     def is_trace_id_random(self) -> bool:
-        """Return the inner generator's answer; SDK versions without the question have none."""
+        """Return the inner generator's answer; SDK versions without the method have none."""
         return bool(getattr(self._inner, "is_trace_id_random", bool)())
 
 
 # -- the sampler's certain decisions ----------------------------------------------------------------------------
 Certainties = tuple[Decision | None, ...]
-"""By the parent: none, a remote one unsampled or sampled, a local one likewise; ``None`` where the sampler is asked."""
+"""By the parent: none, a remote one unsampled or sampled, a local one likewise; ``None``: call the sampler."""
 _MAX_SAMPLERS: Final = 16
 _NEVER: Final = StaticSampler(Decision.DROP)
 _BY_PARENT: Final = (
@@ -173,14 +173,14 @@ _read_enabled: Final = attrgetter("_tracer_config.is_enabled")  # not before SDK
 
 
 class TracerState:
-    """What one tracer does with the spans it starts, found out once: asking costs more than a record does.
+    """The decisions of one tracer about its spans, cached because finding out costs more than a record.
 
-    ``identity`` is what ``read(tracer)`` returned then; while it still does, and ``propagator`` is the global one, the
-    state holds. ``can_record`` tells that an event may be recorded without a span: the sampler is the SDK's own, no
-    processor reads a span before its end, no limit would cut it; ``can_drop`` that an unsampled one needs no span.
-    ``starts`` are the processors of ours that export starts, ``certain`` the sampler's decisions
-    (:data:`Certainties`), ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
-    ``under_remote`` are the decision and the flags of a span that is recorded or dropped without the SDK.
+    ``identity`` is the result of ``read(tracer)``; while it is the same and ``propagator`` is the global one, the state
+    holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
+    reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
+    our processors that export starts, ``certain`` the sampler's decisions (:data:`Certainties`), ``ids`` those to draw
+    from. ``as_root`` and, by the flags of a remote parent, ``under_remote`` are the decision and the flags of a span
+    that is recorded or dropped without the SDK.
     """
 
     __slots__ = (
@@ -249,7 +249,7 @@ class TracerState:
         )
 
     def decision(self, parent: SpanContext) -> Decision | None:
-        """Return what is decided about a span under ``parent``; ``None`` when the sampler has to be asked."""
+        """Return the decision about a span under ``parent``; ``None`` if the sampler has to be called."""
         return _decision(self.certain, parent)
 
 
@@ -311,7 +311,7 @@ def actual_tracer(tracer: Any) -> Any:
 
 
 def max_links(tracer: Any) -> int | None:
-    """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
+    """Return how many links a span of ``tracer`` keeps; ``None`` if unlimited or unknown."""
     limits = getattr(actual_tracer(tracer), "_span_limits", None)
     return limits.max_links if isinstance(limits, SpanLimits) else None
 

@@ -94,7 +94,7 @@ class BlockScope:
     """Makes ``otel_ctx`` current from construction until :meth:`leave`."""
 
     def __init__(self, otel_ctx: Context) -> None:
-        # The marker's token tells by ValueError whether this is where it was entered; OpenTelemetry's logs an error.
+        # The marker's token raises ValueError outside the context it was set in; OpenTelemetry's detach logs an error.
         self._previous = context.get_current()
         self._ctx = RevocableContext(otel_ctx)
         self._marker: Token[object] | None = _entered.set(self)

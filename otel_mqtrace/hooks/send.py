@@ -1,6 +1,6 @@
 """Record one send: from the call until the broker's answer, or until none can come.
 
-The hook for a client of your own, as RocketMQ's ``SendMessageHook``::
+The hook for your own client, as RocketMQ's ``SendMessageHook``::
 
     hook = SendHook(system="mybroker", group_name="orders-producer", servers="broker:9000")
     call = hook.before("orders", body=b"...", headers=[("TAGS", b"paid")])
@@ -104,7 +104,7 @@ class SendCall(SingleEnd):
 class SendHook:
     """``before`` opens a ``send T`` span and writes the headers, ``after`` ends it. Neither ever raises.
 
-    The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions ask.
+    The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions require.
     """
 
     def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
@@ -139,7 +139,7 @@ class SendHook:
         """Return the wall clock of this hook."""
         return self._tracing.clock.wall_ns()
 
-    def before(  # noqa: C901, PLR0913 - the public hook: what the client knows of the message, each fact by its name
+    def before(  # noqa: C901, PLR0913 - the public hook: the client's fields of the message, by name
         self,
         topic: str,
         *,
@@ -159,9 +159,9 @@ class SendHook:
         """Open the span of one message; ``None`` when this topic is not traced now.
 
         ``headers`` may be a mapping, a list of pairs or ``None`` and is never changed. ``body`` is bytes, text or
-        ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. What the client
-        knows (``msg_id`` to ``delivery_timestamp_ms``) wins over the headers. With ``carries_headers=False`` no header
-        will reach the broker: ``headers`` is ignored, and none is written.
+        ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. The client's fields
+        (``msg_id`` to ``delivery_timestamp_ms``) win over the headers. ``carries_headers=False``: headers cannot reach
+        the broker, so ``headers`` is ignored and none is written.
         """
         tracing = self._tracing
         try:
@@ -388,10 +388,10 @@ class SendHook:
                 except Exception:  # noqa: BLE001 - the application's propagator: any failure
                     note_failure("SendHook.headers")
                     if self._names_messages and not header_text(by_name, semconv.HEADER_UNIQ_KEY):
-                        del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` knows the position
+                        del attributes[semconv.MESSAGING_MESSAGE_ID]  # it does not travel; `after` gets the position
             if is_recorded and tracing.capture is not None:
                 tracing.set_captured_headers(span, sent or pairs or ())
-            # the end of a transaction has a span of its own and may be recorded where the send was not
+            # the end of a transaction is another span, which may be recorded where the send was not
             is_needed = is_recorded or transaction_id is not None or tracing.collecting is not None
             call = SendCall(topic, span, sent, current_ctx, start_ns, attributes, is_needed, transaction_id)
         except BaseException:  # a call that is not returned would never end

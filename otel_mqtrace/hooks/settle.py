@@ -1,6 +1,6 @@
 """Record one settlement: offsets committed or stored, messages acknowledged.
 
-The hook for a client of your own; nothing is recorded until ``settle_spans`` asks for it::
+The hook for your own client; it records only with ``settle_spans``::
 
     hook = SettleHook(group_name="billing", servers="broker:9000")
     call = hook.before("commit")
@@ -104,8 +104,8 @@ class SettleHook:
     ) -> None:
         """Record the settlement, once; ``error`` is its ``error.type``, by default the class of ``exception``.
 
-        Positions of topics that are not traced are left out; where none is left there is no span. Without any position
-        (the client does not tell what was settled) the span has no destination.
+        Positions of topics that are not traced are left out; without any left no span is recorded. Without any position
+        from the client the span has no destination.
         """
         if call is None or not call.try_end():
             return

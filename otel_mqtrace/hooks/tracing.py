@@ -46,9 +46,9 @@ class Tracing:
     """The collaborators of all hooks. ``before_span`` is called before every span (late attachment).
 
     ``writes_trace_headers`` is off where another instrumentation writes them already. ``produce_hook(span, call)`` and
-    ``consume_hook(span, messages)`` are the application's own, called with each recording span once it is open; what
-    they raise is counted and goes no further. ``naming`` are older names, ``capture`` and ``sampling`` what the
-    settings ask of headers and topics; ``None`` where nothing is asked for.
+    ``consume_hook(span, messages)`` are the application's own, called with each recording span once it is open; their
+    exceptions are counted and swallowed. ``naming`` are older names, ``capture`` and ``sampling`` the configured
+    headers and topics, or ``None``.
     """
 
     tracer: trace.Tracer
@@ -114,7 +114,7 @@ class Tracing:
 
     @property
     def allows_records(self) -> bool:
-        """Return whether no setting asks for a span while it is open."""
+        """Return whether no setting needs a span while it is open."""
         return self.sampling is None and self.naming is None and self.capture is None
 
     @property
@@ -199,7 +199,7 @@ class Tracing:
         return shape
 
     def set_attributes(self, span: trace.Span, attributes: Attributes) -> None:
-        """Set what was learned after the start, under the names asked for."""
+        """Set attributes known only after the start, under the requested names."""
         span.set_attributes(attributes if self.naming is None else self.naming.attributes(attributes))
 
     @guarded("Tracing.set_captured_headers")
@@ -256,7 +256,7 @@ def _record_event(  # noqa: PLR0913, PLR0917 - the parts of an event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientInfo:
-    """What a client's configuration tells about every message: system, group, client id, first server.
+    """Facts about every message from a client's configuration: system, group, client id, first server.
 
     ``namespace`` (an empty one is a name too) and ``consumption_model`` (``clustering``, ``broadcasting``) are
     RocketMQ's.

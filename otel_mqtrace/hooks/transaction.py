@@ -51,7 +51,7 @@ def overflowed() -> int:
 class EndTransactionHook:
     """Records one ``end_transaction T`` CLIENT span, as RocketMQ's ``EndTransactionHook``; only of ends that succeeded.
 
-    The end may be the answer to a broker that asked. Never raises.
+    The end may answer a broker's check. Never raises.
     """
 
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
@@ -59,7 +59,7 @@ class EndTransactionHook:
         self._info = info
 
     def now_ns(self) -> int:
-        """Return the wall clock of this hook: when the end was asked for."""
+        """Return the wall clock of this hook: for the time of the request to end."""
         return self._tracing.clock.wall_ns()
 
     @guarded("EndTransactionHook.ended")
@@ -118,7 +118,7 @@ class _Transaction:
     sent: deque[SendCall] = field(default_factory=deque)
     above: int = 0
     end: tuple[TransactionState, int] | None = None
-    """How it ended, and when that was asked for."""
+    """The requested outcome and the time of the request."""
 
 
 class TransactionHook:

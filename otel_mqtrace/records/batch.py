@@ -81,7 +81,7 @@ class HandledBatch(NamedTuple):
 
     @property
     def request_id(self) -> str:
-        """The request id, drawn by the first who asks."""
+        """The request id, drawn at the first use."""
         known: str | None = self.cell.get("request_id")
         if known is None:
             known = self.cell.setdefault("request_id", self.plan.new_id())
@@ -99,7 +99,7 @@ class HandledBatch(NamedTuple):
 class _Columns(NamedTuple):
     """The messages of a batch field by field; ``origins`` are the ids of their sends, 24 bytes.
 
-    ``is_plain`` tells that every message id fits into a native record and its keys.
+    ``is_plain``: every message id fits into a native record and its keys.
     """
 
     msg_ids: list[str]

@@ -49,7 +49,7 @@ _BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSA
 _LINK: Final = tag(13) + varint(len(TRACE_ID + SPAN_ID + LINK_FLAGS[True]) + 24) + TRACE_ID
 _LINK_END: Final = LINK_FLAGS[True] + REMOTE_PARENT
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
-"""Headers that say something of the message and nothing of its trace."""
+"""Headers about the message, not about its trace."""
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
 _RARE: Final = (
     semconv.MESSAGING_KAFKA_MESSAGE_KEY,

@@ -1,4 +1,4 @@
-"""What all messages of one client and topic have in common, computed once."""
+"""The common fields of all messages of one client and topic, computed once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class Plan:
-    """What all messages of one client and topic have in common.
+    """The common fields of all messages of one client and topic.
 
     Args:
         topic: The topic.

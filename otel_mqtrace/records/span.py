@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace import _Span as SdkSpan  # the SDK gives ids to a span of its own in no public way
+from opentelemetry.sdk.trace import _Span as SdkSpan  # the SDK has no public way to set a span's ids
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_mqtrace import semconv
@@ -57,7 +57,7 @@ def open_sdk_span(  # noqa: PLR0913 - the parts of a span, by their names
     links: Sequence[trace.Link] = (),
     start_ns: int,
 ) -> trace.Span:
-    """Return an open SDK span with these ids, of which the processors have not been told that it starts."""
+    """Return an open SDK span with these ids, without calling the processors' ``on_start``."""
     span = SdkSpan(
         name=name,
         context=context,
@@ -72,7 +72,7 @@ def open_sdk_span(  # noqa: PLR0913 - the parts of a span, by their names
         limits=tracer._span_limits,  # noqa: SLF001 - as the SDK's tracer passes it
         instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
     )
-    span._start_time = start_ns  # noqa: SLF001 - start() would tell the processors
+    span._start_time = start_ns  # noqa: SLF001 - start() would call the processors
     return span
 
 
@@ -153,7 +153,7 @@ class RecordSpan(ReadableSpan):
 
     @property
     def is_untouched(self) -> bool:
-        """Return whether the record still says all that the span does."""
+        """Return whether the record still equals the span."""
         return PARTS.isdisjoint(self.__dict__)
 
     @property

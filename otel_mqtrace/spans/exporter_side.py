@@ -48,9 +48,9 @@ def _untraced() -> Context:
 
 
 class ExporterSide:
-    """Calls one exporter with instrumentation suppressed; an ``Exception`` of its own counts as a failure.
+    """Calls one exporter with instrumentation suppressed; any ``Exception`` it raises counts as a failure.
 
-    ``name`` is what the log calls it.
+    ``name`` is for the log.
     """
 
     def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings) -> None:
@@ -59,7 +59,7 @@ class ExporterSide:
         self._batch_size = settings.max_export_batch_size
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
         self.takes_records = bool(getattr(exporter, "takes_records", False))
-        # Declared by its class: a stand-in that answers to any name is not asked for it.
+        # Declared by its class: a mock that has every attribute does not count.
         join: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
         self._export_batches = join if hasattr(type(exporter), "export_batches") else None
         self.batches_at_once = max(1, SPANS_AT_ONCE // self._batch_size) if self._export_batches else 1
@@ -152,7 +152,7 @@ class ExporterSide:
             _logger.debug("%s raised during shutdown", self._name, exc_info=error)
 
     def after_fork(self) -> None:
-        """Tell the exporter, in the child."""
+        """Notify the exporter, in the child."""
         notify = getattr(self._exporter, "after_fork", None)
         if notify is not None:
             try:

@@ -221,7 +221,7 @@ class Lane:
 
     def _report_losses(self, *, last: bool = False) -> None:
         with self._side.as_before():
-            self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
+            self._losses.report(self.stats(), self._clock.monotonic_ns(), last=last)
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class Lane:
         self._queue.abandon()
         self._report_losses(last=True)
         if not self._closing.locked():
-            # On a thread of its own: an exporter that hangs in there must not hang the application's exit.
+            # On a separate thread: an exporter that hangs in there must not hang the application's exit.
             closer = Worker(f"mqtrace {self.name} shutdown", self._close_exporter)
             if not closer.ensure_running():
                 self._close_exporter()

@@ -198,8 +198,8 @@ class LossWatch:
         self._reported: dict[str, int] = {}
         self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
 
-    def look(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
-        """Report what is new in ``stats``; ``last`` says that there will be no later occasion."""
+    def report(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
+        """Report new losses in ``stats``; ``last``: no later report will follow."""
         with self._looking:
             line = self._line(stats, now, last=last)
             new = {} if self._on_drop is None else self._new_losses(stats)

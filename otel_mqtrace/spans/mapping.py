@@ -40,7 +40,7 @@ class Operation:
     kind: SpanKind
 
     def span_name(self, topic: str | None) -> str:
-        """Return ``{operation} {topic}``, the operation alone when there is no single topic."""
+        """Return ``{operation} {topic}``, or the operation alone without a single topic."""
         return f"{self.name} {topic}" if topic else self.name
 
 
@@ -149,7 +149,7 @@ MESSAGE_ATTRIBUTES: Final = frozenset(
         semconv.LEGACY_KAFKA_OFFSET,
     }
 )
-"""The attributes that say something about one message; a link that carries any of them stands for a message."""
+"""The attributes of one message; a link with any of them stands for a message."""
 RECORD_ATTRIBUTES: Final = frozenset(
     {semconv.MQTRACE_TRACE_TYPE, semconv.LEGACY_DESTINATION, *(row.attribute for row in (*_BEAN_ROWS, *_CONTEXT_ROWS))}
 )
@@ -175,12 +175,12 @@ class SpanAttributes:
 
 
 def bean_attributes(bean: TraceBean) -> Attributes:
-    """Return what one message says of itself; absent values have no attribute."""
+    """Return the attributes of one message; absent values have none."""
     return _write(_BEAN_ROWS, bean)
 
 
 def bean_of(attributes: Mapping[str, object]) -> TraceBean:
-    """Return the message that ``attributes`` speak of: the inverse of :func:`bean_attributes`."""
+    """Return the message of ``attributes``: the inverse of :func:`bean_attributes`."""
     values = _values(_BEAN_ROWS, attributes)
     if values["topic"] is None:  # a span may have its old names only
         values["topic"] = _text(attributes.get(semconv.LEGACY_DESTINATION))
@@ -225,7 +225,7 @@ def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
 
 
 def span_attributes(trace_ctx: TraceContext) -> SpanAttributes:
-    """Return the attributes that say ``trace_ctx``: the inverse of :func:`trace_context_of`, but for the times."""
+    """Return the attributes of ``trace_ctx``: the inverse of :func:`trace_context_of`, but for the times."""
     split = share_attributes([bean_attributes(bean) for bean in trace_ctx.beans])
     if split.links:
         split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(split.links)

@@ -66,7 +66,7 @@ _ROCKETMQ5_BATCH_CAP: Final = 20
 
 
 class MqTraceSpanProcessor(SpanProcessor):
-    """Hands sampled spans to exporters, each on a lane of its own; never raises into, blocks or slows the application.
+    """Hands sampled spans to exporters, each on its own lane; never raises into, blocks or slows the application.
 
     Args:
         *exporters: OpenTelemetry span exporters; :class:`otel_mqtrace.spans.lane.Lane` lists what they may add.

@@ -247,7 +247,7 @@ class SpanQueue(Generic[Item]):
     def wait(self, timeout_s: float, *, wake_at: int = 1) -> None:
         """Sleep until a change or until ``wake_at`` items wait, at most ``timeout_s`` seconds; needs :meth:`hold`."""
         self._wake_at = wake_at
-        if len(self._waiting) < wake_at:  # asked after that was set: an item that came before it wakes no thread
+        if len(self._waiting) < wake_at:  # tested after the line above: an earlier item wakes no thread
             self._changed.wait(timeout_s)
         self._wake_at = self._never
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.stats import LaneStats
 
 COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
-"""A component of our own kind is named by its class, says the convention."""
+"""The convention names a component of a custom kind by its class."""
 _ordinals: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
 _NEVER_EXPORTED: Final = frozenset({QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, WANTS_ERROR})
 """Losses an exporter never saw."""

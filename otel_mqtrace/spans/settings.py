@@ -27,10 +27,10 @@ LingerFrom = Literal["arrival", "last_batch"]
 class LaneSettings:
     """How a lane batches.
 
-    A longer queue rides out longer stalls of the peer and costs memory. A larger batch costs latency and saves
-    requests. A longer ``schedule_delay_ms`` fills batches better and shows spans later; it counts from the oldest
-    span's ``arrival`` or, ``linger_from="last_batch"``, from the time the last batch left. Without ``background`` there
-    is no thread: spans leave by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
+    A longer queue survives longer stalls of the peer and costs memory. A larger batch costs latency and saves requests.
+    A longer ``schedule_delay_ms`` fills batches better and shows spans later; it counts from the oldest span's
+    ``arrival`` or, ``linger_from="last_batch"``, from the time the last batch left. Without ``background`` spans leave
+    by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
     """
 
     max_queue_size: int = QUEUE_SIZE

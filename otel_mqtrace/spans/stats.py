@@ -21,7 +21,7 @@ SHUTDOWN_TIMEOUT: Final = "shutdown_timeout"
 TOO_LARGE: Final = "too_large"
 """An exporter found it larger than a message may be, even alone."""
 ENCODE_ERROR: Final = "encode_error"
-"""An exporter could not say it in its format."""
+"""An exporter could not encode it in its format."""
 TRUNCATED: Final = "truncated"
 """OpenTelemetry's span limits had taken something of its trace record: what is left is exported, if it has a name."""
 EXPORT_FAILED: Final = "export_failed"
@@ -46,10 +46,10 @@ class LaneStats(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOutcome:
-    """What became of one batch, in spans.
+    """The outcome of one batch, in spans.
 
-    An exporter that knows better than all-or-nothing returns it from ``take_outcome()``, which the lane asks once after
-    each ``export``. ``lost`` may say which of the batch were lost, position → reason, for the ledger.
+    An exporter with partial success returns it from ``take_outcome()``, which the lane calls once after each
+    ``export``. ``lost`` may name lost spans of the batch, position → reason, for the ledger.
     """
 
     exported: int = 0

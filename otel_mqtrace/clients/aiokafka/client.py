@@ -76,10 +76,10 @@ def _connection_settings(connection: Any) -> dict[str, Any]:
 
 
 class Cluster:
-    """The brokers as one client knows them, in memory; never sends a request.
+    """The brokers in one client's metadata, in memory; never sends a request.
 
-    It must not keep the client alive, whose coordinator listens to the metadata; when the client is gone, what was last
-    read stays.
+    It must not keep the client alive, whose coordinator listens to the metadata; after the client is gone, the last
+    values stay.
     """
 
     def __init__(self, metadata: Any) -> None:

@@ -1,7 +1,7 @@
 """Consumption by an aiokafka consumer: messages handed over, handled and committed.
 
-Automatic mode: what ``getone`` (``async for``) or ``getmany`` returned is in the hands of the task that awaited it,
-until that task asks again, stops the consumer or ends. Explicit ``process(record)`` takes a message over from it.
+Automatic mode: the messages of ``getone`` (``async for``) or ``getmany`` belong to the task that awaited them, until
+that task polls again, stops the consumer or ends. Explicit ``process(record)`` takes a message over from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Patch aiokafka and restore it: methods of its classes, changed in place.
 
-They are plain Python classes, so every name a program knows them by sees the change, and so does every subclass, made
-before or after. Where another instrumentation has wrapped a method, ours goes around it and comes off first.
+They are plain Python classes, so every reference and every subclass sees the change. Where another instrumentation has
+wrapped a method, ours wraps it again and is removed first.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class ProducerState:
     def batch_of(self, future: Future[Any]) -> tuple[Future[Any], int] | None:
         """Return the future of the batch that a message is in, and its place there, while that is on its way.
 
-        Asked only where the message's own future was cancelled: the client sends the message all the same.
+        Only for a message whose own future was cancelled: the client sends it all the same.
         """
         accumulator: Any = None if self._accumulator is None else self._accumulator()
         if accumulator is None:

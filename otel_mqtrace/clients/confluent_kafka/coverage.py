@@ -48,7 +48,7 @@ def find_unreached(originals: Collection[type[Any]]) -> list[str]:
     ids = {id(each): each for each in originals}
     names = {name for owner in search_modules(ids, everywhere=True) for name in _held_by(owner, ids)}
     for each in gc.get_objects():
-        kind = type(each)  # never isinstance: a lazy object may run any code when asked for its class
+        kind = type(each)  # never isinstance: reading the __class__ of a lazy object may run any code
         if kind is FunctionType:
             names.update(_held_by_function(each, ids))
         elif issubclass(kind, type) and "_mqtrace_original" not in vars(each):

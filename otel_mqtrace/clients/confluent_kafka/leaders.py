@@ -1,9 +1,9 @@
 """Partition leaders: looked up in the background, read from memory.
 
-:meth:`Leaders.of` never waits: it returns ``None`` for an unknown topic, and a daemon thread, which ends when
-nothing is left to do, looks that topic up. It does so with a short-lived client of its own, made of the
-application's connection settings: a consumer's own ``list_topics`` has crashed (confluentinc/librdkafka#4214), and a
-producer's would be running on a handle that the application's ``close`` frees.
+:meth:`Leaders.of` never waits: it returns ``None`` for an unknown topic, and a daemon thread, which ends when idle,
+looks that topic up, with a short-lived client made of the application's connection settings: a consumer's own
+``list_topics`` has crashed (confluentinc/librdkafka#4214), and a producer's would use a handle that the application's
+``close`` frees.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Known:
 class Leaders:
     """The partition leaders of one cluster, each topic looked up at most once in ``fresh_s`` (``retry_s`` in vain).
 
-    ``max_topics`` bounds what is remembered and what waits to be asked. ``background=False`` starts no thread: what is
-    wanted is then looked up by :meth:`refresh`.
+    ``max_topics`` bounds the remembered and the waiting topics. ``background=False`` starts no thread: :meth:`refresh`
+    looks them up.
     """
 
     def __init__(  # noqa: PLR0913 - tunables by their names
@@ -70,9 +70,9 @@ class Leaders:
         retry_s: int = _RETRY_S,
         max_topics: int = _MAX_TOPICS,
     ) -> None:
-        ask = look_up or ask_cluster
-        # Delivery by a function: what shows the attributes of a client, a crash report say, shows no password.
-        self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: ask(connection, topics)
+        query = look_up or query_cluster
+        # A closure, so that the client's attributes (in a crash report, for example) hold no password.
+        self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: query(connection, topics)
         self._clock = clock or SystemClock()
         self._background = background
         self._fresh_ns = fresh_s * _NS_PER_S
@@ -80,7 +80,7 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
-        self._asked_again = itertools.count(1)
+        self._repeats = itertools.count(1)
         self._cluster_id: str | None = None
         self._worker = self._new_worker()
         _live.add(self)
@@ -99,21 +99,21 @@ class Leaders:
             return None
         known = self._known.get(topic)
         if known is None or self._clock.monotonic_ns() >= known.stale_ns:
-            self._ask(topic)
+            self._request(topic)
         return None if known is None else known.hosts.get(partition)
 
     def want(self, topic: str) -> None:
         """Have ``topic`` looked up soon, unless it ever was: :meth:`of` keeps it fresh."""
         if topic not in self._known:
-            self._ask(topic)
+            self._request(topic)
 
-    def _ask(self, topic: str) -> None:
+    def _request(self, topic: str) -> None:
         """As many as are remembered may wait."""
         if topic not in self._wanted:
             if len(self._wanted) >= self._max_topics:
                 return
             self._wanted[topic] = None
-        elif next(self._asked_again) % _LOOK_AGAIN:
+        elif next(self._repeats) % _LOOK_AGAIN:
             return
         if self._background:
             self._worker.ensure_running()
@@ -122,15 +122,15 @@ class Leaders:
     def refresh(self) -> None:
         """Look up what is wanted, in the calling thread; what was not learned may be wanted again in ``retry_s``."""
         while self._wanted:
-            asked = tuple(self._wanted)
+            topics = tuple(self._wanted)
             try:
-                for topic, hosts, cluster_id in self._look_up(asked):
+                for topic, hosts, cluster_id in self._look_up(topics):
                     self._cluster_id = cluster_id or self._cluster_id
                     self._remember(topic, hosts, self._fresh_ns if hosts else self._retry_ns)
             except KafkaException:
-                pass  # the cluster does not answer: nothing to say that the application does not see itself
+                pass  # the cluster does not answer: the application sees that itself
             finally:
-                for topic in self._wanted.keys() & set(asked):
+                for topic in self._wanted.keys() & set(topics):
                     self._remember(topic, {}, self._retry_ns)
 
     def settle(self, timeout_s: float) -> None:
@@ -167,7 +167,7 @@ if hasattr(os, "register_at_fork"):  # a fork hook can never be taken back: one 
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:
+def query_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:
     """Yield the leaders of each topic, no leader of one that does not, or cannot, exist, and the cluster's id.
 
     Stops at a cluster that does not answer.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
-"""The positional parameters of the C method, which has no signature to ask."""
+"""The positional parameters of the C method, which has no signature."""
 
 _NAMES_ONLY: Final = (*PRODUCE_ORDER,)
 """The same names for a method that takes no positions, as AvroProducer's: what it is given is not what is sent."""
@@ -45,7 +45,7 @@ def is_message(candidate: object) -> TypeGuard[Message]:
 
 
 def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> list[IncomingMessage]:
-    """Return what the hook needs of each message; ``leaders`` tell where it was stored."""
+    """Return the hook's view of each message; ``leaders`` have the store hosts."""
     received = []
     store_host: str | None = None
     stored: tuple[str, int | None] | None = None
@@ -76,7 +76,7 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:
     """Return the headers of a message, which the client gives as a list, a dict or ``None``, as pairs."""
-    if type(headers) is list:  # by far the most; whether something is a Mapping takes long to ask
+    if type(headers) is list:  # by far the most; isinstance of a Mapping is slow
         return headers.copy()
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
 
@@ -91,7 +91,7 @@ def error_type(failure: Any) -> str:
 
 
 def error_text(failure: Any) -> str:
-    """Return what a failure says; a ``KafkaError`` is not an exception, though the C code can raise one."""
+    """Return the message of a failure; a ``KafkaError`` is not an exception, though the C code can raise one."""
     return failure.str() if isinstance(failure, KafkaError) else text_of(failure)
 
 

@@ -87,7 +87,7 @@ def foreign_wrapper() -> str | None:
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A class of an instrumentation that is not active yet: should it become so, its first client tells us."""
+    """Report the first client of another instrumentation that is not active yet."""
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method

@@ -32,7 +32,7 @@ def find_names(replacements: Mapping[type[Any], type[Any]]) -> list[Change]:
 
 
 def search_modules(originals: Mapping[int, object], *, everywhere: bool = False) -> Iterator[Any]:
-    """Yield the modules that know the client, and the classes that they define; or ``everywhere``, all of them.
+    """Yield the modules that refer to the client, and the classes that they define; or ``everywhere``, all of them.
 
     ``originals`` are the classes by their ``id()``: comparing objects could run code of theirs.
     """
@@ -44,7 +44,7 @@ def search_modules(originals: Mapping[int, object], *, everywhere: bool = False)
             continue
         yield module
         for each in values:
-            # type(), not isinstance(): a lazy object may run any code when it is asked for its class
+            # type(), not isinstance(): reading the __class__ of a lazy object may run any code
             if (
                 issubclass(type(each), type)
                 and each.__module__ == module_name

@@ -39,7 +39,7 @@ _MICROSECONDS: Final = 1e6
 class Measurement(NamedTuple):
     """One metric. ``combine`` joins the values of several clients that look the same from outside.
 
-    ``grows`` tells a counter from a gauge.
+    ``grows``: a counter, else a gauge.
     """
 
     name: str
@@ -303,7 +303,7 @@ class ClientStatistics:
         if not self._dropped:
             self._dropped = True
             _log.warning(
-                "mqtrace: more than %d sums of Kafka clients, each with a client.id of its own: those of clients that "
+                "mqtrace: more than %d sums of Kafka clients, each with its own client.id: those of clients that "
                 "are gone are not exported any more; give clients that follow one another the same client.id",
                 _MOST_TOTALS,
             )
@@ -362,12 +362,12 @@ def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatist
 
 def _attributes(conf: Mapping[str, Any]) -> dict[str, str | int]:
     info = ClientInfo.of_kafka(conf, group_name=None)
-    said = {
+    fields = {
         semconv.MESSAGING_SYSTEM: info.system,
         semconv.MESSAGING_CLIENT_ID: info.client_id,
         semconv.MESSAGING_CONSUMER_GROUP_NAME: conf.get("group.id"),
     }
-    return {name: str(value) for name, value in said.items() if value is not None}
+    return {name: str(value) for name, value in fields.items() if value is not None}
 
 
 def _with(arguments: Arguments, additions: Mapping[str, Any]) -> Arguments:

@@ -81,7 +81,7 @@ def _traced_settling(
     """A method that settles a message, or its async form; ``after`` gets the new invisible duration.
 
     An acknowledged message is handled ``before`` the broker answers, and its settlement ends with that answer. One
-    whose invisible duration changed stays in hand for longer, or comes again then.
+    whose invisible duration changed stays in flight for longer, or returns after it.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +105,7 @@ def _traced_settling(
 
 
 def _begun(state: RocketMqConsumerState, operation: str, received: ReceivedMessage) -> SettleCall | None:
-    """Note that a settlement begins, under the message's own span unless the application has one of its own open."""
+    """Begin a settlement, under the message's own span unless the application has another one open."""
     current = context.get_current()
     own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
     if own_open or received.handled_in is None:
@@ -135,9 +135,9 @@ _CODES: Final[Mapping[str, ContextCode]] = {"SUCCESS": ContextCode.SUCCESS, "FAI
 
 
 class TracedListener:
-    """The application's listener, each of its calls in a process span; while nothing is traced, that listener alone.
+    """The application's listener, with a process span for each call; without tracing, that listener alone.
 
-    A FIFO consumer calls again for a message that was not consumed, here and now: each call is a try of its own.
+    A FIFO consumer calls again for a message that was not consumed, here and now: each call is a separate try.
     """
 
     def __init__(self, listener: Any, consumer: Any) -> None:
@@ -200,7 +200,7 @@ def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
             try:
                 bound = signature.bind(self, *args, **kwargs)
-            except TypeError:  # the client says so itself
+            except TypeError:  # the client raises it itself
                 original(self, *args, **kwargs)
                 return
             if bound.arguments.get(name) is not None:

@@ -143,7 +143,7 @@ class RocketMqConsumerState(ConsumerState):
 
     @guarded("rocketmq.postponed")
     def postponed(self, message: ReceivedMessage, invisible_s: float | None) -> None:
-        """The broker keeps the message back for longer: more time to handle it, or the pause before it comes again."""
+        """The broker keeps the message back for longer: more time to handle it, or a pause before its redelivery."""
         message.postponed_ns = now_ns = self.hook.now_ns()
         message.until_ns = now_ns + _duration_ns(invisible_s)
 

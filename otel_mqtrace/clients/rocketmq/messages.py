@@ -84,7 +84,7 @@ def incoming(message: Any) -> IncomingMessage:
     again = max((message.delivery_attempt or 1) - 1, 0)
     return IncomingMessage(
         topic=message.topic,
-        partition=None if again else received.queue_id,  # a message that comes again lies in a retry topic's queue
+        partition=None if again else received.queue_id,  # a redelivered message lies in a retry topic's queue
         body_length=len(message.body or b""),
         headers=_headers(message),
         timestamp_ms=received.store_time_ms,
@@ -202,7 +202,7 @@ class OutgoingMessage:
 
 def open_send(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingMessage | None:
     """Open the span of one send and return the message to send; ``None`` when its topic is not traced now."""
-    if not isinstance(getattr(message, "topic", None), str):  # what is no message the client refuses by itself
+    if not isinstance(getattr(message, "topic", None), str):  # the client itself refuses anything but a message
         return None
     message_id = MessageIdCodec().next_message_id()
     delivery = getattr(message, "delivery_timestamp", None)

@@ -1,7 +1,7 @@
 """Patch Apache's gRPC client and restore it: methods of its classes, changed in place.
 
-They are plain Python classes, so every name a program knows them by sees the change, and so does every subclass, made
-before or after. Listeners and checkers are given to a client when it is made: those of older clients stay untraced.
+They are plain Python classes, so every reference and every subclass sees the change. Listeners and checkers are given
+to a client when it is made: those of older clients stay untraced.
 """
 
 from __future__ import annotations

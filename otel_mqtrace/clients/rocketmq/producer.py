@@ -51,7 +51,7 @@ class _ProducerState:
             self._tracing = tracing
 
     def abandon(self) -> None:
-        """Every send ends with its call or its future, whatever becomes of the producer."""
+        """Nothing to do: every send ends with its call or its future."""
 
 
 def _producer_state(producer: Any) -> _ProducerState | None:
@@ -103,7 +103,7 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
     return send
 
 
-# -- the end of a transaction: by the application, or when the broker asks ------------------------------------------
+# -- the end of a transaction: by the application, or on the broker's check ------------------------------------------
 def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Producer.end_transaction``, which ``Transaction.commit`` and ``rollback`` go through."""
 
@@ -122,7 +122,7 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @guarded("rocketmq.end_transaction")
-def _ended(  # noqa: PLR0913, PLR0917 - the client's own arguments, its answer, and when it was asked
+def _ended(  # noqa: PLR0913, PLR0917 - the client's own arguments, its answer, and the time of the call
     hook: EndTransactionHook,
     message: Any,
     transaction_id: str,
@@ -176,7 +176,7 @@ def _recalled(hook: RecallHook, call: RecallCall, msg_id: Any, exception: BaseEx
 # -- the broker checks a transaction --------------------------------------------------------------------------------
 _MAX_CHECKS: Final = 10_000
 _checkers: Final[WeakKeyDictionary[Any, ref[TracedChecker]]] = WeakKeyDictionary()
-"""Weakly held at both ends: the application's checker may well know its producer."""
+"""Weakly held at both ends: the application's checker may refer to its producer."""
 
 
 class TracedChecker:

@@ -266,7 +266,7 @@ def test_what_two_threads_tell_at_once_is_told_once():
     older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
     newer = {"offered": 4, "exported": 0, "dropped": {QUEUE_FULL: 3}, "failed": 0, "pending": 1}
     for stats in (newer, older, newer):
-        watch.look(stats, MonotonicNs(0))
+        watch.report(stats, MonotonicNs(0))
     assert told == [{QUEUE_FULL: 3}]
 
 

@@ -1,9 +1,9 @@
-"""asyncio consumers: what a task was handed is the task's until it polls again, or ends.
+"""asyncio consumers: a message belongs to the task that received it until that task polls again or ends.
 
-The client polls in a pool thread; the span opens where the message arrives, in the coroutine that awaited it, and is
-current there. The consumer inside, which does the work in the pool, is silent. Several tasks may share one consumer:
-each holds its own messages. Where the poll is a task of its own (``create_task``, ``gather``; ``wait_for`` before
-Python 3.12) the span cannot become current in the awaiting task, and ends with the next poll of any task.
+The client polls in a pool thread; the span opens, and is current, in the coroutine that awaited the message. The inner
+consumer in the pool records nothing. Several tasks may share one consumer: each holds its own messages. Where the poll
+is another task (``create_task``, ``gather``; ``wait_for`` before Python 3.12) the span cannot become current in the
+awaiting task, and ends with the next poll of any task.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[.
             _polling.set(state)
             try:
                 result = await original(self, *args, **kwargs)
-            except:  # a KafkaError can be raised, and is no BaseException
+            except:  # a KafkaError can be raised, but is not a BaseException
                 refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
                 raise
             finally:

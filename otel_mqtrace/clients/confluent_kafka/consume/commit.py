@@ -1,7 +1,7 @@
 """Offsets that ``commit`` and ``store_offsets`` settle; recorded only with ``settle_spans``.
 
-What librdkafka commits by itself, ``enable.auto.commit`` and the last commit of ``close``, is no call and leaves no
-span; of an asynchronous commit only the call is seen, its result goes to ``on_commit``.
+librdkafka's own commits (``enable.auto.commit``, the last one of ``close``) are not calls and leave no span. Of an
+asynchronous commit only the call is recorded; its result goes to ``on_commit``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Settlement(Settlement):
 
     @guarded("Settlement.succeeded")
     def succeeded(self, result: Any) -> None:
-        """The call returned: nothing, or each partition it settled with an error of its own or none."""
+        """The call returned: nothing, or each settled partition with its error, if any."""
         if result == {}:  # a share consumer had nothing to commit
             return
         settled, errors = self.settled, []
@@ -109,5 +109,5 @@ def _assigned(consumer: Any) -> set[tuple[str, int]] | None:
         return None
     try:
         return {(each.topic, each.partition) for each in consumer.assignment()}
-    except (KafkaException, RuntimeError):  # it is closed: the call itself will say so
+    except (KafkaException, RuntimeError):  # it is closed: the call itself will raise
         return None

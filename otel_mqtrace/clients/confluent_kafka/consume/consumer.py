@@ -82,7 +82,7 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
                 state.polling = get_ident()
             try:
                 result = original(self, *args, **kwargs)
-            except:  # a KafkaError can be raised, and is no BaseException
+            except:  # a KafkaError can be raised, but is not a BaseException
                 refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
                 raise
             finally:
@@ -136,18 +136,18 @@ def _failed(state: AnyConsumerState, tracing: Tracing, message: Any, *, start_ns
     """The answer of a poll was an error; that a partition ends here is none."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
-        said, why = error_type(error), error_text(error)
-        state.bind(tracing).poll_failed(start_ns=start_ns, error=said, description=why, batch=batch)
+        kind, why = error_type(error), error_text(error)
+        state.bind(tracing).poll_failed(start_ns=start_ns, error=kind, description=why, batch=batch)
 
 
 @guarded("Consumer.refused")
 def refused(
     state: AnyConsumerState, tracing: Tracing, raised: Any, *, start_ns: int | None, batch: bool = False
 ) -> None:
-    """A poll raised. Where a deserialiser refused a message that was consumed, its processing failed before it began.
+    """Record a poll that raised, or the failed processing of a message whose deserialiser refused it.
 
-    Of a batch the application gets nothing at all then; only the message that was refused is named. ``raised`` may be a
-    ``KafkaError``, which is no exception to Python; an interruption or a cancellation is no failure of the poll.
+    Of a batch the application then gets nothing; only the refused message is named. ``raised`` may be a ``KafkaError``,
+    which is not an exception to Python; an interruption or a cancellation is not a failure of the poll.
     """
     exception = raised if isinstance(raised, BaseException) else None
     if exception is not None and not isinstance(exception, Exception):
@@ -162,12 +162,12 @@ def refused(
     elif message is not None:
         _failed(state, tracing, message, start_ns=start_ns, batch=batch)
     else:
-        said, why = error_type(raised), error_text(raised)
-        hook.poll_failed(start_ns=start_ns, error=said, description=why, exception=exception, batch=batch)
+        kind, why = error_type(raised), error_text(raised)
+        hook.poll_failed(start_ns=start_ns, error=kind, description=why, exception=exception, batch=batch)
 
 
 def traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``subscribe`` and ``assign``: the leaders are asked for now, to be known when the first message comes."""
+    """``subscribe`` and ``assign``: look the leaders up now, before the first message comes."""
 
     @functools.wraps(original)
     def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
 
 
 def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``close`` and ``__exit__``: an exception on its way out says that the last message was not handled."""
+    """``close`` and ``__exit__``: an exception on its way out means that the last message was not handled."""
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tracing state of one consumer: who it is, its hook, what the application has in hand."""
+"""The tracing state of one consumer: its identity, hook and messages in flight."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ConsumerState(AnyConsumerState):
 
     @property
     def outcome_of(self) -> OutcomeOf | None:
-        """Return how each message went, where this kind of consumer knows more than how the turn ended."""
+        """Return the outcome of each message, where this kind of consumer has more than the end of the turn."""
         return None
 
     def done(self, code: ContextCode, exception: BaseException | None) -> None:

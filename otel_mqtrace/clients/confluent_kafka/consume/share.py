@@ -45,7 +45,7 @@ _ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
 
 
 class _Block:
-    """A message handled in a block of its own: its acknowledgement counts, unless the block's outcome is worse."""
+    """A message handled in its own block: its acknowledgement counts, unless the block's outcome is worse."""
 
     def __init__(self, inner: ProcessSpanOwner, acknowledgement: ContextCode | None) -> None:
         self._inner = inner
@@ -109,7 +109,7 @@ class ShareState(ConsumerState):
                     hook.after(call, code=ContextCode.EXCEPTION, exception=cimpl.KafkaException(error))
 
     def incoming(self, messages: Sequence[Message]) -> list[IncomingMessage]:
-        """Return what the hook needs of messages; the first delivery is no retry."""
+        """Return the hook's view of messages; the first delivery is not a retry."""
         received = super().incoming(messages)
         for message, each in zip(messages, received, strict=True):
             count = message.delivery_count()
@@ -121,7 +121,7 @@ class ShareState(ConsumerState):
         return self._block(message, super().take(message, call))
 
     def open(self, message: Message, tracing: Tracing) -> ProcessSpanOwner | None:
-        """Open a span of its own for a message that is handled in a block."""
+        """Open the span of a message that is handled in a block."""
         opened = super().open(message, tracing)
         return None if opened is None else self._block(message, opened)
 

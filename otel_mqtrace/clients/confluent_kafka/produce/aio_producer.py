@@ -48,7 +48,7 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
             if carried is None:
                 sending.forgotten()
             raise  # only the sending of a full buffer can be cancelled: the message may be in the pool's hands already
-        except:  # a KafkaError can be raised, and is no BaseException
+        except:  # a KafkaError can be raised, but is not a BaseException
             if carried is None or not (carried.is_taken or _is_buffered(self, carried)):
                 sending.raised(sys.exc_info()[1])
             raise

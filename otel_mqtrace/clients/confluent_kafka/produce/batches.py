@@ -1,10 +1,9 @@
-"""``produce_batch``, whose messages cannot carry headers, and what is done about it.
+"""Trace ``produce_batch``, whose messages cannot carry headers.
 
-``correlate`` records a send per message, ended by its delivery report, which tells the physical id that the consumer
-sees too. ``send_each`` sends each message alone, with headers, and answers as the batch would have. ``leave`` is
-not traced here. The rules are those of the client's C code: only a message's ``callback`` counts (not its
-``on_delivery``), its ``partition`` does not, a message refused gets an ``_error`` and no call, and once the queue is
-full the rest of the batch is refused unseen.
+``correlate`` records a send per message, ended by its delivery report, whose physical id the consumer sees too.
+``send_each`` sends each message alone, with headers, and returns the batch's result. ``leave`` is not traced here. As
+in the client's C code, only a message's ``callback`` counts (not its ``on_delivery``), its ``partition`` does not, a
+refused message gets an ``_error`` and no call, and once the queue is full the rest of the batch is refused unseen.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ _send_one: Final[Callable[..., Any]] = cimpl.Producer.produce
 class CarriedPartition(int):
     """A partition number on its way through an asyncio producer's buffer, with the message's :class:`Sending`.
 
-    The number is the one thing of a message that the buffer hands on untouched, whatever its body. When the buffer
-    drops the message, it is the last to know.
+    The buffer passes only the number on untouched, whatever the body. When it drops the message, this object goes last.
     """
 
     sending: Sending
@@ -67,12 +65,12 @@ class CarriedPartition(int):
 
 @dataclass(slots=True)
 class _Batch:
-    """The arguments of one call; ``told`` is the callback of messages that have none of their own."""
+    """The arguments of one call; ``callback`` is for messages without one."""
 
     topic: str
     messages: list[dict[str, Any]]
     partition: Any
-    told: Any
+    callback: Any
 
 
 @dataclass(slots=True)
@@ -84,7 +82,7 @@ class _Item:
     callback: Any = None
 
     def settle(self, error: KafkaError | None) -> None:
-        """The client has taken the message, or has said why it does not: the caller's dict is to say so too."""
+        """Record that the client took the message, or why not, also in the caller's dict."""
         if error is not None:
             dict.__setitem__(self.given, _ERROR, error)
         if self.sending is None:
@@ -97,7 +95,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of one call: its messages go as one batch, with the spans of ``items``, or each alone (``None``)."""
+    """How one call is sent: as one batch, with the spans of ``items``, or each message alone (``None``)."""
 
     state: ProducerState
     hook: SendHook
@@ -159,9 +157,9 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
         return None
     if not messages or not all(isinstance(each, dict) for each in messages):
         return None
-    # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
-    told = given["callback"] if "callback" in given else given.get("on_delivery")
-    return _Batch(topic, messages, given.get("partition", -1), told)
+    # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
+    callback = given["callback"] if "callback" in given else given.get("on_delivery")
+    return _Batch(topic, messages, given.get("partition", -1), callback)
 
 
 def _opened(plan: _Plan) -> list[_Item]:
@@ -178,26 +176,26 @@ def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _It
     user, carried = message.get("callback"), message.get("partition")
     if state.behind_asyncio and not isinstance(carried, CarriedPartition):
         return None
-    asked = batch.told if user is None else user
-    told = state.default_callback if asked is None else asked
+    given_callback = batch.callback if user is None else user
+    callback = state.default_callback if given_callback is None else given_callback
     if isinstance(carried, CarriedPartition) and carried.taken():
         sending = carried.sending
-        sending.user = told
+        sending.user = callback
     else:
         call = _before(plan, message, carries_headers=carries_headers)
         if call is None or not (
-            call.is_recorded or call.headers is not None or (told is not None and call.current_ctx)
+            call.is_recorded or call.headers is not None or (callback is not None and call.current_ctx)
         ):
             return None
-        sending = state.sending(state, hook, call, told)
-    if (asked is None and not state.default_is_known) or (told is None and not sending.call.is_recorded):
-        return _Item(message, sending, asked)
+        sending = state.sending(state, hook, call, callback)
+    if (given_callback is None and not state.default_is_known) or (callback is None and not sending.call.is_recorded):
+        return _Item(message, sending, given_callback)
     sending.await_answer()
     return _Item(message, sending, sending)
 
 
 def _before(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
-    """Ask the hook; for a message that was refused once and is now sent again, in the context of the first time."""
+    """Call the hook; for a message that was refused before, in the context of its first attempt."""
     carried = message.get("partition")
     scope = BlockScope(carried.sending.call.current_ctx) if isinstance(carried, CarriedPartition) else None
     try:
@@ -224,7 +222,7 @@ def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ..
         kwargs = {**kwargs, "messages": messages}
     try:
         queued = send(*args, **kwargs)
-    except:  # a KafkaError can be raised, and is no BaseException
+    except:  # a KafkaError can be raised, but is not a BaseException
         failure = sys.exc_info()[1]
         for item in items:
             if item.sending is not None:
@@ -266,13 +264,13 @@ def _are_headers(headers: Any) -> bool:
 
 
 def _send_each(producer: Any, plan: _Plan) -> int:
-    """Return how many messages were queued, as the batch would have; each one that was not says why."""
+    """Return how many messages were queued, as the batch would; each refused one gets its error."""
     batch = plan.batch
     full: KafkaError | None = None
     queued = 0
     for message in batch.messages:
         item = _open(plan, message, carries_headers=True) or _Item(
-            message, callback=message.get("callback") or batch.told
+            message, callback=message.get("callback") or batch.callback
         )
         error = full or _refusal(producer, batch, item)
         item.settle(error)
@@ -301,7 +299,7 @@ def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
         return _refused(_QUEUE_FULL)
     except KafkaException as exception:
         return _refused(exception.args[0].code())
-    except:  # anything else ends the batch here; a KafkaError can be raised, and is no BaseException
+    except:  # anything else ends the batch here; a KafkaError can be raised, but is not a BaseException
         if item.sending is not None:
             item.sending.raised(sys.exc_info()[1])
         raise

@@ -77,7 +77,7 @@ def _prepare(
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
     if not call.is_recorded and not call.current_ctx:
         return None, *replaced(order, args, kwargs, changes)  # as above
-    # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
+    # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
     callback = state.default_callback if user is None else user
@@ -119,7 +119,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
             return send(self, *changed_args, **changed_kwargs)
         try:
             result = send(self, *changed_args, **changed_kwargs)
-        except:  # a KafkaError can be raised, and is no BaseException
+        except:  # a KafkaError can be raised, but is not a BaseException
             sending.raised(sys.exc_info()[1])
             raise
         if not sending.is_done:
@@ -183,7 +183,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
             report = user if not (ctx := context.get_current()) else partial(run_in_context, ctx, user)
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
-        except:  # a KafkaError can be raised, and is no BaseException
+        except:  # a KafkaError can be raised, but is not a BaseException
             if sent is not None:
                 reopened(state, hook, sent, user).raised(sys.exc_info()[1])
             raise
@@ -230,7 +230,7 @@ def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[...
 
 
 def _traced_flush(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``flush``: the client has let go of what it keeps its answers of to itself (:class:`SilentSending`)."""
+    """``flush``: the client has released the callbacks that it did not call (:class:`SilentSending`)."""
 
     @functools.wraps(original)
     def flush(self: Any, *args: Any, **kwargs: Any) -> Any:

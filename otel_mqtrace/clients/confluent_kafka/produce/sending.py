@@ -1,8 +1,8 @@
 """The messages a producer has accepted, each until its delivery report or until none can come.
 
-A message is followed by the delivery callback it is sent with, a :class:`Sending`. Where the client will not call back
-(``delivery.report.only.error``), it still lets go of the callback the moment the broker has acknowledged the message:
-a :class:`SilentSending` ends its span then.
+The delivery callback of a message is a :class:`Sending`. Where the client will not call it
+(``delivery.report.only.error``), it releases the callback once the broker has acknowledged the message, and a
+:class:`SilentSending` ends its span then.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the mes
 class ProducerState:
     """The state of one producer; it never refers to the producer, or neither would ever be collected.
 
-    ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio`` says
-    that an asyncio producer sends through this one, and opens the spans; ``dropping`` is the error, and its text, of a
-    message which that one has thrown away.
+    ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio``: an
+    asyncio producer sends through this one, and opens the spans; ``dropping`` is the error, and its text, of a message
+    which that one has thrown away.
     """
 
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
@@ -162,7 +162,7 @@ class Sending:
 
     @guarded("produce.forgotten")
     def forgotten(self) -> None:
-        """End the span: the client will not tell how the message went."""
+        """End the span: the client will not report the outcome."""
         self._state.in_flight.pop(id(self.call), None)
         self._hook.after(self.call, outcome=semconv.SEND_NOT_AWAITED)
 
@@ -195,9 +195,9 @@ def reopened(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | 
 
 
 class SilentSending(Sending):
-    """A message whose success the client keeps to itself; that it lets go of the callback tells it all the same.
+    """A message whose success the client does not report, except by releasing the callback.
 
-    Its place in the topic stays unknown: the span says ``not_awaited``.
+    Its place in the topic stays unknown: the span has ``not_awaited``.
     """
 
     __slots__ = ()
@@ -208,9 +208,9 @@ class SilentSending(Sending):
 
 
 def producer_state(producer: Any) -> ProducerState | None:
-    """Return the producer's state; one older than the patch gets a state that knows nothing of its configuration.
+    """Return the producer's state; one older than the patch gets a state without its configuration.
 
-    ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
+    ``None`` for an object without a ``__dict__`` (``__slots__``): it cannot hold a state and is not traced.
     """
     state: ProducerState | None = known_state(producer)
     if state is None and hasattr(producer, "__dict__"):
