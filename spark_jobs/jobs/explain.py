@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
 
 _EXPLAINED: Final = "explained-"
+_TASK_ROWS: Final = 200
+"""So many rows of the residue are worth a task: most files have some tens, and to count them takes 16 ms at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,13 @@ def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue:
     parts = [
         (file, reasons.take(np.arange(end - size, end))) for file, size, end in zip(files, sizes, ends, strict=True)
     ]
+    tasks: list[list[tuple[str, pa.Table]]] = []
+    for part in parts:
+        if not tasks or sum(len(rows) for _, rows in tasks[-1]) >= _TASK_ROWS:
+            tasks.append([])
+        tasks[-1].append(part)
     merge = partial(merge_counted, plan.counting)
-    return merge(engine.map(partial(_write_reasons, plan), parts, merge=merge))
+    return merge(engine.map(partial(_write_reasons, plan), tasks, merge=merge))
 
 
 def _residue_files(plan: BucketPlan) -> list[str]:
@@ -124,9 +131,14 @@ def _read(file: str, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def _write_reasons(plan: BucketPlan, part: tuple[str, pa.Table]) -> Counted:
-    """Write a file of the residue again, each row with its reason and lifecycle, and count it."""
-    path, reasons = part
+def _write_reasons(plan: BucketPlan, parts: Sequence[tuple[str, pa.Table]]) -> Counted:
+    """Write files of the residue again, each row with its reason and lifecycle, and count them."""
+    closed = ClosedPositions.read(plan.history.closed)
+    verdicts = pa.concat_tables(_write_again(plan, closed, *part) for part in parts)
+    return Counted.of(verdicts, plan.counting, plan.history)
+
+
+def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, reasons: pa.Table) -> pa.Table:
     name = f"{_EXPLAINED}{as_path(path).name}"
     verdicts = open_parquet(path).read(use_threads=False).combine_chunks()
     found = {name: reasons[name] for name in ("reason", "reason_detail")}
@@ -134,7 +146,7 @@ def _write_reasons(plan: BucketPlan, part: tuple[str, pa.Table]) -> Counted:
     found["first_seen_run"] = _least_run(verdicts)
     for column_name, column in found.items():
         verdicts = verdicts.set_column(verdicts.column_names.index(column_name), column_name, column)
-    verdicts = assign_lifecycle(verdicts, plan.runs, ClosedPositions.read(plan.history.closed))
+    verdicts = assign_lifecycle(verdicts, plan.runs, closed)
     with committed(str(as_path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
     candidates = as_path(path).with_name(f"{CANDIDATES}{as_path(path).name}")
@@ -142,7 +154,7 @@ def _write_reasons(plan: BucketPlan, part: tuple[str, pa.Table]) -> Counted:
         left = select_left_open(open_parquet(candidates).read(use_threads=False), verdicts)
         if len(left):
             write_rows(left, str(as_path(plan.history.events) / name))
-    return Counted.of(verdicts, plan.counting, plan.history)
+    return verdicts
 
 
 def _least_run(verdicts: pa.Table) -> Any:
