@@ -7,18 +7,10 @@ from collections import Counter
 import pytest
 
 from bridge.demo.orders import (
-    BILLING,
-    CONSUME,
-    MAX_RETRIES,
     ORDERS_PER_TRANSACTION,
     OVERSIZE_BYTES,
-    PUBLISH,
-    RETRY_TOPICS,
-    SHIPPING,
-    TRANSACTION_END,
     OrderKind,
     event_of,
-    events_of,
     order_book,
 )
 from otel_mqtrace.message_id import read_unique_id
@@ -77,22 +69,6 @@ def test_an_oversize_order_is_beyond_the_limit() -> None:
 def test_keys_hold_chinese_and_emoji() -> None:
     keys = [order.keys.split(" ") for order in order_book(100, seed=7)]
     assert all(first.startswith("订单-") and ord(second[0]) > 0xFFFF for first, second in keys)
-
-
-def test_events_follow_the_fate_of_an_order() -> None:
-    """Each kind of order leaves its own events, redeliveries included, never more retries than topics."""
-    seen: dict[tuple[OrderKind, int], list[tuple[str, str, int]]] = {}
-    for order in order_book(200, seed=7):
-        seen[(order.kind, order.declines)] = [(one.kind, one.where, one.attempt) for one in events_of(order)]
-    once = [(PUBLISH, "orders", 0), (CONSUME, SHIPPING, 0), (CONSUME, BILLING, 0)]
-    again = [(PUBLISH, RETRY_TOPICS[0], 0), (CONSUME, BILLING, 1)]
-    exhausted = [*again, (PUBLISH, RETRY_TOPICS[1], 0), (CONSUME, BILLING, 2)]
-    assert seen[(OrderKind.PLAIN, 0)] == seen[(OrderKind.DELAYED, 0)] == once
-    assert seen[(OrderKind.PLAIN, 1)] == [*once, *again]
-    assert seen[(OrderKind.PLAIN, 2)] == seen[(OrderKind.PLAIN, 3)] == [*once, *exhausted]
-    assert seen[(OrderKind.PAYMENT, 0)] == [(PUBLISH, "payments", 0), (TRANSACTION_END, "", 0)]
-    assert seen[(OrderKind.OVERSIZE, 0)] == [(PUBLISH, "orders", 0)]
-    assert len(RETRY_TOPICS) == MAX_RETRIES
 
 
 def test_both_halves_of_a_consume_are_one_event() -> None:

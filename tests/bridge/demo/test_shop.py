@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import cimpl
 
 from bridge.demo.orders import (
-    CONSUME,
     ORDERS,
     PAYMENTS,
-    PUBLISH,
     RETRY_TOPICS,
-    SHIPPING,
     OrderKind,
-    events_of,
     order_book,
 )
-from bridge.demo.shop import Billing, CardDeclinedError, Department, OrderDesk, Tally, charge, ship
+from bridge.demo.shop import CardDeclinedError, OrderDesk, Tally, charge
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
@@ -51,35 +46,6 @@ def everything_on(kafka: EmbeddedKafka, topic: str, count: int) -> list[dict[str
         found.append(dict(message.headers()))
     consumer.close()
     return found
-
-
-def test_every_order_of_the_book_happens(kafka: EmbeddedKafka) -> None:
-    servers = kafka.bootstrap_servers
-    tally = Tally()
-    billing = Billing(servers, crashes=lambda _: False)
-    departments = [
-        Department(Billing.GROUP, Billing.TOPICS, billing.handle, bootstrap_servers=servers, tally=tally),
-        Department(SHIPPING, (ORDERS,), ship, bootstrap_servers=servers, tally=tally),
-    ]
-    desk = OrderDesk(servers)
-    for department in departments:
-        department.start()
-    desk.take(BOOK)
-    events = [event for order in BOOK for event in events_of(order)]
-    tally.wait_for(sum(event.kind == CONSUME for event in events))
-    for department in departments:
-        department.close()
-    billing.close()
-    assert desk.refused == sum(order.kind is OrderKind.OVERSIZE for order in BOOK) == 1
-    refused = {order.msg_id for order in BOOK if order.kind is OrderKind.OVERSIZE}
-    for topic in (ORDERS, *RETRY_TOPICS, PAYMENTS):
-        expected = Counter(
-            e.msg_id for e in events if (e.kind, e.where) == (PUBLISH, topic) and e.msg_id not in refused
-        )
-        found = everything_on(kafka, topic, len(expected))
-        assert Counter(headers["UNIQ_KEY"].decode() for headers in found) == expected
-        attempts = {headers.get("RECONSUME_TIME") for headers in found}
-        assert attempts == {str(RETRY_TOPICS.index(topic) + 1).encode() if topic in RETRY_TOPICS else None}
 
 
 def test_a_message_carries_tags_keys_and_delay(kafka: EmbeddedKafka) -> None:

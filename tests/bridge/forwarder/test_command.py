@@ -155,6 +155,13 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
         (["--source", "files:.", "--otlp-endpoint", "x"], "--otlp-endpoint x is not understood"),
         (["--source", "files:.", "--otlp-endpoint", "http://[::1"], "--otlp-endpoint http://[::1 is not understood"),
         (["--source", "files:/nowhere/at/all", "--landing", "x"], "no such file, directory or match"),
+        (["--source", "kafka://only-a-host", "--landing", "x"], "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
+        (["--source", "kafka://host:1/", "--landing", "x"], "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
+        (
+            ["--source", "jaeger://host:1?service=shop", "--landing", "x"],
+            "cannot read jaeger://host:1?service=shop here",
+        ),
+        (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--timeout-ms", "300"], "does not answer for t"),
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),
