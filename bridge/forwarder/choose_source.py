@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
 
-SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a landing's DIR"
-
-
 class OpenSource(TraceSource, Protocol):
     """A source that holds a connection or a file; use it as a context manager."""
 
@@ -46,7 +43,7 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     With ``of_spans`` files hold OTLP messages, else native bodies.
 
     Raises:
-        UsageError: not one of ``SOURCE_FORMS``.
+        UsageError: not a file, a directory, a glob or a topic.
         MissingExtraError: a client that is not installed.
         PeerError: the source does not answer.
     """

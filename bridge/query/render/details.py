@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.page.markup import fill_template
 from bridge.page.wording import counted, duration, utc
-from bridge.query.timeline import Half
+from bridge.query.timeline import Consume, Half, Recall, Send, TransactionEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bridge.query.evidence import Place
     from bridge.query.search import Answer
-    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
+    from bridge.query.timeline import MessageTimeline
 
 
 UNKNOWN_GROUP = "group unknown"
+
+_Event = Send | TransactionEnd | Recall | Consume
 
 Facts = tuple[tuple[str, str], ...]
 """Names and values of what is known of one event, in order; what no record says is left out."""
@@ -45,7 +48,7 @@ def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     if story.transaction_ends:
         yield "Transaction", [_transaction_end(end) for end in story.transaction_ends]
     if story.recalls:
-        yield "Recall", [_recall(recall) for recall in story.recalls]
+        yield "Recall", [(recall.outcome.value, _facts(recall)) for recall in story.recalls]
     for consumer in story.groups:
         attempts = [_consume(number, one) for number, one in enumerate(consumer.attempts, start=1)]
         yield f"Consumed by {consumer.group or UNKNOWN_GROUP}", attempts
@@ -60,69 +63,24 @@ def places_of(places: Sequence[Place]) -> str:
 
 
 def _send(number: int, send: Send) -> Detail:
-    return (
-        f"attempt {number}: {send.outcome.value}",
-        _known(
-            ("begin", utc(send.begin_ms) if send.begin_ms is not None else None),
-            ("end", utc(send.end_ms) if send.end_ms is not None else None),
-            ("cost", duration(send.cost_ms) if send.cost_ms is not None else None),
-            ("topic", send.topic),
-            ("type", send.msg_type.value if send.msg_type else None),
-            ("store host", send.store_host),
-            ("client host", send.client_host),
-            ("offset id", send.offset_msg_id),
-            ("batch", counted(send.of_batch, "message") if send.of_batch > 1 else None),
-            ("region", send.region_id),
-            *_origin(send),
-        ),
-    )
+    batch = counted(send.of_batch, "message") if send.of_batch > 1 else None
+    return f"attempt {number}: {send.outcome.value}", _facts(send, batch=batch)
 
 
 def _transaction_end(end: TransactionEnd) -> Detail:
-    return (
-        f"{end.state.value if end.state else 'unknown state'}{', answers a check' if end.from_check else ''}",
-        _known(
-            ("at", utc(end.at_ms) if end.at_ms is not None else None),
-            ("group", end.group),
-            ("transaction id", end.transaction_id),
-            ("store host", end.store_host),
-            ("client host", end.client_host),
-            ("region", end.region_id),
-            *_origin(end),
-        ),
-    )
-
-
-def _recall(recall: Recall) -> Detail:
-    return (
-        recall.outcome.value,
-        _known(
-            ("at", utc(recall.at_ms) if recall.at_ms is not None else None),
-            ("group", recall.group),
-            ("region", recall.region_id),
-            *_origin(recall),
-        ),
-    )
+    state = end.state.value if end.state else "unknown state"
+    return f"{state}{', answers a check' if end.from_check else ''}", _facts(end)
 
 
 def _consume(number: int, consume: Consume) -> Detail:
-    code = consume.context_code
-    ended = f"{utc(consume.end_ms)}{' (begin + cost)' if consume.end_estimated else ''}"
-    return (
-        f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}",
-        _known(
-            ("begin", utc(consume.begin_ms) if consume.begin_ms is not None else None),
-            ("end", ended if consume.end_ms is not None else None),
-            ("took", duration(consume.elapsed_ms) if consume.elapsed_ms is not None else None),
-            ("cost per message", duration(consume.cost_ms) if _shared(consume) else None),
-            ("code", code.name if code is not None else None),
-            ("retry", None if consume.retry_times is None else str(consume.retry_times)),
-            ("client host", consume.client_host),
-            ("request id", consume.request_id),
-            ("region", consume.region_id),
-            *_origin(consume),
-        ),
+    # where the listener was given several messages, the cost is a share of what it took
+    is_share = (
+        consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
     )
+    end = "" if consume.end_ms is None else f"{utc(consume.end_ms)}{' (begin + cost)' if consume.end_estimated else ''}"
+    shown = {"end": end or None, "cost per message": duration(consume.cost_ms) if is_share else None}
+    headline = f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}"
+    return headline, _facts(consume, **shown)
 
 
 _MISSING: dict[Half | None, str] = {
@@ -131,12 +89,7 @@ _MISSING: dict[Half | None, str] = {
 }
 
 
-def _shared(consume: Consume) -> bool:
-    """Return whether the listener was given several messages: then the cost is a share of what it took."""
-    return consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
-
-
-def _origin(event: Send | TransactionEnd | Recall | Consume) -> Iterator[tuple[str, str | None]]:
+def _origin(event: _Event) -> Iterator[tuple[str, str | None]]:
     places = [place for sighting in event.evidence for place in sighting.places]
     known = [sighting.written_by for sighting in event.evidence if sighting.written_by]
     first, *others = min(known, key=len, default=("",))  # the record that says most of its writer
@@ -146,8 +99,45 @@ def _origin(event: Send | TransactionEnd | Recall | Consume) -> Iterator[tuple[s
     yield "written by", f"{first} or {counted(len(others), 'other')}" if others else first or None
 
 
-def _known(*facts: tuple[str, str | None]) -> Facts:
-    return tuple((name, value) for name, value in facts if value is not None)
+_Show = tuple[str, str, "Callable[[Any], str]"]
+_WHO: Final[tuple[_Show, ...]] = (("store host", "store_host", str), ("client host", "client_host", str))
+_AT: Final[tuple[_Show, ...]] = (("at", "at_ms", utc), ("group", "group", str))
+_REGION: Final[_Show] = ("region", "region_id", str)
+_FACTS: Final[dict[type, tuple[_Show, ...]]] = {
+    Send: (
+        ("begin", "begin_ms", utc),
+        ("end", "end_ms", utc),
+        ("cost", "cost_ms", duration),
+        ("topic", "topic", str),
+        ("type", "msg_type", attrgetter("value")),
+        *_WHO,
+        ("offset id", "offset_msg_id", str),
+        ("batch", "", str),
+        _REGION,
+    ),
+    TransactionEnd: (*_AT, ("transaction id", "transaction_id", str), *_WHO, _REGION),
+    Recall: (*_AT, _REGION),
+    Consume: (
+        ("begin", "begin_ms", utc),
+        ("end", "", str),
+        ("took", "elapsed_ms", duration),
+        ("cost per message", "", str),
+        ("code", "context_code", attrgetter("name")),
+        ("retry", "retry_times", str),
+        ("client host", "client_host", str),
+        ("request id", "request_id", str),
+        _REGION,
+    ),
+}
+"""Facts of an event in order: name, field and how it is shown; a fact without a field is given."""
+
+
+def _facts(event: _Event, **given: str | None) -> Facts:
+    facts: list[tuple[str, str | None]] = []
+    for name, field, show in _FACTS[type(event)]:
+        value = getattr(event, field) if field else given[name]
+        facts.append((name, None if value is None else show(value)))
+    return tuple((name, value) for name, value in (*facts, *_origin(event)) if value is not None)
 
 
 LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")

@@ -135,7 +135,6 @@ _KINDS: Final = BoundedCache[Any, bytes](lambda kind: tag(6, VARINT) + varint(ki
 _FLAGS: Final = {
     is_remote: (_HAS_IS_REMOTE | (_IS_REMOTE if is_remote else 0)).to_bytes(4, "little") for is_remote in (False, True)
 }
-_UNSET_STATUS: Final = delimited(15, b"")
 SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
@@ -177,11 +176,6 @@ def span_head(  # noqa: PLR0913, PLR0917 - the parts of a span, in the order of 
         parts += (PARENT_ID, parent.span_id.to_bytes(8, "big"))
     parts += (_NAMES[name], _KINDS[kind], pack_times(START, start_ns or 0, END, end_ns or 0))
     return parts
-
-
-def span_tail(parent: Any) -> bytes:
-    """Return the status, which is unset, and the flags."""
-    return _UNSET_STATUS + SPAN_FLAGS[parent is not None and bool(parent.is_remote)]
 
 
 def _status(status: Any) -> bytes:
