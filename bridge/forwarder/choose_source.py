@@ -28,7 +28,7 @@ class OpenSource(TraceSource, Protocol):
     ) -> None: ...
 
 
-def open_source(  # noqa: PLR0913 - what the options say, each by its name
+def open_source(  # noqa: PLR0913 - the options, by name
     source: str,
     *,
     state: AnyPath,
@@ -38,7 +38,7 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     timeout_ms: float = 10_000,
     of_spans: bool = False,
 ) -> OpenSource:
-    """Return the source that ``source`` names, where ``group`` has come to; ``state`` keeps that for files.
+    """Return the source that ``source`` names, at the position of ``group``; ``state`` keeps that for files.
 
     With ``of_spans`` files hold OTLP messages, else native bodies.
 

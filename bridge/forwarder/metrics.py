@@ -21,10 +21,10 @@ METRICS: Final = {
     "mqtrace.forwarder.body.size": ("By", "Bytes of their bodies."),
     "mqtrace.forwarder.spans": ("{span}", "Spans that the receiver accepted."),
     "mqtrace.forwarder.records": ("{record}", "Trace records read."),
-    "mqtrace.forwarder.bad_records": ("{record}", "Pieces of bodies that are no records."),
+    "mqtrace.forwarder.bad_records": ("{record}", "Pieces of bodies that are not records."),
     "mqtrace.forwarder.halves": ("{span}", "Spans of one half of a listener call."),
     "mqtrace.forwarder.overflowed": ("{span}", "Halves not waited for because too many waited."),
-    "mqtrace.forwarder.repeated": ("{record}", "Records that said nothing new."),
+    "mqtrace.forwarder.repeated": ("{record}", "Records that repeated others."),
     "mqtrace.forwarder.rejected": ("{span}", "Spans that the receiver took and threw away."),
     "mqtrace.forwarder.pending": ("{record}", "Records that wait for their other half now."),
 }
@@ -34,7 +34,7 @@ _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated"
 
 
 class Measures:
-    """Says after each pass what it moved. ``spans`` is ``None`` when only a landing is filled."""
+    """Counts after each pass what it moved. ``spans`` is ``None`` when only a landing is filled."""
 
     def __init__(self, spans: SpanForwarding | None = None, *, meter: Meter | None = None) -> None:
         meter = meter or get_meter(_SCOPE)

@@ -78,7 +78,7 @@ class NativeCounts:
 class NativeForwarding:
     """Takes OTLP messages, and delivers the records of their spans.
 
-    It fulfils :class:`~bridge.forwarder.service.Forwarding`. No span waits for another: what is delivered is done.
+    It implements :class:`~bridge.forwarder.service.Forwarding`. Spans do not wait for each other.
 
     Args:
         sink: where the trace messages go.
@@ -159,7 +159,7 @@ class NativeForwarding:
         return delivered
 
 
-def open_native(  # noqa: PLR0913 - what the options say, each by its name
+def open_native(  # noqa: PLR0913 - the options, by name
     target: str,
     *,
     dialect: str,
@@ -203,13 +203,13 @@ def _rocketmq_delivery(
 ) -> MessageDelivery:
     from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
 
-    said = {
+    values = {
         "trace_topic": address.topic,
         "namesrv": address.servers,
         "rocketmq_access_key": client_config.get("accessKey"),
         "rocketmq_secret_key": client_config.get("secretKey"),
     }
-    settings = Settings.from_env({name: value for name, value in said.items() if value is not None})
+    settings = Settings.from_env({name: value for name, value in values.items() if value is not None})
     return RocketMqTraceProducer(settings, dialect=dialect, timeout_ms=timeout_ms, clock=clock)
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MOST_SPANS: Final = 2_048
 _MOST_BYTES: Final = 3 << 20
-"""Of one request: a gRPC receiver takes 4 MiB unless told otherwise. A larger span goes alone."""
+"""Limit of one request: a gRPC receiver's default is 4 MiB. A larger span goes alone."""
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
 _ATTRIBUTES: Final = 9  # the field of a span
 _INT64: Final = 1 << 63
@@ -118,30 +118,30 @@ class _Run(dict[tuple[Any, ...], bytes]):
         return written
 
 
-def _attributes(said: Mapping[str, AttributeValue]) -> bytes:
-    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in said.items() if _is_encodable(value)])
+def _attributes(values: Mapping[str, AttributeValue]) -> bytes:
+    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in values.items() if _is_encodable(value)])
 
 
 def _is_encodable(value: AttributeValue) -> bool:
-    """Return whether OTLP can say ``value``: a record may carry numbers that int64 cannot."""
+    """Return whether OTLP can encode ``value``: a record may carry numbers beyond int64."""
     return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 
 def _attributes_of(field: str, value: Any) -> dict[str, AttributeValue]:
-    """Return the one attribute that says a field, from the table that says it on every span."""
+    """Return the attribute of a field, from the table for every span."""
     if field in TraceBean.__dataclass_fields__:
         return bean_attributes(TraceBean(**{field: value}))
-    said = context_attributes(TraceContext(trace_type=TraceType.PUB, **{field: value}))
+    attributes = context_attributes(TraceContext(trace_type=TraceType.PUB, **{field: value}))
     of_operation = context_attributes(TraceContext(trace_type=TraceType.PUB))
-    return {name: value for name, value in said.items() if name not in of_operation}
+    return {name: value for name, value in attributes.items() if name not in of_operation}
 
 
-def _said_again(field: str, value: Any) -> dict[str, AttributeValue]:
-    """Return what RocketMQ's own names say of a field."""
-    said = _attributes_of(field, value)
-    ours = set(said)
-    add_rocketmq_fields(said, {})
-    return {name: value for name, value in said.items() if name not in ours}
+def _registry_attributes(field: str, value: Any) -> dict[str, AttributeValue]:
+    """Return the attributes of a field under RocketMQ's own names."""
+    attributes = _attributes_of(field, value)
+    ours = set(attributes)
+    add_rocketmq_fields(attributes, {})
+    return {name: value for name, value in attributes.items() if name not in ours}
 
 
 def _heads(field: str, kind: int = TEXT_VALUE, attributes: Any = _attributes_of) -> BoundedCache[int, bytes]:
@@ -158,8 +158,8 @@ def _run(which: slice) -> _Run:
     fields = MODEL_FIELDS[which]
 
     def write(*values: Any) -> bytes:
-        said = [_attributes_of(field, value) for field, value in zip(fields, values, strict=True) if value is not None]
-        return b"".join(map(_attributes, said))
+        pairs = [(field, value) for field, value in zip(fields, values, strict=True) if value is not None]
+        return b"".join([_attributes(_attributes_of(*pair)) for pair in pairs])
 
     return _Run(write)
 
@@ -175,18 +175,18 @@ _HOSTS, _KINDS, _OUTCOMES = map(_run, (_HOST_FIELDS, _KIND_FIELDS, slice(_SUCCES
 _BEFORE_TRANSACTION, _AFTER_TRANSACTION = map(_run, (slice(_at("msg_type"), _TRANSACTION_ID), _AFTER_FIELDS))
 _MSG_IDS, _OFFSET_MSG_IDS = _heads("msg_id"), _heads("offset_msg_id")
 _REQUEST_IDS, _TRANSACTION_IDS = _heads("request_id"), _heads("transaction_id")
-_KEYS, _KEYS_AGAIN = _heads("keys", ARRAY_VALUE), _heads("keys", ARRAY_VALUE, _said_again)
+_KEYS, _KEYS_AGAIN = _heads("keys", ARRAY_VALUE), _heads("keys", ARRAY_VALUE, _registry_attributes)
 _ARRAYS: Final = BoundedCache[str, bytes](lambda keys: texts(keys.split(KEY_SEPARATOR)))
 _NAMESPACE: Final = attribute(_ATTRIBUTES, semconv.MESSAGING_ROCKETMQ_NAMESPACE, "")
 
 
 # -- one span ------------------------------------------------------------------------------------------------------
 class _Kind(NamedTuple):
-    """What the records of one type say the same of many messages.
+    """The parts of a span that many records of one type share.
 
     ``names`` are name and kind of the span by topic. ``outcomes`` are attributes by success, context code, group and
-    tags; ``ends`` those behind them, status and flags by message type, host, messages, half, failure and whether it is
-    the root.
+    tags; ``ends`` the following status and flags by message type, host, messages, half, failure and whether it is the
+    root.
     """
 
     repeats_keys: bool
@@ -210,10 +210,10 @@ def _kind(trace_type: TraceType, system: str) -> _Kind:
 
     def of_outcome(success: Any, context_code: Any, group_name: str | None, tags: str | None) -> bytes:
         outcome = _OUTCOMES[success, context_code]
-        said = context_attributes(TraceContext(trace_type=trace_type, group_name=group_name))
-        said.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
-        again = _said_again("tags", tags) if is_rocketmq and tags is not None else {}
-        return outcome + _attributes({**said, semconv.MESSAGING_SYSTEM: system, **again})
+        attributes = context_attributes(TraceContext(trace_type=trace_type, group_name=group_name))
+        attributes.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
+        again = _registry_attributes("tags", tags) if is_rocketmq and tags is not None else {}
+        return outcome + _attributes({**attributes, semconv.MESSAGING_SYSTEM: system, **again})
 
     def end(  # noqa: PLR0913, PLR0917 - the key of the run
         msg_type: Any,
@@ -223,18 +223,18 @@ def _kind(trace_type: TraceType, system: str) -> _Kind:
         failure: str | None,
         is_root: bool,  # noqa: FBT001 - as in the key
     ) -> bytes:
-        again = _said_again("msg_type", msg_type) if is_rocketmq and msg_type is not None else {}
+        again = _registry_attributes("msg_type", msg_type) if is_rocketmq and msg_type is not None else {}
         server = {} if store_host is None else server_of(encodable(store_host))
-        said = {**server, **rare_attributes(messages, half, failure)}
+        attributes = {**server, **rare_attributes(messages, half, failure)}
         status = b"" if failure is None else tag(3, VARINT) + varint(_ERROR)
-        parts = (_attributes(again), _NAMESPACE if is_rocketmq else b"", _attributes(said), delimited(15, status))
+        parts = (_attributes(again), _NAMESPACE if is_rocketmq else b"", _attributes(attributes), delimited(15, status))
         return b"".join((*parts, SPAN_FLAGS[not is_root]))
 
     return _Kind(is_rocketmq, BoundedCache(name), _Run(of_outcome), _Run(end))
 
 
 def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a branch for each field
-    """Return the ``Span`` that says ``fields``."""
+    """Return the ``Span`` of ``fields``."""
     values, _, topic, group_name, store_host, trace_id, span_id, parent_id, start_ms, end_ms, *_ = fields
     _, msg_id, offset_msg_id, tags, keys, _, _, _, _, body_length, msg_type, transaction_id, *_ = values
     parts = [TRACE_ID, trace_id, SPAN_ID, span_id]

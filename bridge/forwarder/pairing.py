@@ -1,14 +1,14 @@
 """Join the trace records of one event, and bound how long one half waits for the other.
 
-A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, that share request id and message
-id. They arrive in any order, in different trace messages, on different partitions: the first one waits for the second.
-A send that the broker refused leaves its own ``Pub``, and another attempt may follow: it waits for the accepted one,
-because only one of them can be the root of the trace. Every other record is an event at once.
+A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, with the same request id and
+message id. They arrive in any order, on different partitions: the first one waits for the second. A send that the
+broker refused leaves its own ``Pub``; it waits for an accepted attempt, because only one can be the root of the trace.
+Every other record is an event at once.
 
-The caller tells ``expire`` how far the trace topic has been read, in the topic's own time. A record that has waited
+The caller gives ``expire`` how far the trace topic has been read, in the topic's own time. A record that has waited
 ``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. ``uncommitted`` returns the
-places of waiting records: nothing behind them is committed. No I/O and no clock: the same records give the same events,
-whatever their order and their batches.
+positions of waiting records, beyond which nothing is committed. No I/O and no clock: the same records give the same
+events, whatever their order and their batches.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ Record = Row[Origin]
 
 
 class Event(NamedTuple):
-    """What one span will say.
+    """The input of one span.
 
     ``record`` is the event's record, the later one of two; ``before`` is the first half of a complete listener call.
-    ``half`` names the half that stands alone. ``is_root`` is ``False`` for a send that another attempt made good.
+    ``half`` names the half that stands alone. ``is_root`` is ``False`` for a send whose later attempt succeeded.
     """
 
     record: Record
@@ -139,7 +139,7 @@ class Pairing:
         return {origin.place for origin, *_ in self.waiting()}
 
     def add(self, records: Iterable[Record]) -> list[Event]:
-        """Return the events that ``records`` complete: none of those that wait or say nothing new."""
+        """Return the events that ``records`` complete, without waiting and repeated ones."""
         events: list[Event] = []
         for record in records:
             trace_type = record[2]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
-    """Return what ``parse`` makes of the JSON in ``file``; ``None`` when there is no such file.
+    """Return ``parse`` of the JSON in ``file``; ``None`` if the file does not exist.
 
     Raises:
-        UsageError: it cannot be read, or is not what ``parse`` takes; ``hint`` ends the line.
+        UsageError: it cannot be read or parsed; ``hint`` ends the line.
     """
     try:
         return parse(json.loads(file.read_bytes()))
@@ -52,7 +52,7 @@ def write_memory(file: AnyPath, content: Any, *, hint: str = "", indent: int | N
 
 _VERSION: Final = 1
 _Partition = tuple[str, "int | None"]
-_Message = tuple[int, int]  # offset and arrival: enough to tell a message from another at its place
+_Message = tuple[int, int]  # offset and arrival distinguish a message from another at its offset
 
 
 class _All:
@@ -122,7 +122,7 @@ class ResumeFile:
                 entry.pending.setdefault(place.offset, []).append(index)
                 entry.begins.add((place.offset, stored_ms))
         entries = {
-            partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
+            partition: replace(entry, pending=dict(entry.pending))  # emptied as its messages are read again
             for partition, entry in self._resumed.items()
             if partition not in self._started
         }

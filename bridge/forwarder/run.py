@@ -57,7 +57,7 @@ _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOptions:
-    """What ``mqtrace forward`` was told; ``service_name`` is ``None`` for the record's group."""
+    """The options of ``mqtrace forward``; ``service_name`` is ``None`` for the record's group."""
 
     source: str
     landing: AnyPath | None = None
@@ -82,12 +82,12 @@ class ForwardOptions:
 
 
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
-    """Forward as ``options`` say, print what was moved, and return the exit code.
+    """Forward, print what was moved, and return the exit code.
 
     It is 0, 1 when a peer failed later, 2 when the source or the receiver did not answer at the start.
 
     Raises:
-        UsageError: an option that cannot be meant, or a directory that cannot be written.
+        UsageError: a contradictory option, or a directory that cannot be written.
     """
     if options.native is not None:
         check_native_options(landing=options.landing, otlp_endpoint=options.otlp_endpoint, source=options.source)
@@ -117,7 +117,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
-                    on_pass=lambda passed: _tell_pass(passed, forwarding, measures),
+                    on_pass=lambda passed: _print_pass(passed, forwarding, measures),
                 )
         except PeerError as error:
             typer.echo(f"mqtrace: error: {error}", err=True)
@@ -295,25 +295,25 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-# -- what is said --------------------------------------------------------------------------------------------------
+# -- the summary --------------------------------------------------------------------------------------------------
 _Forwarding = SpanForwarding | NativeForwarding | None
 
 
-def _tell_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -> None:
+def _print_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -> None:
     measures.add(passed)
     if not passed.messages and not passed.spans:
         return
     if isinstance(spans, NativeForwarding):
         typer.echo(f"mqtrace: {passed.messages} OTLP messages committed, {passed.spans} records written", err=True)
         return
-    said = f"mqtrace: {passed.messages} trace messages committed"
+    text = f"mqtrace: {passed.messages} trace messages committed"
     if spans is not None:
-        said += f", {passed.spans} spans accepted, {spans.counts.pending} records wait for their other half"
-    typer.echo(said, err=True)
+        text += f", {passed.spans} spans accepted, {spans.counts.pending} records wait for their other half"
+    typer.echo(text, err=True)
 
 
 def _as_json(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, _: ForwardOptions) -> str:
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,
         "trimmed_offsets": _gone(source),
@@ -321,36 +321,35 @@ def _as_json(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, _: F
         **({} if spans is None else spans.counts.as_dict()),
         "parts": [part.file for part in counts.parts],
     }
-    return json.dumps(said)
+    return json.dumps(document)
 
 
 def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, options: ForwardOptions) -> str:
     if isinstance(spans, NativeForwarding):
         return _native_text(counts, source, spans.counts, options)
-    said, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
+    text, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
     if options.landing is not None:
-        said += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
+        text += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
-        told = spans.counts
-        said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"
+        text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
     without_body = getattr(source, "bad_bodies", 0), "lines or files hold no trace message"
-    return said + _in_words([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
+    return text + _in_words([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
 
 
-def _native_text(counts: ForwardCounts, source: OpenSource, told: NativeCounts, options: ForwardOptions) -> str:
-    said = (
-        f"{told.spans} spans ({counts.messages} OTLP messages) as {told.records} records in {told.trace_messages} "
-        f"trace messages to {options.native}"
+def _native_text(counts: ForwardCounts, source: OpenSource, native: NativeCounts, options: ForwardOptions) -> str:
+    text = (
+        f"{native.spans} spans ({counts.messages} OTLP messages) as {native.records} records in "
+        f"{native.trace_messages} trace messages to {options.native}"
     )
     notes = [
-        *((number, f"spans without a record: {scope}") for scope, number in sorted(told.without_record.items())),
-        (told.bad_spans, "spans could not be read"),
-        (told.unreadable + getattr(source, "bad_bodies", 0), "messages are no OTLP traces"),
-        *((number, f"records refused: {reason}") for reason, number in sorted(told.refused.items())),
-        (told.replaced, "separator characters written as _"),
+        *((number, f"spans without a record: {scope}") for scope, number in sorted(native.without_record.items())),
+        (native.bad_spans, "spans could not be read"),
+        (native.unreadable + getattr(source, "bad_bodies", 0), "messages are not OTLP traces"),
+        *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
+        (native.replaced, "separator characters written as _"),
     ]
-    return said + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
+    return text + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
 
 
 def _in_words(notes: list[tuple[int, str]]) -> str:
@@ -358,14 +357,14 @@ def _in_words(notes: list[tuple[int, str]]) -> str:
 
 
 def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:
-    told = spans.counts
+    counts = spans.counts
     return [
-        (told.halves, "spans have one half only"),
-        (told.overflowed, "of them because too many records waited"),
-        (told.pending, "records wait for their other half, uncommitted"),
-        (told.repeated, "records said nothing new"),
-        (told.bad_records, "bad records have no span"),
-        (told.rejected, "spans were rejected by the receiver"),
+        (counts.halves, "spans have one half only"),
+        (counts.overflowed, "of them because too many records waited"),
+        (counts.pending, "records wait for their other half, uncommitted"),
+        (counts.repeated, "records repeated others"),
+        (counts.bad_records, "bad records have no span"),
+        (counts.rejected, "spans were rejected by the receiver"),
     ]
 
 

@@ -1,8 +1,8 @@
 """Forward messages and commit each only after it is durable everywhere it goes.
 
 It goes to the landing, to an OTLP receiver, or to both. A record that waits for its other half is not delivered yet, so
-its message and all behind it on its partition stay uncommitted. A crash repeats messages and never loses one: a reader
-of the landing tells repeats by (source, partition, offset), a receiver of spans by their ids.
+its message and all later ones of its partition stay uncommitted. A crash repeats messages and never loses one: readers
+of the landing detect repeats by (source, partition, offset), receivers of spans by their ids.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Landing(Protocol):
 
 
 class Forwarding(Protocol):
-    """What becomes of the messages of a source; ``SpanForwarding`` and ``NativeForwarding`` are two."""
+    """The conversion of a source's messages: ``SpanForwarding`` or ``NativeForwarding``."""
 
     @property
     def due(self) -> bool:
@@ -75,11 +75,11 @@ class Forwarding(Protocol):
         ...
 
     def expire(self, behind: Collection[int | None] = ()) -> None:
-        """Let go what waited too long."""
+        """Release records that waited too long."""
         ...
 
     def flush(self) -> None:
-        """Let go everything that waits."""
+        """Release all waiting records."""
         ...
 
     def deliver(self) -> int:
@@ -120,11 +120,11 @@ def forward_once(
     """Move everything ``source`` has now and return what was moved.
 
     Whenever a part of ``landing`` is due, by size or age, or enough spans are, everything is finished and the source
-    commits: a backlog of any size makes progress that a crash does not undo. ``stopped`` is looked at after every
-    batch, and then what was read is finished and committed as well. ``flush`` lets go what still waits at the end.
+    commits, so that a crash does not undo the progress in a backlog. ``stopped`` is checked after every batch, and then
+    what was read is finished and committed as well. ``flush`` releases waiting records at the end.
 
     Raises:
-        PeerError: the broker or the receiver failed; what was not committed will be forwarded again.
+        PeerError: the broker or the receiver failed; uncommitted messages will be forwarded again.
         UsageError: the landing cannot be written.
     """
     moved = ForwardCounts()
@@ -160,7 +160,7 @@ def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | No
     return ForwardCounts(parts=parts, spans=delivered)
 
 
-def forward_until(  # noqa: PLR0913 - what goes where, and when
+def forward_until(  # noqa: PLR0913 - targets and times
     stopped: Event,
     source: TraceSource,
     landing: Landing | None = None,
@@ -171,8 +171,8 @@ def forward_until(  # noqa: PLR0913 - what goes where, and when
 ) -> ForwardCounts:
     """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum.
 
-    ``on_pass`` is told what each pass has moved, once that is committed. What waits for its other half in the end stays
-    uncommitted, so that the next run finds both.
+    ``on_pass`` gets the counts of each pass once it is committed. Records that still wait stay uncommitted, so that the
+    next run finds both halves.
     """
     moved = ForwardCounts()
     while not stopped.is_set():

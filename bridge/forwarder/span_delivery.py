@@ -41,8 +41,8 @@ _GRPC: Final = {"grpc": True, "grpcs": False}
 class OtlpDelivery:
     """Delivers spans and returns once they are accepted.
 
-    ``rejected`` counts spans that the receiver said it will not keep although it took the request (OTLP's partial
-    success); asking again would not help.
+    ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success); a retry
+    would not help.
 
     Args:
         endpoint: ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``.
@@ -145,7 +145,7 @@ def _session(on_reply: Callable[[bytes], None] | None, on_error: Callable[[str],
 
 
 class _Failures(logging.Handler):
-    """Keeps what the exporter logs of one request: the only place where it says why it failed."""
+    """Keeps the exporter's log of one request, the only place with the cause of a failure."""
 
     def forget(self) -> None:
         """Begin with another request."""
@@ -156,7 +156,7 @@ class _Failures(logging.Handler):
         self.note(self._last)
 
     def note(self, text: str) -> None:
-        """Remember why there was no connection, if ``text`` says so."""
+        """Keep the reason of a failed connection, if ``text`` contains one."""
         found = _NO_CONNECTION.search(text)
         self._unreachable = found[1] if found else self._unreachable
 
@@ -188,10 +188,11 @@ class Delivery(Protocol):
 
 @dataclass(slots=True)
 class SpanCounts:
-    """What became of the records so far.
+    """The outcome of the records so far.
 
-    ``halves`` are spans of one half; ``overflowed`` of them were not waited for because too many waited. ``repeated``
-    records said nothing new. ``bad_records`` are in the landing only. ``rejected`` spans were taken and thrown away.
+    ``halves`` are spans of one half; ``overflowed`` of them stopped waiting because too many waited. ``repeated``
+    records equalled earlier ones. ``bad_records`` are in the landing only. ``rejected`` spans were taken and thrown
+    away.
     """
 
     records: int = 0
@@ -213,11 +214,11 @@ class SpanForwarding:
 
     Args:
         delivery: Where the spans go.
-        pairing: What waits for what, and how long.
-        rules: What the records cannot say of themselves.
+        pairing: Which records wait, and how long.
+        rules: Facts that the records lack.
         reading: How bodies are read.
         memory: What an earlier process has forwarded beyond its last commit.
-        clock: Time; only the wall clock is asked.
+        clock: Time; only the wall clock is used.
 
     Not thread-safe: one thread forwards.
     """
@@ -290,15 +291,15 @@ class SpanForwarding:
         return new
 
     def expire(self, behind: Collection[int | None] = ()) -> None:
-        """Let go what waited too long: measured by how far the slowest partition that is ``behind`` has been read.
+        """Release records that waited too long, by how far the slowest partition that is ``behind`` has been read.
 
-        With none behind, everything there is has been read, and the wall clock tells how old it is.
+        With none behind, all has been read, and the wall clock measures their age.
         """
         now_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=None)
         self._ready += self._pairing.expire(self._now_ms() if now_ms is None else now_ms)
 
     def flush(self) -> None:
-        """Let go everything that waits."""
+        """Release all waiting records."""
         self._ready += self._pairing.flush()
 
     def deliver(self) -> int:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 UNKNOWN_SERVICE: Final = "unknown_service"
 """Service of a record that names no group, in the words of OpenTelemetry's resource conventions."""
 OTHER_ERROR: Final = "_OTHER"
-"""The registry's ``error.type`` of a failure that has no name: ``Pub`` and ``Recall`` say no more than that."""
+"""The registry's ``error.type`` of a failure without a name, as of ``Pub`` and ``Recall``."""
 SCOPE: Final = "bridge.forwarder"
 """The instrumentation scope of every span."""
 NS_PER_MS: Final = 1_000_000
-_MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # what OTLP's consumers can say, the year 2262
+_MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # the limit of OTLP's consumers, the year 2262
 _PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER
 _TIMESTAMP_MS: Final = MODEL_FIELDS.index("timestamp_ms")
 _NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "cost_ms", "success", "context_code")
@@ -47,7 +47,7 @@ _id_values: Final = itemgetter(*_ID_FIELDS)  # the ids of what was forwarded las
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRules:
-    """What the records cannot say of themselves.
+    """Facts that the records lack.
 
     ``service_name`` is the service of every span; ``None`` takes the group's name. ``system`` is ``messaging.system``.
     ``stamped_after`` are patterns of producer groups whose clients take the time of a ``Pub`` after the send, as Go's.
@@ -59,11 +59,11 @@ class SpanRules:
 
 
 class OtlpSpanFields(NamedTuple):
-    """What one span says.
+    """The fields of one span.
 
     ``values`` are those of ``MODEL_FIELDS``, of both halves where there are two. ``parent_id`` is ``None`` for the root
-    of the trace. ``store_host`` is the broker that a send went to. ``failure`` is the ``error.type`` of what went
-    wrong. Texts may hold what UTF-8 cannot carry: see :func:`encodable`.
+    of the trace. ``store_host`` is the broker that a send went to. ``failure`` is the ``error.type``. Texts may hold
+    what UTF-8 cannot carry: see :func:`encodable`.
     """
 
     values: tuple[Any, ...]
@@ -107,7 +107,7 @@ def span_fields(event: Event, rules: SpanRules) -> OtlpSpanFields:
     start_ms, end_ms = _times(trace_type, began_ms, stamp_ms, cost_ms, origin.arrival_ms)
     failure = OTHER_ERROR if success is False else None
     if code is not None and code is not ContextCode.SUCCESS:
-        failure = code.name  # one that took too long failed, although RocketMQ says success with it
+        failure = code.name  # TIME_OUT is a failure, although RocketMQ writes success with it
     service = rules.service_name or group_name or UNKNOWN_SERVICE
     what, ids = (values, trace_type, topic, group_name, store_host if is_send else None), (trace_id, span_id, parent_id)
     return _new_fields((*what, *ids, start_ms, end_ms, service, failure, messages, half))
@@ -152,19 +152,19 @@ def _is_stamped_after(group_name: str | None, rules: SpanRules) -> bool:
 
 def rare_attributes(messages: int, half: Half | None, failure: str | None) -> dict[str, str | int]:
     """Return the attributes that few spans have: of a batch, of a half that stands alone, of a failure."""
-    said = {
+    attributes = {
         semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages if messages > 1 else None,
         semconv.MQTRACE_HALF: None if half is None else half.value,
         semconv.ERROR_TYPE: failure,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def server_of(store_host: str) -> dict[str, str | int]:
     """Return the attributes that name the broker."""
     try:
         address, port = host_and_port(store_host)
-    except ValueError:  # digits that are no number
+    except ValueError:  # digits that are not a number
         address, port = store_host, None
     named = ((semconv.SERVER_ADDRESS, address), (semconv.SERVER_PORT, port))
     return {name: value for name, value in named if value is not None}
@@ -188,7 +188,7 @@ def _digest(of_kind: blake2b, words: str) -> bytes:
     digest = of_kind.copy()
     digest.update(words.encode("utf-8", "replace"))
     made = digest.digest()
-    return made if any(made) else made[:-1] + b"\x01"  # zero is no id
+    return made if any(made) else made[:-1] + b"\x01"  # an all-zero id is invalid
 
 
 def _joined(*words: object) -> str:
@@ -201,7 +201,7 @@ def _ids_of(subject: str) -> tuple[bytes, bytes]:
 
 
 _IDS: Final = BoundedCache(_ids_of)
-"""Message id (of a record without one all that it says) → trace id, and span id of its send, the others' parent."""
+"""Message id (else all fields of the record) → trace id, and span id of its send, the others' parent."""
 
 
 def trace_id_of(msg_id: str) -> int:

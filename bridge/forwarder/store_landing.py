@@ -32,7 +32,7 @@ _ABANDONED_NS: Final = 3_600_000_000_000
 _DAYS_LOOKED_AT: Final = 7
 
 
-def open_landing(landing: AnyPath, format: str) -> LandingWriter | StoreLanding:  # noqa: A002 - the word users know
+def open_landing(landing: AnyPath, format: str) -> LandingWriter | StoreLanding:  # noqa: A002 - the users' word
     """Return what writes a landing, on this machine or in a store."""
     return LandingWriter(landing, format=format) if isinstance(landing, Path) else StoreLanding(landing, format=format)
 
@@ -40,8 +40,8 @@ def open_landing(landing: AnyPath, format: str) -> LandingWriter | StoreLanding:
 class StoreLanding:
     """Writes one landing; any number of writers may share it. Messages are held in memory until their part is due.
 
-    The first part also completes what a killed writer left: parts without counts get them, half-written files of more
-    than an hour are removed. The messages of these were never committed and come again.
+    The first part also completes a killed writer's: parts without counts get them, half-written files of more than an
+    hour are removed. The messages of these were never committed and will be read again.
 
     Args:
         landing: the landing's root.
@@ -57,7 +57,7 @@ class StoreLanding:
         self,
         landing: StorePath,
         *,
-        format: str = "parquet",  # noqa: A002 - the word users know
+        format: str = "parquet",  # noqa: A002 - the users' word
         max_part_bytes: int = 64 << 20,
         max_part_age_ms: float = 10_000,
         clock: Clock | None = None,
@@ -135,10 +135,10 @@ class StoreLanding:
 
     def _recover(self) -> None:
         """Complete the latest days of the landing."""
-        told = {path.name for path in sorted_glob(self._native / MANIFEST_DIRECTORY, "*.json")}
+        counted = {path.name for path in sorted_glob(self._native / MANIFEST_DIRECTORY, "*.json")}
         for day in sorted_glob(self._native, "date=*")[-_DAYS_LOOKED_AT:]:
             for path in sorted_glob(day, "part-*"):
-                if f"{path.parent.name}-{path.name}.json" not in told:
+                if f"{path.parent.name}-{path.name}.json" not in counted:
                     bodies = list(_bodies_of(path))
                     self._tell(path, [arrival_ms for arrival_ms, _ in bodies], sum(size for _, size in bodies))
             for path in sorted_glob(day, ".part-*"):

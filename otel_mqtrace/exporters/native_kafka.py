@@ -320,7 +320,7 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         kafka_config: Client properties, or the path of a properties file (TLS, SASL); else ``MQTRACE_KAFKA_CONFIG``.
         trace_topic: Else ``MQTRACE_TRACE_TOPIC``.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``.
-        export_timeout_millis: How long ``export`` waits for delivery reports unless its caller says.
+        export_timeout_millis: How long ``export`` waits for delivery reports by default.
         spool_dir: Where messages wait on disk while the broker does not answer; else ``MQTRACE_SPOOL_DIR``.
 
     The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.

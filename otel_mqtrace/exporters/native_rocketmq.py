@@ -277,7 +277,7 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
             which every reader understands.
         create_trace_topic: Create the topic if it is missing; else ``MQTRACE_CREATE_TRACE_TOPIC``. RocketMQ's own
             topics only the brokers make: ``traceTopicEnable=true`` there.
-        export_timeout_millis: How long ``export`` tries unless its caller says.
+        export_timeout_millis: How long ``export`` tries by default.
         spool_dir: Where messages wait on disk while no broker answers; else ``MQTRACE_SPOOL_DIR``. Not over ``CLOUD``.
 
     The other arguments are those of :class:`~otel_mqtrace.exporters.native_delivery.NativeExporter`.

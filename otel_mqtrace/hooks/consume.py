@@ -146,10 +146,7 @@ class ConsumeHook(ReceiveHook):
         *,
         is_current: bool = True,
     ) -> Turn | None:
-        """Record that one ordinary message was handed over, and make its span current; ``None`` as :meth:`record`.
-
-        ``start_ns`` is when its poll began, where polls are measured.
-        """
+        """Record one message of the poll begun at ``start_ns``, make its span current; ``None`` as :meth:`record`."""
         if deferred_ends:
             drain_deferred_ends()
         state = self._state

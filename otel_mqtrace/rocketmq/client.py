@@ -164,7 +164,7 @@ class RemotingClient:
         """Return where the queues of ``topic`` are, at most 30 s old.
 
         Raises:
-            RefusedError: there is no such topic (``TOPIC_NOT_EXIST``).
+            RefusedError: the topic does not exist (``TOPIC_NOT_EXIST``).
             PeerError: no name server answers.
         """
         return self._cluster.route(topic, deadline)

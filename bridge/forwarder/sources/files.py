@@ -46,12 +46,12 @@ def present_files(path: str) -> list[AnyPath]:
 
 
 class _FilesSource:
-    """A file, directory or glob as a resumable stream; how far it is done lies in ``state``, a file for each ``group``.
+    """A file, directory or glob as a resumable stream; ``state`` keeps the progress, in a file for each ``group``.
 
-    ``bad_bodies`` counts pieces of files that are no messages.
+    ``bad_bodies`` counts pieces of files that are not messages.
 
     Raises:
-        UsageError: nothing is there, or the memory cannot be read or written.
+        UsageError: nothing is there, or the progress cannot be read or written.
     """
 
     _kind: str
@@ -86,12 +86,12 @@ class _FilesSource:
 class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
-    Its ``arrival_ms`` is what the file says of it, else when the file was last written. A memory that an earlier
-    release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
-    waits is not done, and is read again as a whole after a restart.
+    Its ``arrival_ms`` is that in the file, else when the file was last written. Progress that an earlier release kept
+    below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still waits is read
+    again as a whole after a restart.
 
     Raises:
-        UnreadableInputError: a file that is not what it seems to be.
+        UnreadableInputError: a file of another format.
     """
 
     _kind = "files"
@@ -162,7 +162,7 @@ def _holds_spans(path: AnyPath) -> bool:
 
 
 class SpanFilesSource(_FilesSource):
-    """Files of OTLP in any layout that ``bridge.otlp.detect`` knows.
+    """Files of OTLP in any layout that ``bridge.otlp.detect`` detects.
 
     A message's ``body`` is one OTLP request in JSON or protobuf, its ``source`` the file, its ``offset`` the number of
     messages before it there, its ``arrival_ms`` when the file was last written.

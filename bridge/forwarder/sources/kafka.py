@@ -36,11 +36,11 @@ class KafkaTraceSource(TopicSource[int]):
         topic: The trace topic.
         group: Under which offsets are committed; another group starts from the beginning.
         kafka_config: Further client properties (TLS, SASL).
-        accept_trimmed: Go on after what retention removed (it is in ``trimmed``) instead of failing.
-        timeout_ms: How long one answer of the broker may take.
+        accept_trimmed: Continue after messages that retention removed (counted in ``trimmed``) instead of failing.
+        timeout_ms: Time limit of one answer of the broker.
 
     Raises:
-        PeerError: the broker does not answer, the topic does not exist or was made anew, or messages were trimmed.
+        PeerError: the broker does not answer, the topic does not exist or was created anew, or messages were trimmed.
     """
 
     def __init__(  # noqa: PLR0913 - every tunable by name
@@ -137,7 +137,7 @@ class KafkaTraceSource(TopicSource[int]):
         return ends
 
     def _recall(self, partitions: list[int]) -> None:
-        """Begin each of ``partitions`` at what the group remembers; at the beginning only if it says "nothing"."""
+        """Begin each of ``partitions`` at the group's committed offset, without one at the beginning."""
         wanted = [TopicPartition(self.topic, partition) for partition in partitions]
         for remembered in self._remembered(wanted) if wanted else ():
             if remembered.error is not None:
@@ -147,7 +147,7 @@ class KafkaTraceSource(TopicSource[int]):
                 self._committed[remembered.partition] = remembered.offset
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Ask the group's coordinator, and again while it moves, as it does when a broker starts or goes."""
+        """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""
         deadline_ns = self._answer_by()
         left_s = self._timeout_s
         while True:
@@ -207,8 +207,8 @@ class KafkaTraceSource(TopicSource[int]):
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def _silent(self, cause: object = None) -> PeerError:
-        told = f"does not answer for {self.topic}{reason_of(cause)}"
-        return PeerError(f"the broker {self._bootstrap_servers} {told}")
+        complaint = f"does not answer for {self.topic}{reason_of(cause)}"
+        return PeerError(f"the broker {self._bootstrap_servers} {complaint}")
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:
@@ -227,6 +227,6 @@ def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:
 
 
 def reason_of(cause: object) -> str:
-    """Return what the client says of an error, behind a colon; nothing where it says nothing."""
+    """Return the client's message of an error after a colon; empty without one."""
     reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
     return "" if reason is None else f": {reason.str() if isinstance(reason, KafkaError) else reason}"

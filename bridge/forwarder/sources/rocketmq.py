@@ -85,15 +85,15 @@ class RemotingTraceSource(TopicSource["Queue"]):
         self.behind = frozenset(map(partition_of, behind))
         deadline_ns, suspend_ms = self._answer_by(), 0
         while behind:
-            asked = behind[:_QUEUES_AT_ONCE]
+            queues = behind[:_QUEUES_AT_ONCE]
             came = 0
-            for queue, pulled in self._pulled(asked, suspend_ms).items():
+            for queue, pulled in self._pulled(queues, suspend_ms).items():
                 landed = self._landed(queue, pulled)
                 came += len(landed)
                 self.behind = frozenset(partition_of(each) for each in behind if self._next[each] < ends[each])
                 yield landed
-            # Those that were asked go to the end, so that every queue has its turn.
-            behind = [q for q in (*behind[len(asked) :], *asked) if self._next[q] < ends[q]]
+            # Pulled queues go to the end, so that every queue has its turn.
+            behind = [q for q in (*behind[len(queues) :], *queues) if self._next[q] < ends[q]]
             suspend_ms = 0 if came else _SUSPEND_MS
             if came:
                 deadline_ns = self._answer_by()
@@ -130,7 +130,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         return {queue: end for queue, (_, end) in bounds.items()}
 
     def _recall(self, queues: Sequence[Queue]) -> None:
-        """Begin each of ``queues`` at what the group remembers; at the beginning only if it says "nothing"."""
+        """Begin each of ``queues`` at the group's committed offset, without one at the beginning."""
         for queue, offset in (self._client.committed(queues, self._group) if queues else {}).items():
             self._start[queue] = offset or 0
             if offset is not None:
@@ -179,7 +179,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
 def partition_of(queue: Queue) -> int:
     """Return a number for ``queue`` that never changes and fits 31 bits: of its broker's name, and its queue id.
 
-    Not its place in the topic's route, which moves when a broker joins: a landing tells repeats by these numbers.
+    Its place in the topic's route would move when a broker joins: readers of a landing detect repeats by these numbers.
     """
     return ((zlib.crc32(queue.broker.encode()) & _BROKER_MASK) << _QUEUE_BITS) + queue.queue_id
 
@@ -197,7 +197,7 @@ def _landed(message: StoredMessage, partition: int | None) -> LandedMessage:
     try:
         body = plain_body(message)
     except BodyError as error:
-        # As it lies, so that one bad message neither vanishes nor stops the others: who decodes it will tell.
+        # Kept as stored, so that one bad message neither vanishes nor stops the others: decoding reports it.
         _logger.warning("mqtrace: %s; it is kept as it is", error)
         body = message.stored_body
     return LandedMessage(

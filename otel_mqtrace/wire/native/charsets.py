@@ -1,7 +1,7 @@
-"""Bytes as text in the charset of a writer: UTF-8 since 5.0.0, before that the platform's.
+"""Decode bytes in the charset of a writer: UTF-8 since 5.0.0, before that the platform's.
 
-Half a character must not take the U+0002 behind it along, which Python's GB18030 decoder lets it do at the end of its
-input. So bytes that are not clean are read piece by piece, and a body says the same whole and in parts.
+An incomplete character must not swallow the U+0002 after it, as Python's GB18030 decoder does at the end of its input.
+So unclean bytes are decoded piece by piece, and a body decodes the same whole and in parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def text_of(body: bytes, charset: str) -> str:
 
 
 def check_charset(charset: str) -> None:
-    """Raise ``UsageError`` when there is no such charset."""
+    """Raise ``UsageError`` for an unknown charset."""
     is_cuttable(charset)
 
 

@@ -1,17 +1,16 @@
-"""Read trace records: any bytes in, the records and the bad pieces out, nothing ever raised.
+"""Read trace records: any bytes in, the records and the bad pieces out; nothing is raised.
 
-Theory of operation. A body is split at U+0002 into pieces, a piece at U+0001 into fields; a piece is one record, except
-that CLOUD writers of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter`` (a type name where its eighth
-field would be). The type and the number of fields choose the form in the layout table; each kind of field has a reader
-with Java's rules, because Java's readers are what the writers were tested against (``TraceDataEncoder.java``).
+A body is split at U+0002 into pieces, a piece at U+0001 into fields. A piece is one record, except that CLOUD writers
+of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter`` (a type name in place of its eighth field). The
+type and the number of fields choose the form in the layout table; each kind of field has a reader with Java's rules
+(``TraceDataEncoder.java``).
 
-Where we differ from that reader: a bad record is reported and its neighbours are kept; what is not on the wire is
-``None`` and never the reader's own time, host or id; an unknown type is reported; empty texts at the end are texts.
-A piece without a single character is nothing: neither a record nor a bad one.
+Unlike Java's reader: a bad record is reported and its neighbours are kept; what is not on the wire is ``None`` and
+never the reader's own time, host or id; an unknown type is reported; empty texts at the end are texts. An empty piece
+is skipped.
 
-Linear in the size of the body: every piece is looked at once, and what a type with so many fields means is worked out
-once for all records of that shape (``_plan``): which fields are numbers, and from where each field of the model is
-picked. Feeding a body in parts is safe at any U+0002.
+The work is linear in the size of the body: the plan of each shape (``_plan``) is computed once. Feeding a body in parts
+is safe at any U+0002.
 """
 
 from __future__ import annotations
@@ -100,12 +99,11 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBody:
-    """What one body says, in wire order.
+    """The content of one body, in wire order.
 
     ``contexts`` have exactly one bean each; ``record_indexes``, ``dialects`` and ``shapes`` stand beside them, item by
-    item. A dialect is the newest known writer of that shape and of the map of message types that the caller named
-    (``writer_of``), ``None`` for one that no client writes.
-    ``len(contexts) + len(errors)`` is the number of records in the body.
+    item. A dialect is the newest known writer of that shape and of the caller's map of message types (``writer_of``),
+    ``None`` for one that no client writes. ``len(contexts) + len(errors)`` is the number of records in the body.
     """
 
     contexts: tuple[TraceContext, ...] = ()
@@ -143,14 +141,14 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
 
 
 def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:
-    """Return of each record of a body how it stands there and what it means, without an object of the model.
+    """Yield the fields and the values of each record of a body, without an object of the model.
 
-    It stands as its fields, the type name first, and what CLOUD made of it; such a one had a separator behind them. It
-    means a value for each of ``KEPT_FIELDS``, ``None`` where it is not on the wire; or why it is no record. ``text`` is
-    ``charsets.text_of`` the body.
+    The fields start with the type name, and what CLOUD made of it; such a record had a separator behind them. The
+    values are those of ``KEPT_FIELDS``, ``None`` where not on the wire; or the error. ``text`` is ``charsets.text_of``
+    the body.
 
     Raises:
-        UsageError: no such map.
+        UsageError: an unknown map.
     """
     check_message_type_map(msg_type_map)
     return ((record, _values(index, *record, msg_type_map=msg_type_map)) for index, record in enumerate(_records(text)))
@@ -161,7 +159,7 @@ def _values(
 ) -> tuple[Any, ...] | BadRecord:
     try:
         plan = _plan_for(fields, quirk, msg_type_map)
-        return plan.of_kept(_said(fields, plan))
+        return plan.of_kept(_parse_fields(fields, plan))
     except _BadFieldError as error:
         return error.record(index)
 
@@ -173,7 +171,7 @@ MODEL_FIELDS: Final = (
     *(field.name for field in dataclass_fields(TraceContext) if field.name not in _OTHERS),
     *_NOT_ATTRIBUTES,
 )
-"""What a record about one message says beside its type; in the order of a span's attributes, the others last."""
+"""The fields of a record about one message, without its type; in the order of a span's attributes, the others last."""
 
 
 _MSG_ID, _OFFSET_MSG_ID = MODEL_FIELDS.index("msg_id"), MODEL_FIELDS.index("offset_msg_id")
@@ -200,13 +198,13 @@ def decode_rows(
                 plan = _plan_for(fields, quirk, msg_type_map)
                 if fields[-1]:
                     plans[fields[0], len(fields), quirk] = plan
-            said = _said(fields, plan)
+            parsed = _parse_fields(fields, plan)
         except _BadFieldError as error:
             errors.append(error.record(index))
             continue
         if not ABSENT_TEXTS.isdisjoint(fields):
-            said = [None if type(value) is str and value in ABSENT_TEXTS else value for value in said]
-        trace_type, values = plan.shape.trace_type, plan.of_model(said)
+            parsed = [None if type(value) is str and value in ABSENT_TEXTS else value for value in parsed]
+        trace_type, values = plan.shape.trace_type, plan.of_model(parsed)
         if trace_type is TraceType.PUB and BATCH_SEPARATOR in (values[_MSG_ID] or ""):
             batch = _ids_of_batch(values[_MSG_ID], values[_OFFSET_MSG_ID])
             rows += [(origin, index, trace_type, len(batch), _with_ids(values, *ids)) for ids in batch]
@@ -216,8 +214,8 @@ def decode_rows(
 
 
 def _with_ids(values: tuple[Any, ...], *ids: str | None) -> tuple[Any, ...]:
-    said = (None if text in ABSENT_TEXTS else text for text in ids)
-    return (*values[:_MSG_ID], *said, *values[_OFFSET_MSG_ID + 1 :])
+    present = (None if text in ABSENT_TEXTS else text for text in ids)
+    return (*values[:_MSG_ID], *present, *values[_OFFSET_MSG_ID + 1 :])
 
 
 class _BadFieldError(Exception):
@@ -269,9 +267,9 @@ _ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 class _Plan:
     """How the records of one shape are read.
 
-    ``values`` are the fields that are no texts, in wire order: name, place, what nearly all texts mean, and how any is
-    read. What the shape alone says is put behind the fields of a record, its beans where the type name stood;
-    ``of_bean`` and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table, ``of_model``
+    ``values`` are the fields that are not texts, in wire order: name, place, the value of nearly all texts, and the
+    parser of any. Constants of the shape follow the fields of a record, its beans stand at the type name; ``of_bean``
+    and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table, ``of_model``
     ``MODEL_FIELDS``.
     """
 
@@ -323,24 +321,24 @@ def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, 
 
 
 def _context(fields: list[str], plan: _Plan) -> TraceContext:
-    said = _said(fields, plan)
-    said[_BEANS_AT] = (_new_bean(*plan.of_bean(said)),)
-    return _new_context(*plan.of_context(said))
+    values = _parse_fields(fields, plan)
+    values[_BEANS_AT] = (_new_bean(*plan.of_bean(values)),)
+    return _new_context(*plan.of_context(values))
 
 
-def _said(fields: list[str], plan: _Plan) -> list[Any]:
-    """Return what the fields mean, each at its place, and behind them what the shape says."""
-    said: list[Any] = [*fields, *plan.behind]
+def _parse_fields(fields: list[str], plan: _Plan) -> list[Any]:
+    """Return the parsed fields, each at its place, followed by the constants of the shape."""
+    values: list[Any] = [*fields, *plan.behind]
     for name, index, known, read in plan.values:
         text = fields[index]
         if text in known:
-            said[index] = known[text]
+            values[index] = known[text]
             continue
         try:
-            said[index] = read(text)
+            values[index] = read(text)
         except ValueError as error:
             raise _BadFieldError(name, str(error), text) from None
-    return said
+    return values
 
 
 def _filled(fields: list[str]) -> int:
@@ -430,7 +428,7 @@ def _state(_text: str) -> TransactionState:
 def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
     """Return one context for each message of a batch's ``Pub``, ``(trace_ctx,)`` for everything else.
 
-    Offset ids go by their place; where there are fewer or more of them than ids, none can be told and each is ``None``.
+    Offset ids are matched by position; if their number differs from that of the ids, each is ``None``.
     """
     bean = trace_ctx.beans[0] if trace_ctx.beans else None
     if bean is None or trace_ctx.trace_type is not TraceType.PUB or BATCH_SEPARATOR not in (bean.msg_id or ""):

@@ -1,7 +1,7 @@
 """Every known writer of the native format: Java's dialects, and the clients that imitate them.
 
-We write Java's (``DIALECTS``) and read all. ``writer_of`` names the newest writer whose records have a given shape: the
-wire carries no version, so this is what the number of fields can tell, not who really wrote it.
+We write Java's (``DIALECTS``) and read all. The wire carries no version: ``writer_of`` names the newest writer whose
+records have a given number of fields.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Shape(NamedTuple):
 class Imitator(FieldCounts):
     """A client in another language that writes a form of Java's format.
 
-    ``stamps_after_send``: the time of a ``Pub`` is taken when the answer is there, not before the call.
-    ``absent_keys``: how it says that a message of a listener call has no keys.
+    ``stamps_after_send``: the time of a ``Pub`` is taken after the answer, not before the call.
+    ``absent_keys``: its text for a message of a listener call without keys.
     """
 
     quirks: str
@@ -134,8 +134,8 @@ def writers_of(shape: Shape, dialect: str | None) -> tuple[str, ...]:
 
 
 def quirks_of(dialect: Dialect) -> str:
-    """Return in words what a reader has to know about a dialect beyond its field counts."""
-    said = [
+    """Return a description of a dialect's quirks beyond its field counts."""
+    quirks = [
         *(["message type ordinals are map B"] if dialect.message_type_map == "b" else []),
         *([] if dialect.splits_keys else ["the key set holds the keys unsplit"]),
         *(
@@ -144,7 +144,7 @@ def quirks_of(dialect: Dialect) -> str:
             else []
         ),
     ]
-    return "; ".join(said)
+    return "; ".join(quirks)
 
 
 def started_ms(trace_ctx: TraceContext, writer: str | None) -> int | None:

@@ -1,8 +1,8 @@
 """Write a trace record: one hook call in, the bytes and the key set of one dialect out.
 
-Theory of operation: the layout table gives, for a type, a dialect and an access channel, the fields in wire order
-(``_plan``); each field has a writer by its kind. RocketMQ's encoder writes what it is given, separators included, and
-throws on some nulls (``TraceDataEncoder.java``); where we differ, we say so here:
+The layout table gives, for a type, a dialect and an access channel, the fields in wire order (``_plan``); each field
+has a writer by its kind. RocketMQ's encoder writes separators unchanged and throws on some nulls
+(``TraceDataEncoder.java``); we differ:
 
 * U+0001 and U+0002 inside a value become ``_`` and are counted, in the key set too;
 * a text is never the empty last field of a record but ``null``: Java's own reader counts such a field as missing;
@@ -90,13 +90,13 @@ def encode_context(
 
     Raises:
         EncodeError: no beans, a type or a message type the dialect does not have, a number beyond its bits, an
-            ``EndTransaction`` without state, the glued CLOUD form. ``field`` names the culprit.
-        UsageError: no dialect or charset of that name.
+            ``EndTransaction`` without state, the glued CLOUD form; named by ``field``.
+        UsageError: an unknown dialect or charset.
     """
     row = dialect_named(dialect)
     plan = _plan(row.name, trace_ctx.trace_type, trace_ctx.access_channel or access_channel)
     if not trace_ctx.beans:
-        raise EncodeError(f"{trace_ctx.trace_type.value} without messages has nothing to say", field="beans")
+        raise EncodeError(f"{trace_ctx.trace_type.value} cannot be written without messages", field="beans")
     written = trace_ctx.beans[:1] if trace_ctx.trace_type in FIRST_BEAN_ONLY else trace_ctx.beans
     records = [_record(plan, trace_ctx, bean) for bean in written]
     keys = frozenset(_clean(key) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
@@ -155,7 +155,7 @@ def _keys(beans: Iterable[TraceBean], *, splits: bool) -> Iterable[str]:
 
 
 def _clean(key: str) -> str:
-    """Replace in a key what is replaced in a value, so that the index and the record say the same."""
+    """Replace in a key what is replaced in a value, so that index and record agree."""
     if key.isprintable() and key.isascii():  # nearly all there are
         return key
     return key.translate(_SEPARATORS).encode(errors="replace").decode()

@@ -36,9 +36,9 @@ _DELAY_OF_B: Final = MESSAGE_TYPE_MAPS["b"].index(MessageType.DELAY)
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What fits one group. ``writers`` is empty when nothing known does: several kinds of client share the group.
+    """The writers that fit one group; ``writers`` is empty if no known one does: different clients share the group.
 
-    ``message_type_map`` is ``None`` when nothing tells; ``evidence`` says in words what each conclusion rests on.
+    ``message_type_map`` is ``None`` when undecided; ``evidence`` describes the basis of each conclusion.
     """
 
     group_name: str | None
@@ -97,7 +97,7 @@ def _guess(group: str | None, seen: _Seen) -> Guess:
     if map_name is not None:
         fitting = [name for name in fitting if (name in _MAP_B) == (map_name == "b")]
     evidence = [
-        *(f"{count} {_said(shape)}" for shape, count in sorted(seen.shapes.items(), key=_in_order)),
+        *(f"{count} {_describe(shape)}" for shape, count in sorted(seen.shapes.items(), key=_in_order)),
         *(f"{count} SubBefore whose absent keys read {keys!r}" for keys, count in seen.absent_keys.items()),
         *of_map,
     ]
@@ -108,22 +108,22 @@ def _in_order(seen: tuple[Shape, int]) -> tuple[str, int]:
     return seen[0].trace_type.value, seen[0].fields
 
 
-def _said(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     channel = "" if shape.quirk is CloudSubAfter.SAME else f" ({shape.quirk.name.lower()}: over CLOUD)"
     return f"{shape.trace_type.value} of {shape.fields} fields{channel}"
 
 
 def _map_of(seen: _Seen) -> tuple[str | None, list[str]]:
-    """The end of a transaction is a commit by definition, so its ordinal tells; ordinal 4 of a ``Pub`` does too."""
-    told: dict[str, str] = {}
+    """Return the map of message types and why: by the ordinal of an EndTransaction's commit, or 4 of a ``Pub``."""
+    reasons: dict[str, str] = {}
     for map_name, commit in _COMMIT.items():
         count = seen.ordinals[TraceType.END_TRANSACTION, commit]
         if count:
-            told[map_name] = f"{count} EndTransaction with ordinal {commit}, a commit in map {map_name.upper()} only"
+            reasons[map_name] = f"{count} EndTransaction with ordinal {commit}, a commit in map {map_name.upper()} only"
     delays = seen.ordinals[TraceType.PUB, _DELAY_OF_B]
-    if delays and "a" not in told:
-        told.setdefault("b", f"{delays} Pub with ordinal {_DELAY_OF_B}, which under map A no released client writes")
-    if len(told) == 1:
-        ((map_name, why),) = told.items()
+    if delays and "a" not in reasons:
+        reasons.setdefault("b", f"{delays} Pub with ordinal {_DELAY_OF_B}, which under map A no released client writes")
+    if len(reasons) == 1:
+        ((map_name, why),) = reasons.items()
         return map_name, [why]
-    return None, list(told.values())
+    return None, list(reasons.values())

@@ -2,7 +2,7 @@
 
 The encoder, the decoder, the columns on Spark, ``docs/wire-format.md`` and the property-based tests are all
 derived from it; a new RocketMQ release is a row here. A record is its type name and its fields joined by U+0001 and
-**terminated** by U+0002; there is no escaping, no length and no version on the wire
+**terminated** by U+0002; the wire has no escaping, length or version
 (``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketmq). Standard library only.
 """
 
@@ -49,7 +49,7 @@ NULL_TEXT: Final = "null"
 REPLACEMENT: Final = "_"
 """What a separator inside a value is written as by our encoder (RocketMQ's writes the separator and breaks)."""
 ABSENT_TEXTS: Final = frozenset({"", NULL_TEXT, "dKey"})
-"""Texts by which writers say "nothing": Go leaves it empty, Java writes ``null``, C++ writes ``dKey`` for no keys."""
+"""Texts for an absent value: Go leaves it empty, Java writes ``null``, C++ writes ``dKey`` for no keys."""
 
 
 def absent(text: str | None) -> bool:
@@ -183,7 +183,7 @@ _MAP_B = (
     MessageType.DELAY,
 )
 MESSAGE_TYPE_MAPS: Final[dict[str, tuple[MessageType, ...]]] = {"a": _MAP_A, "b": _MAP_B}
-"""Ordinal → type. Map B is 5.0.0 and 5.1.0 only (apache/rocketmq#6157); nothing on the wire tells them apart."""
+"""Ordinal → type. Map B is 5.0.0 and 5.1.0 only (apache/rocketmq#6157); the wire does not distinguish them."""
 
 
 def check_message_type_map(name: str) -> None:
@@ -237,7 +237,7 @@ class Dialect(FieldCounts):
 
     @property
     def message_types(self) -> tuple[MessageType, ...]:
-        """The types this generation can say, by ordinal: ``Order_Msg`` came with 5.0 and a 4.x reader throws on it."""
+        """The types of this generation, by ordinal: ``Order_Msg`` came with 5.0 and a 4.x reader throws on it."""
         known = MESSAGE_TYPE_MAPS[self.message_type_map]
         return tuple(kind for kind in known if kind is not MessageType.ORDER) if self.name.startswith("4.") else known
 

@@ -57,7 +57,7 @@ class EncodedRequest(NamedTuple):
 
 # -- attributes ----------------------------------------------------------------------------------------------------
 class _TextValues(dict[str, bytes]):
-    """The attribute of one name by its text. A name whose values hardly repeat, such as an id, is no longer cached."""
+    """The attribute of one name by its text. Names with few repeated values, such as ids, are not cached."""
 
     def __init__(self, field: int, name: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _Attributes:
         self._flags = BoundedCache[tuple[str, bool], bytes](lambda pair: attribute(field, *pair))
 
     def encode(self, attributes: Mapping[str, object]) -> list[bytes]:
-        """Return each attribute; one that OTLP cannot say is logged and left out, as OpenTelemetry's encoder does."""
+        """Return each attribute; as in OpenTelemetry's encoder, one that OTLP cannot encode is logged and left out."""
         texts, numbers, flags = self._texts, self._numbers, self._flags
         encoded = []
         for name, value in attributes.items():
@@ -103,7 +103,7 @@ class _Attributes:
                 else:
                     encoded.append(attribute(self._field, name, value))
             except (TypeError, ValueError) as error:
-                _logger.error("Failed to encode key %s: %s", name, error)  # noqa: TRY400 - the message says it all
+                _logger.error("Failed to encode key %s: %s", name, error)  # noqa: TRY400 - the message suffices
         return encoded
 
 
@@ -147,7 +147,7 @@ def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> by
         attributes: Its attributes as a plain mapping, where the caller has them; else ``span.attributes``.
 
     Raises:
-        Exception: whatever a span that is no such thing causes.
+        Exception: from an object that is not a span.
     """
     parent = span.parent
     parts = span_head(span.context, parent, span.name, span.kind, span.start_time, span.end_time)
@@ -250,7 +250,7 @@ def encode_spans(
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
     A span with a method ``to_otlp`` may return its message itself, in pieces. ``read_attributes`` returns the
-    attributes of any other as a plain mapping, where the caller knows a cheap way.
+    attributes of any other as a plain mapping, where the caller has a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
     known: dict[Any, list[bytes]] = {}
