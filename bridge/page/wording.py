@@ -21,6 +21,7 @@ _UNITS: Final = (
     (10_000, 1_000, "s"),
 )
 """Lower bound in milliseconds, length of the unit, and its name."""
+_WITHOUT_FRACTION_MS: Final = 100
 
 # An id from a trace must not move the cursor, colour the screen or change the writing direction around it.
 _UNSEEN: Final = re.compile(
@@ -64,21 +65,22 @@ def duration(ms: float | None) -> str:
         return ABSENT
     if ms == 0:
         return "< 1 ms"
-    return _in_unit(ms)
+    return in_unit(ms)
 
 
 def offset(ms: int | None) -> str:
     """Return the time since the first event: ``+31 ms``."""
     if ms is None:
         return ABSENT
-    return f"+{_in_unit(ms)}" if ms else "0"
+    return f"+{in_unit(ms)}" if ms else "0"
 
 
-def _in_unit(ms: float) -> str:
+def in_unit(ms: float) -> str:
+    """Return milliseconds in a suitable unit: ``1.5 ms``, ``31 ms``, ``12.5 s``, ``3 min``."""
     for floor, unit_ms, unit in _UNITS:
         if abs(ms) >= floor:
             return f"{ms / unit_ms:,.1f} {unit}".replace(".0 ", " ")
-    return f"{ms:,.0f} ms"
+    return f"{ms:,.0f} ms" if ms == int(ms) or abs(ms) >= _WITHOUT_FRACTION_MS else f"{ms:.1f} ms"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

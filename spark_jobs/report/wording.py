@@ -7,13 +7,10 @@ import math
 import re
 from typing import Any
 
-from bridge.page.wording import ABSENT, utc
+from bridge.page.wording import ABSENT, in_unit, utc
 from bridge.page.wording import counted as plural
 
 __all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
-
-_UNITS = ((86_400_000, 86_400_000, "d"), (3_600_000, 3_600_000, "h"), (60_000, 60_000, "min"), (10_000, 1_000, "s"))
-"""Lower bound in milliseconds, length of the unit, and its name."""
 
 # Controls, lone surrogates and noncharacters cannot be shown or are illegal in XML; line separators and everything that
 # turns the writing direction can make one message id look like another.
@@ -49,10 +46,7 @@ def duration(ms: float | None) -> str:
     """Return milliseconds in a suitable unit."""
     if ms is None or not math.isfinite(ms):
         return ABSENT
-    for floor, unit_ms, unit in _UNITS:
-        if abs(ms) >= floor:
-            return f"{ms / unit_ms:,.1f} {unit}".replace(".0 ", " ")
-    return f"{ms:,.0f} ms" if ms == int(ms) or abs(ms) >= 100 else f"{ms:.1f} ms"  # noqa: PLR2004
+    return in_unit(ms)
 
 
 def percent(part: float, whole: float) -> str:
