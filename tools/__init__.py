@@ -1,1 +1,1 @@
-"""This package knows how the repository maintains itself; nothing in it is shipped."""
+"""Maintain the repository; nothing in it is shipped."""

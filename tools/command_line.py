@@ -48,8 +48,8 @@ def _section(name: str, function: Callable[..., Any]) -> list[str]:
     command = typer.main.get_command(app)
     context = command.make_context(f"mqtrace {name}", [], resilient_parsing=True)
     records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
-    lines = [f"## mqtrace {name}", "", *inspect.cleandoc(text).splitlines(), "", "| | says |", "| --- | --- |"]
-    lines += [f"| `{_plain(names)}` | {_plain(says)} |" for names, says in filter(None, records)]
+    lines = [f"## mqtrace {name}", "", *inspect.cleandoc(text).splitlines(), "", "| | meaning |", "| --- | --- |"]
+    lines += [f"| `{_plain(names)}` | {_plain(meaning)} |" for names, meaning in filter(None, records)]
     if examples:
         lines += ["", "```sh", *(line.strip() for line in examples), "```"]
     return lines

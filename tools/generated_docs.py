@@ -45,13 +45,13 @@ def wire_format_page() -> str:
         "# The native trace format",
         "",
         "A trace message's body is a run of records. A record is its type name and its fields, joined by U+0001 and",
-        "terminated by U+0002. Nothing is escaped, nothing says its length, and no version is on the wire: a reader",
+        "terminated by U+0002. The wire has no escaping, length or version: a reader",
         "chooses the longest form of the type that the record's field count fills.",
         "",
         f"An absent text is written as the word `{layout.NULL_TEXT}`. Our encoder writes a separator inside a value as",
         f"`{layout.REPLACEMENT}` and counts it.",
         "",
-        f"Written unless told otherwise: dialect `{layout.DEFAULT_DIALECT}`.",
+        f"Written by default: dialect `{layout.DEFAULT_DIALECT}`.",
     ]
     lines += ["", "## Forms", "", "Counts include the type name, which is field 0.", ""]
     for trace_type in TraceType:
@@ -72,17 +72,17 @@ _AMBIGUITIES = (
     (
         "the ordinal of a message type",
         "maps a and b share their ordinals",
-        "map a unless told (`--msg-type-map b`); under map b the dialect is one that writes it",
+        "map a by default (or `--msg-type-map b`); under map b the dialect is one that writes it",
     ),
     (
         "the charset",
         "up to 4.9.8 it is the platform's",
-        "UTF-8 unless told (`--charset`, on `encode`, too); what cannot be read becomes U+FFFD",
+        "UTF-8 by default (or `--charset`, on `encode`, too); unreadable bytes become U+FFFD",
     ),
     (
         f"the word `{layout.NULL_TEXT}`",
         "Java writes it for no value, and a key may be that word",
-        "it stays the word; `absent()` tells what most likely means nothing",
+        "it stays the word; `absent()` returns whether it most likely means no value",
     ),
     (
         "the channel of a `SubAfter` before 4.9.5",
@@ -114,7 +114,7 @@ _AMBIGUITIES = (
 
 def _ambiguities() -> list[str]:
     return [
-        "## What the bytes do not say",
+        "## What the bytes do not contain",
         "",
         "What a client of a known dialect wrote is decoded, and encoded again to the same bytes in that dialect. Three",
         "rows of this table are exceptions: what is glued, cut by a separator, or empty at the end. The others are",
@@ -258,7 +258,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write every page that differs from what the code says now; return 0."""
+    """Write every page that differs from the code's current output; return 0."""
     for name, page in PAGES.items():
         path, text = DOCS / name, page()
         if not path.exists() or path.read_text(encoding="utf-8") != text:

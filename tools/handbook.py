@@ -40,7 +40,7 @@ def _entries(entries: Iterable[Entry]) -> str:
 
 def _metrics() -> str:
     rows = [f"| `{metric.name}` | {', '.join(map(_code, metric.labels))} | {metric.help} |\n" for metric in METRICS]
-    return "| name | labels | says |\n| --- | --- | --- |\n" + "".join(rows)
+    return "| name | labels | meaning |\n| --- | --- | --- |\n" + "".join(rows)
 
 
 def _code(word: str) -> str:
@@ -104,7 +104,7 @@ def _by_design() -> str:
     rows = [
         f"| `{rule.rule}` | {_MISSING[rule.status]} | {rule.description} | {_writers(rule)} |\n" for rule in BY_DESIGN
     ]
-    head = "| rule | what is missing | of what | where `--profile`, `--native-writer` say |\n|" + " --- |" * 4 + "\n"
+    head = "| rule | what is missing | of what | for `--profile`, `--native-writer` |\n|" + " --- |" * 4 + "\n"
     return head + "".join(rows)
 
 
@@ -112,11 +112,11 @@ _MISSING = {Status.NATIVE_ONLY: "the span", Status.OTLP_ONLY: "the native record
 
 
 def _writers(rule: ByDesign) -> str:
-    """Say for whom a rule holds; what holds for all is not said."""
-    said = [name for name in sorted(rule.profiles) if len(rule.profiles) == 1]
-    said += [name for name in sorted(rule.native_writers) if len(rule.native_writers) == 1]
+    """Return the writers that a rule is limited to; empty for a rule for all."""
+    names = [name for name in sorted(rule.profiles) if len(rule.profiles) == 1]
+    names += [name for name in sorted(rule.native_writers) if len(rule.native_writers) == 1]
     since, until = (".".join(map(str, version or ())) for version in (rule.since, rule.until))
-    return ", ".join(map(_code, said)) + (f" from {since}" if since else "") + (f" before {until}" if until else "")
+    return ", ".join(map(_code, names)) + (f" from {since}" if since else "") + (f" before {until}" if until else "")
 
 
 BLOCKS: dict[str, str] = {

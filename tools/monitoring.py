@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """One alert; ``summary`` says what happened, ``action`` what to do."""
+    """One alert; ``summary`` describes the event, ``action`` the remedy."""
 
     group: str
     name: str
@@ -201,7 +201,7 @@ LEFT_OUT: Final = {
             *("broker.rtt", "broker.requests", "broker.request.errors", "broker.request.timeouts"),
         )
     },
-    "mqtrace_reconcile_records": "the lines of the balance sheet: `balanced` says whether they add up",
+    "mqtrace_reconcile_records": "the lines of the balance sheet: `balanced` shows whether they add up",
     "mqtrace_reconcile_kind_events": "the events by status once more, for each kind",
     "mqtrace_reconcile_field_verdicts": "too many series for a panel; the report shows them",
     "mqtrace_reconcile_checked_events": "the divisor of the unexplained share",
@@ -217,7 +217,7 @@ _LANE: Final = "job, instance, otel_component_name, error_type"
 ALERTS: Final = (
     Alert(
         "processor", "MqtraceSpansDropped", _grew(_DROPPED, _LANE), "0m", "warning",
-        "Spans were lost before their export; the label `error_type` says why.",
+        "Spans were lost before their export; the label `error_type` has the reason.",
         "With `queue_full` the exporter is slower than the application: a larger queue only delays it.",
     ),
     Alert(
@@ -233,7 +233,7 @@ ALERTS: Final = (
     Alert(
         "forwarder", "MqtraceForwarderRejected", _grew("<mqtrace.forwarder.rejected>", "job, instance"), "0m",
         "critical", "The receiver took spans of the forwarder and threw them away.",
-        "The receiver's log says why; the landing still holds the records.",
+        "The receiver's log has the reason; the landing still holds the records.",
     ),
     Alert(
         "forwarder", "MqtraceForwarderOverflowed", _grew("<mqtrace.forwarder.overflowed>", "job, instance"), "0m",
@@ -257,7 +257,7 @@ ALERTS: Final = (
         "sum by (job) (increase(<mqtrace.forwarder.messages>[30m])) == 0 "
         "and sum by (job) (increase(<mqtrace.forwarder.messages>[6h])) > 0", "5m", "warning",
         "The forwarder committed no trace message for half an hour, and did in the hours before.",
-        "Where the trace topic is not idle, a peer is away: the forwarder's last line says which.",
+        "Where the trace topic is not idle, a peer is away: the forwarder's last line names it.",
     ),
     Alert(
         "forwarder", "MqtraceForwarderAbsent",
@@ -326,7 +326,7 @@ def alert_rules() -> str:
 def alert_table() -> str:
     """Return the alerts as a Markdown table."""
     rows = [f"| `{alert.name}` | {alert.severity} | {alert.summary} | {alert.action} |\n" for alert in ALERTS]
-    return "| alert | severity | says | what to do |\n| --- | --- | --- | --- |\n" + "".join(rows)
+    return "| alert | severity | meaning | what to do |\n| --- | --- | --- | --- |\n" + "".join(rows)
 
 
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -334,7 +334,7 @@ _WIDTH, _HEIGHT, _ROW_WIDTH = 8, 8, 24
 
 
 def dashboard() -> str:
-    """Return the dashboard as JSON; it asks for its data source and for the jobs to show."""
+    """Return the dashboard as JSON; its variables choose the data source and the jobs."""
     return (
         json.dumps(
             {

@@ -1,7 +1,7 @@
 """Draw the first screen of a report as a picture: ``python -m tools.pictures report.html docs/report.png``.
 
-Part of ``make docs``. Without a Chromium nothing is drawn, and a line says so. The list of the page's sections stands
-beside the picture; a test compares it with the sections of today's page and needs no browser.
+Part of ``make docs``. Without a Chromium nothing is drawn, and a line reports that. The list of the page's sections
+stands beside the picture; a test compares it with the sections of today's page and needs no browser.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(page: Path, picture: Path) -> int:
     """Draw ``page`` and record its sections, and return the exit code."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
-        sys.stdout.write(f"NOT DRAWN: {picture}: there is no Chromium on PATH\n")
+        sys.stdout.write(f"NOT DRAWN: {picture}: no Chromium on PATH\n")
         return 0
     if not page.exists():
         sys.stdout.write(f"NOT DRAWN: {picture}: there is no {page}; run `make demo` first\n")

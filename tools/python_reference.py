@@ -194,10 +194,10 @@ def _arguments(thing: Any) -> list[str]:
     blocks = [found[1] for text in texts if (found := re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE))]
     if not blocks:
         raise SystemExit(f"{thing.__name__} has no Args: in its docstring")
-    said = re.findall(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", "\n".join(blocks), re.MULTILINE)
+    entries = re.findall(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", "\n".join(blocks), re.MULTILINE)
     known = inspect.signature(thing).parameters
     rows = []
-    for name, meaning in said:
+    for name, meaning in entries:
         default = known[name.lstrip("*")].default
         shown = "" if default is inspect.Parameter.empty or callable(default) else f"`{default!r}`"
         rows.append((f"`{name}`", "none" if default is None else shown, _markdown(meaning)))

@@ -54,7 +54,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "headerless_sends": "for `produce_batch` and `AIOProducer`, which cannot send headers. `correlate` records them "
     "under `{{topic}}-{{partition}}@{{offset}}` from the delivery report; `send_each` sends each message alone, with "
     "headers; `leave` does not trace them",
-    "retry_header": "the message header with the retry count, where the client itself does not tell it",
+    "retry_header": "the message header with the retry count, where the client itself does not report it",
     "capture_headers": "patterns of message headers that become attributes `messaging.header.<name>`, "
     "separated by commas",
     "redact_headers": "patterns (any case) of captured headers whose values are written as `REDACTED`",
@@ -69,7 +69,7 @@ _DEFAULTS: Final = {
     "batch_size": "`100`",
     "linger_ms": "`500`",
 }
-"""What counts where a setting has no value of its own; the last three are the processor's."""
+"""The fallback of a setting without a value; the last three are the processor's."""
 
 
 def settings_table() -> str:

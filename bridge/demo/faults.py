@@ -51,7 +51,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the verdict of an event has to say: one of ``statuses``, and exactly this reason (``None``: none)."""
+    """The expected verdict of an event: one of ``statuses``, and exactly this reason (``None``: none)."""
 
     statuses: frozenset[str]
     reason: str | None = None
@@ -159,7 +159,7 @@ _ALTERED_LENGTH: Final = 424242
 _ALTERED_HOST: Final = "203.0.113.7:9092"  # TEST-NET-3: an address for documentation
 _ALTERED_WORD: Final = "被改"
 
-# field of a verdict → (the attribute that says it, the altered attribute, the altered field of the model)
+# field of a verdict → (its attribute, the altered attribute, the altered field of the model)
 _ALTERATIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     "body_length": (semconv.MESSAGING_MESSAGE_BODY_SIZE, _ALTERED_LENGTH, _ALTERED_LENGTH),
     "store_host": (semconv.MQTRACE_STORE_HOST, _ALTERED_HOST, _ALTERED_HOST),
@@ -186,7 +186,7 @@ class FaultyEncoder:
         *,
         access_channel: AccessChannel = AccessChannel.LOCAL,
     ) -> EncodedContext:
-        """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered where the plan says so."""
+        """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered as planned."""
         event = event_of(trace_ctx)
         fault = None if event is None else self._plan.get(event)
         if fault is not None and fault.kind is FaultKind.ALTERED_NATIVE:
@@ -246,7 +246,7 @@ class FaultySpanExporter(SpanExporter):
         self._exporter = FileSpanExporter(stream=self._stream)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write the spans as one line; a span whose line is to be damaged gets a line of its own."""
+        """Write the spans as one line; a span whose line is to be damaged gets a separate line."""
         kept: list[ReadableSpan] = []
         damaged: list[ReadableSpan] = []
         for span in spans:

@@ -29,17 +29,17 @@ _GATE_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One event: its fault (``None``: it is clean), and what the reconciliation said (``None``: nothing)."""
+    """One event: its fault (``None``: it is clean), and the verdict found (``None``: none)."""
 
     event: Event
     fault: Fault | None
-    said: str | None
+    found: str | None
     as_expected: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Every event of the run, and everything the reconciliation said that no event accounts for."""
+    """Every event of the run, and the verdicts without an event."""
 
     findings: tuple[Finding, ...]
     surprises: tuple[str, ...]
@@ -55,14 +55,14 @@ class Findings:
 
 
 def compare(book: Sequence[Order], plan: FaultPlan, rows: Iterable[Row], result: Mapping[str, Any]) -> Findings:
-    """Join every event of ``book`` with the verdict rows, and hold ``result.json`` against the plan as a whole."""
-    said: dict[Event, list[Row]] = {}
+    """Join every event of ``book`` with the verdict rows, and compare ``result.json`` with the plan as a whole."""
+    rows_of: dict[Event, list[Row]] = {}
     for row in rows:
-        said.setdefault(_event_of(row), []).append(row)
+        rows_of.setdefault(_event_of(row), []).append(row)
     findings = tuple(
-        _finding(event, plan.get(event), said.pop(event, [])) for order in book for event in events_of(order)
+        _finding(event, plan.get(event), rows_of.pop(event, [])) for order in book for event in events_of(order)
     )
-    strangers = [f"{event}: {_words(row)}" for event, group in said.items() for row in group]
+    strangers = [f"{event}: {_words(row)}" for event, group in rows_of.items() for row in group]
     return Findings(findings=findings, surprises=(*strangers, *_miscounted(plan, result), *_misjudged(result)))
 
 
@@ -153,4 +153,4 @@ def _line(finding: Finding) -> str:
     seeded = "clean" if finding.fault is None else finding.fault.kind.value
     field = f" ({finding.fault.field})" if finding.fault is not None and finding.fault.field else ""
     where = " ".join(filter(None, (event.kind, event.where, f"attempt {event.attempt}" if event.attempt else "")))
-    return f"{event.msg_id} {where}: {seeded}{field}, found {finding.said or 'nothing'}"
+    return f"{event.msg_id} {where}: {seeded}{field}, found {finding.found or 'nothing'}"

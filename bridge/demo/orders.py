@@ -47,8 +47,8 @@ class OrderKind(Enum):
 class Order:
     """One message of the demo and its fate.
 
-    ``declines`` is how often billing fails before it succeeds (more than ``MAX_RETRIES``: it never does). ``slow`` asks
-    shipping to take its time. ``transaction`` numbers the transaction of a payment, ``aborted`` how that one ends.
+    ``declines`` is how often billing fails before it succeeds (more than ``MAX_RETRIES``: it never does). ``slow``
+    delays shipping. ``transaction`` numbers the transaction of a payment, ``aborted`` how that one ends.
     """
 
     number: int
@@ -83,7 +83,7 @@ _PLAIN: Final = (OrderKind.PLAIN, 0, False)
 
 
 def order_book(messages: int, *, seed: int) -> list[Order]:
-    """Return ``messages`` orders; the last one is plain and clean: it tells that everything before it has settled."""
+    """Return ``messages`` orders; the last one is clean: its arrival proves that all before it have settled."""
     fates = [_fate(number, seed) for number in range(messages - 1)] + [_PLAIN]
     payments = 0
     book = []
@@ -129,10 +129,10 @@ TRANSACTION_END: Final = "transaction_end"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
-    """The identity of one event: enough to tell it from every other event of the run.
+    """The identity of one event within the run.
 
     ``where`` is the topic of a publish, the group of a consume, empty for the end of a transaction; ``attempt`` is the
-    redelivery count of a consume (each redelivery has a topic of its own, so publishes need none).
+    redelivery count of a consume (each redelivery has another topic, so publishes need none).
     """
 
     kind: str

@@ -148,8 +148,8 @@ def run_orders(
 ) -> None:
     """Send, consume and trace every order; native records lie on the trace topic and spans in ``otlp`` afterwards.
 
-    ``advance`` is told the number of orders that are done, chunk by chunk. Raises ``PeerError`` when anything was
-    dropped, failed or did not come back in time.
+    ``advance`` gets the number of orders done, chunk by chunk. Raises ``PeerError`` when anything was dropped, failed
+    or did not return in time.
     """
     with ExitStack() as stack:
         processor = stack.enter_context(_instrumented(bootstrap_servers, plan, otlp=otlp))
@@ -234,7 +234,7 @@ def _instrumented(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Ite
 
 _DRIVER_MEMORY: Final = "1g"
 _WITH_RESULT: Final = (0, 1, 3, 4)
-"""Exit codes of a run that wrote its result, whatever that says."""
+"""Exit codes of a run that wrote its result, of any verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> Reconciled:
     done = subprocess.run([*command, *sides, *options], capture_output=True, text=True, check=False)
     written = workspace.report / "result.json"
     if done.returncode not in _WITH_RESULT or not written.exists():
-        told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
-        raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {told}")
+        reason = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
+        raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {reason}")
     result = json.loads(written.read_text(encoding="utf-8"))
     verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
     return Reconciled(result, verdicts.to_table(columns=list(COLUMNS)).to_pylist())
@@ -266,9 +266,9 @@ _FORWARDER_GROUP: Final = "mqtrace-forward"
 def demonstrate(
     out: Path, *, messages: int, seed: int, on_start: Callable[[], object] = lambda: None
 ) -> tuple[Workspace, Findings]:
-    """Run the whole system once and return where it wrote and what was found of what was seeded.
+    """Run the whole system once and return where it wrote and which seeded faults were found.
 
-    ``on_start`` is called when nothing speaks against the run any more.
+    ``on_start`` is called after the checks, when the run begins.
 
     Raises ``UsageError`` for too few messages or a directory that is not ours, ``PeerError`` when a part did not work.
     """
@@ -307,7 +307,7 @@ def _as_json(findings: Findings, *, messages: int, seed: int) -> str:
             "msg_id": one.event.msg_id,
             "where": one.event.where,
             "attempt": one.event.attempt,
-            "found": one.said,
+            "found": one.found,
             "as_expected": one.as_expected,
         }
         for one in findings.findings

@@ -132,7 +132,7 @@ class Tally:
 
 
 class Department(threading.Thread):
-    """A consumer group that hands every message of its topics to ``handle``, until it is told to stop."""
+    """A consumer group that hands every message of its topics to ``handle``, until it is stopped."""
 
     def __init__(
         self, group: str, topics: Sequence[str], handle: Callable[[Any], None], *, bootstrap_servers: str, tally: Tally
@@ -180,7 +180,7 @@ class Department(threading.Thread):
 class Billing:
     """Charges orders. A declined one goes to the next retry topic until there is none left.
 
-    ``crashes`` says for which message ids the handler's thread dies in the middle of its work.
+    ``crashes`` are the message ids at which the handler's thread dies in the middle of its work.
     """
 
     GROUP: Final = BILLING

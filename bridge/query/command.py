@@ -138,12 +138,12 @@ def query(  # noqa: PLR0913 - one parameter per option
 
 
 def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
-    """Show ``answer`` in every form that was asked for, and return the exit code."""
+    """Show ``answer`` in every requested form, and return the exit code."""
     if as_json:
         from bridge.query.render.json import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
-        with suppress(BrokenPipeError):  # the exit code tells what was found all the same
+        with suppress(BrokenPipeError):  # the exit code is the result all the same
             sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
             sys.stdout.buffer.flush()
     from bridge.query.render.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time

@@ -67,7 +67,7 @@ class Query:
 
     @property
     def needs_story(self) -> bool:
-        """Return whether more than the searched text must hold, which only all records of a message can tell."""
+        """Return whether a criterion needs all records of a message, beyond the searched text."""
         further = (self.topic, self.group, self.outcome)
         primary = bool(self.msg_ids) or self.prefix is not None or self.key is not None
         given = sum(one is not None for one in further)
@@ -101,7 +101,7 @@ class Query:
 
 
 def _written(text: str) -> str:
-    """Return ``text`` as the encoder writes it: without separators, and as UTF-8 can say it."""
+    """Return ``text`` as the encoder writes it: without separators, in valid UTF-8."""
     return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -113,7 +113,7 @@ def parse_query(
     group: str | None = None,
     outcome: OutcomeFilter | None = None,
 ) -> Query:
-    """Return what the options ask for; ``C0000202*`` is a prefix, and the joined ids of a batch mean each message.
+    """Return the query of the options; ``C0000202*`` is a prefix, and the joined ids of a batch mean each message.
 
     Raises:
         UsageError: an option is empty.
@@ -137,7 +137,7 @@ def needles_of(texts: Collection[str]) -> list[bytes]:
 
 
 def mentioned(message: LandedMessage, needles: Collection[bytes]) -> bool:
-    """Return whether a trace message can speak of one of ``needles`` (UTF-8), by its body or its keys.
+    """Return whether a trace message may contain one of ``needles`` (UTF-8), in its body or its keys.
 
     The keys matter where the body is in another charset: RocketMQ 4.x writes it in the platform's.
     """

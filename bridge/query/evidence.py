@@ -1,6 +1,6 @@
-"""Collect the records of the wanted messages: what each says, where it was read, and bad pieces beside it.
+"""Collect the records of the wanted messages: their content and position, and bad pieces beside them.
 
-A record read twice (a trace message that was sent, forwarded or landed again) is one sighting that was seen twice.
+A record read twice (a trace message that was sent, forwarded or landed again) is one sighting, ``seen`` twice.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class BadSighting:
-    """A piece of a trace message that is no record; its neighbours speak of the message, so it may have done, too.
+    """A piece of a trace message that is not a record; it may belong to the message, as its neighbours do.
 
-    ``names_message`` says that what is kept of its text has the wanted text in it.
+    ``names_message``: its kept text contains the wanted text.
     """
 
     place: Place
@@ -95,7 +95,7 @@ class Evidence:
 
 
 def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evidence:
-    """Decode ``messages`` and return what they say of the messages that ``query`` means.
+    """Decode ``messages`` and return their records of the messages that ``query`` selects.
 
     The order of the messages, and repeats among them, change nothing but ``seen``.
     """

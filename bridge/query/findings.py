@@ -1,7 +1,7 @@
 """Find what a reader should look at in a message timeline, and summarise it in one sentence.
 
-Each rule is a function from the story to a finding's text, or ``None``; ``_RULES`` is the list, in the order of a
-message's life, with each rule's stable code. No trace is complete: what is missing is said to be so "in the trace".
+Each rule is a function from the story to a finding's text, or ``None``; ``_RULES`` lists them with their stable codes,
+in the order of a message's life. No trace is complete: texts call missing events missing "in the trace".
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def findings(story: MessageTimeline) -> tuple[Finding, ...]:
     """Return everything worth knowing about ``story``, in the order of a message's life."""
-    said = ((code, problem, rule(story)) for code, problem, rule in _RULES)
-    return tuple(Finding(code, text, problem) for code, problem, text in said if text)
+    found = ((code, problem, rule(story)) for code, problem, rule in _RULES)
+    return tuple(Finding(code, text, problem) for code, problem, text in found if text)
 
 
 def in_one_sentence(story: MessageTimeline) -> str:
@@ -60,7 +60,7 @@ _STATE_WORDS: Final[dict[TransactionState | None, str]] = {
     TransactionState.COMMIT_MESSAGE: "committed",
     TransactionState.ROLLBACK_MESSAGE: "rolled back",
     TransactionState.UNKNOW: "left undecided",
-    None: "ended in a state the trace does not say",
+    None: "ended in a state the trace does not contain",
 }
 
 
@@ -105,7 +105,7 @@ def _send_failed(story: MessageTimeline) -> str | None:
 
 
 def _stored_again(story: MessageTimeline) -> str | None:
-    """Say where a topic has it more than once; a copy on another topic, such as one for retries, is no repeat."""
+    """Report a topic that has it more than once; a copy on another topic, such as one for retries, is not a repeat."""
     by_topic: dict[str | None, dict[tuple[str, str | None], None]] = {}
     for send in _stored(story):
         if send.offset_msg_id:
@@ -170,7 +170,7 @@ def _unfinished(story: MessageTimeline) -> str | None:
 
 
 def _abandoned(story: MessageTimeline) -> str | None:
-    """Say of deliveries without an end that a later one followed: those are over, whatever became of them."""
+    """Report deliveries without an end that a later one followed: those are over."""
     bad = [group for group in story.groups if any(one.missing is Half.END for one in group.attempts[:-1])]
     if not bad:
         return None
@@ -187,9 +187,7 @@ def _timed_out(story: MessageTimeline) -> str | None:
     late = sum(one.context_code is ContextCode.TIME_OUT for one in _attempts(story))
     if not late:
         return None
-    return (
-        f"{counted(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever the listener said."
-    )
+    return f"{counted(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever it returned."
 
 
 def _consumed_again(story: MessageTimeline) -> str | None:
@@ -200,7 +198,7 @@ def _consumed_again(story: MessageTimeline) -> str | None:
 def _bad_records(story: MessageTimeline) -> str | None:
     if not story.bad:
         return None
-    return f"{counted(len(story.bad), 'bad record')} beside this message's: what was said there is lost."
+    return f"{counted(len(story.bad), 'bad record')} beside this message's: their content is lost."
 
 
 _Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]

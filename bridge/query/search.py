@@ -110,14 +110,14 @@ def _beans(story: MessageTimeline) -> Iterable[TraceBean]:
 
 
 MOST_EXAMINED: Final = 50_000
-"""Messages whose records are held at a time to tell their outcome; about 200 MB. Older ones are a remark."""
+"""Messages whose records are held at a time to find their outcome; about 200 MB. Older ones are a remark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What was looked through: trace messages read or offered, their bytes, the range of their arrivals, and warnings.
+    """The extent of the search: trace messages read or offered, their bytes, the range of their arrivals, and warnings.
 
-    ``remarks`` say what could not be read or looked at.
+    ``remarks`` name what could not be read.
     """
 
     where: str
@@ -132,7 +132,7 @@ class Archive(Protocol):
     """Trace messages that lie somewhere and can be read again."""
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield at least every trace message that can speak of one of ``texts``, in any order."""
+        """Yield at least every trace message that may contain one of ``texts``, in any order."""
         ...
 
     @property
@@ -143,10 +143,10 @@ class Archive(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The stories of one page, oldest message first, and what was searched.
+    """The stories of one page, oldest message first, and the extent of the search.
 
     ``left_off`` messages are older than those of the page, of ``total`` in ``pages`` pages. Page 1 has the newest.
-    ``query`` is what was asked for. ``traces`` are the trace ids that spans gave, by message id.
+    ``query`` is the request. ``traces`` are the trace ids of spans, by message id.
     """
 
     stories: tuple[MessageTimeline, ...]
@@ -187,7 +187,7 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
         evidence.bad = {**further.bad, **evidence.bad}
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
-        remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
+        remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are shown"
         searched = replace(searched, remarks=(*searched.remarks, remark))
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
@@ -228,7 +228,7 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
 
 
 def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -> _Matches:
-    """Return those of ``matches`` for which all that is asked for holds, of the newest ``MOST_EXAMINED``."""
+    """Return those of ``matches`` that meet the whole query, of the newest ``MOST_EXAMINED``."""
     kept = matches.msg_ids[-MOST_EXAMINED:]
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
     searched = matches.searched

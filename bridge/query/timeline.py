@@ -23,8 +23,8 @@ class Outcome(str, Enum):
 
     SUCCESS = "success"
     FAILED = "failed"
-    UNFINISHED = "unfinished"  # it began, and no record says that it ended
-    UNKNOWN = "unknown"  # its record does not say
+    UNFINISHED = "unfinished"  # it began, and no record has its end
+    UNKNOWN = "unknown"  # not in its record
 
 
 class Half(str, Enum):
@@ -58,7 +58,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
-    """A producer's word on a half message; ``from_check`` when a broker had asked for it. Written before it is sent."""
+    """A producer's decision on a half message; ``from_check`` after a broker's check. Written before it is sent."""
 
     at_ms: int | None
     state: TransactionState | None
@@ -90,9 +90,8 @@ class Recall:
 class Consume:
     """One delivery to one group's listener.
 
-    ``cost_ms`` is RocketMQ's: the listener's time divided by the messages it was given. ``end_estimated`` says that
-    ``end_ms`` is the begin plus that cost, because 4.x clients write no time at the end. ``missing`` is the half that
-    was not found.
+    ``cost_ms`` is RocketMQ's: the listener's time divided by its number of messages. ``end_estimated``: ``end_ms`` is
+    the begin plus that cost, because 4.x clients write no time at the end. ``missing`` is the missing half.
     """
 
     begin_ms: int | None
@@ -112,7 +111,7 @@ class Consume:
 
     @property
     def from_ms(self) -> int | None:
-        """When it began as far as can be told: the end less the cost where the begin is missing."""
+        """When it began; without a recorded begin, the end less the cost."""
         if self.begin_ms is not None or self.end_ms is None:
             return self.begin_ms
         return self.end_ms - max(self.cost_ms or 0, 0)
@@ -140,7 +139,7 @@ class GroupTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something a reader should know. ``code`` is stable; a ``problem`` wants looking into, others are remarks."""
+    """A finding for the reader. ``code`` is stable; a ``problem`` needs a look, others are remarks."""
 
     code: str
     text: str
@@ -149,7 +148,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTimeline:
-    """One message's life as the trace tells it, each part in order of time.
+    """One message's life in the trace, each part in order of time.
 
     ``records`` counts different ones, ``repeats`` those that were read again.
     """
@@ -167,8 +166,8 @@ class MessageTimeline:
     repeats: int = 0
 
 
-def said(text: str | None) -> str | None:
-    """Return a text of a record, ``None`` for what stands for nothing."""
+def text_or_none(text: str | None) -> str | None:
+    """Return a text of a record, ``None`` for a placeholder."""
     return None if absent(text) else text
 
 
@@ -176,7 +175,7 @@ def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
     """Return every group that consumed, in the order of their first deliveries, each with all of its attempts."""
     by_request: dict[str | None, list[Sighting]] = {}
     for half in halves:
-        by_request.setdefault(said(half.trace_ctx.request_id), []).append(half)
+        by_request.setdefault(text_or_none(half.trace_ctx.request_id), []).append(half)
     by_group: dict[str | None, list[Consume]] = {}
     for request_id, of_request in by_request.items():
         for before, after in _pairs(of_request, joined=request_id is not None):
@@ -201,7 +200,7 @@ def _pairs(halves: Sequence[Sighting], *, joined: bool) -> list[tuple[Sighting |
 
 
 def _fit(before: Sighting, after: Sighting) -> bool:
-    groups = {said(half.trace_ctx.group_name) for half in (before, after)} - {None}
+    groups = {text_or_none(half.trace_ctx.group_name) for half in (before, after)} - {None}
     return len(groups) <= 1
 
 
@@ -210,7 +209,7 @@ def _group(before: Sighting | None, after: Sighting | None) -> str | None:
 
 
 def _first(texts: Iterable[str | None]) -> str | None:
-    return next((text for text in map(said, texts) if text is not None), None)
+    return next((text for text in map(text_or_none, texts) if text is not None), None)
 
 
 def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
@@ -228,8 +227,8 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
         outcome=_outcome(after),
         context_code=None if after is None else after.trace_ctx.context_code,
         retry_times=None if before is None else before.bean.retry_times,
-        request_id=said(first.trace_ctx.request_id),
-        region_id=said(first.trace_ctx.region_id),
+        request_id=text_or_none(first.trace_ctx.request_id),
+        region_id=text_or_none(first.trace_ctx.region_id),
         topic=_first(half.bean.topic for half in halves),
         keys=_first(half.bean.keys for half in halves),
         client_host=_first(half.bean.client_host for half in halves),
@@ -273,7 +272,9 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         msg_id=msg_id,
         topics=_different(sighting.bean.topic for sighting in in_order),
         tags=_different(sighting.bean.tags for sighting in in_order),
-        keys=_different(key for sighting in in_order for key in (said(sighting.bean.keys) or "").split(KEY_SEPARATOR)),
+        keys=_different(
+            key for sighting in in_order for key in (text_or_none(sighting.bean.keys) or "").split(KEY_SEPARATOR)
+        ),
         sends=tuple(map(_send, of_type[TraceType.PUB])),
         transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
         recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
@@ -294,7 +295,7 @@ def _send(sighting: Sighting) -> Send:
         outcome=_ENDED[trace_ctx.success],
         body_bytes=bean.body_length,
         msg_type=bean.msg_type,
-        offset_msg_id=said(bean.offset_msg_id),
+        offset_msg_id=text_or_none(bean.offset_msg_id),
         of_batch=sighting.of_batch,
         **_texts(sighting, "topic", "tags", "keys", "store_host", "client_host"),
     )
@@ -321,10 +322,10 @@ def _recall(sighting: Sighting) -> Recall:
 def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
     """Return what every event has, and the texts of the bean that this one has."""
     return {
-        "group": said(sighting.trace_ctx.group_name),
-        "region_id": said(sighting.trace_ctx.region_id),
+        "group": text_or_none(sighting.trace_ctx.group_name),
+        "region_id": text_or_none(sighting.trace_ctx.region_id),
         "evidence": (sighting,),
-        **{name: said(getattr(sighting.bean, name)) for name in of_bean},
+        **{name: text_or_none(getattr(sighting.bean, name)) for name in of_bean},
     }
 
 
@@ -334,7 +335,7 @@ def _near(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting]
 
 
 def _different(texts: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for text in map(said, texts) if text is not None))
+    return tuple(dict.fromkeys(text for text in map(text_or_none, texts) if text is not None))
 
 
 def _order(sighting: Sighting) -> tuple[float, str]:
@@ -443,7 +444,7 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
 
 
 def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
-    said: Send | TransactionEnd | Recall | Consume,
+    source: Send | TransactionEnd | Recall | Consume,
     kind: Kind,
     name: str,
     from_ms: int | None,
@@ -453,14 +454,14 @@ def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
     tone: Tone,
 ) -> Event:
     shared: dict[str, Any] = {
-        field: getattr(said, field, None) for field in ("group", "topic", "store_host", "client_host")
+        field: getattr(source, field, None) for field in ("group", "topic", "store_host", "client_host")
     }
     when: dict[str, Any] = {"from_ms": from_ms, "until_ms": until_ms, "took_ms": took_ms}
     return Event(name=name, kind=kind, outcome=outcome, tone=tone, **when, **shared)
 
 
 def _consume_words(consume: Consume) -> str:
-    """Return the outcome and, where it says more than that, the code."""
+    """Return the outcome and, where it adds to that, the code."""
     code = consume.context_code
     plain = code is None or code is ContextCode.SUCCESS or code is ContextCode.FAILED
     return consume.outcome.value if plain or code is None else f"{consume.outcome.value}, {code.name}"

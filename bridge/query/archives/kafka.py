@@ -1,7 +1,7 @@
 """Search a Kafka trace topic: a time range becomes a range of offsets, read to its end.
 
-No group and no commits: reading changes nothing. The range is of arrivals, Kafka's timestamps; since those need not
-rise from offset to offset, a margin around it is read as well, and every message then asked for its own.
+No group and no commits: reading changes nothing. The range is of arrivals, Kafka's timestamps. They need not rise from
+offset to offset, so a margin around it is read too, and each message is filtered by its own timestamp.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TopicArchive(Scan):
         bootstrap_servers: ``host:port[,host:port…]``.
         topics: The trace topics.
         kafka_config: Further client properties (TLS, SASL).
-        timeout_ms: How long one answer of the broker may take.
+        timeout_ms: Time limit of one answer of the broker.
         scan: Further arguments of :class:`Scan`.
 
     Raises:
@@ -83,7 +83,7 @@ class TopicArchive(Scan):
         self._consumer.close()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield the messages that can speak of one of ``texts``; every body of the range comes over the network."""
+        """Yield the messages that may contain one of ``texts``; every body of the range comes over the network."""
         needles = needles_of(texts)
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
@@ -120,8 +120,8 @@ class TopicArchive(Scan):
 
     def _since(self, topic: str, marks: Mapping[int, tuple[int, int]], instant_ms: int) -> dict[int, int]:
         """Return the first offset of each partition whose time is ``instant_ms`` or later, its end where none is."""
-        asked = [TopicPartition(topic, partition, instant_ms) for partition in marks]
-        answers = self._consumer.offsets_for_times(asked, timeout=self._timeout_ms / 1e3)
+        positions = [TopicPartition(topic, partition, instant_ms) for partition in marks]
+        answers = self._consumer.offsets_for_times(positions, timeout=self._timeout_ms / 1e3)
         bad = next((answer.error for answer in answers if answer.error is not None), None)
         if bad is not None:
             raise KafkaException(bad)

@@ -52,11 +52,11 @@ class FilesArchive(Scan):
         self.parts()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield the messages that can speak of one of ``texts``.
+        """Yield the messages that may contain one of ``texts``.
 
         Raises:
             UnreadableInputError: no part holds a message, and some cannot be read.
-            MissingExtraError: there are Parquet parts, and no pyarrow to read them.
+            MissingExtraError: pyarrow is missing for Parquet parts.
         """
         needles = needles_of(texts)
         parts = self.parts()
@@ -76,7 +76,7 @@ class FilesArchive(Scan):
             raise UnreadableInputError(f"nothing to search in {self._where}: {remarks[0]}")
 
     def _read(self, part: AnyPath) -> Iterator[LandedMessage]:
-        """Yield what ``part`` holds, under its new name if it was finished meanwhile; a remark tells what ended it."""
+        """Yield the messages of ``part``, under its new name if it was finished meanwhile; a remark names an error."""
         growing = part.name.endswith(IN_PROGRESS_SUFFIX)
         try:
             with part.open("rb") as stream:
@@ -118,8 +118,8 @@ class FilesArchive(Scan):
     def _parts_of(self, native: AnyPath) -> list[AnyPath]:
         """Return the parts of a landing.
 
-        Those in progress are listed first: one that is finished in between is listed twice, and its messages are told
-        apart by their places; the other way round it would be missed.
+        Those in progress are listed first: a part finished in between is listed twice, and repeats are dropped by their
+        positions; the other way round it would be missed.
         """
         days = [day for day in sorted_glob(native, f"{_DATE}*") if self._is_of_range(day)]
         growing = [part for day in days for part in sorted_glob(day, f".part-*.jsonl{IN_PROGRESS_SUFFIX}")]
@@ -155,7 +155,7 @@ def _native_of(path: AnyPath) -> AnyPath | None:
         if (path / NATIVE_DIRECTORY).is_dir():
             return path / NATIVE_DIRECTORY
         return path if path.is_dir() and any(path.glob(f"{_DATE}*")) else None
-    except OSError:  # what is wrong with it is said when it is listed
+    except OSError:  # listing it reports the error
         return None
 
 

@@ -1,7 +1,7 @@
 """Search a RocketMQ cluster by its index of keys, as mqadmin does, or message by message.
 
-The index is quick and not complete: it knows the joined ids of a batch and no single one, it never saw what a client
-cut off its ``KEYS``, and each broker tells of 64 messages at most. A scan reads every trace message of the range.
+The index is quick and incomplete: it holds the joined ids of a batch and not the single ones, lacks what a client cut
+off its ``KEYS``, and each broker returns 64 messages at most. A scan reads every trace message of the range.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUEUES_AT_ONCE: Final = 16
 """Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
 _INDEX_ONLY: Final = (
-    "only the brokers' index was asked, which does not know the single ids of a batch nor keys that a client cut off; "
+    "only the brokers' index was searched, which lacks the single ids of a batch and keys that a client cut off; "
     "--scan reads every trace message"
 )
 
@@ -41,8 +41,8 @@ class BrokerArchive(Scan):
         namesrv: Name servers, ``host:port[;host:port…]``.
         topics: The trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``.
         arrivals: Which messages to read, by the time they were stored.
-        reads_all: Read every message instead of asking the index.
-        on_progress: Called now and then with how many offsets of how many were read.
+        reads_all: Read every message instead of querying the index.
+        on_progress: Called now and then with the offsets read and their total.
         client: Further arguments of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
 
     Raises:
@@ -70,7 +70,7 @@ class BrokerArchive(Scan):
         self._client.close()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield the messages that can speak of one of ``texts``, or, without a scan, those that the index knows."""
+        """Yield the messages that may contain one of ``texts``, or, without a scan, those in the index."""
         self._begin(0)
         return self._all_that_mention(texts) if self._reads_all else self._by_index(texts)
 
@@ -84,7 +84,7 @@ class BrokerArchive(Scan):
                 found = list(self._client.find_by_key(topic, text, max_messages=_MOST_OF_INDEX, **within))
                 if len(found) >= _MOST_OF_INDEX:
                     self._remark(
-                        f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker tells of "
+                        f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker returns "
                         f"{_MOST_OF_INDEX} at most: there may be more; narrow --begin and --end, or --scan"
                     )
                 yield from self._landed(found)
@@ -94,8 +94,8 @@ class BrokerArchive(Scan):
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
         self._begin(sum(end - start for start, end in ranges.values()))
         while ranges:
-            asked = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
-            for queue, pulled in self._client.pull(asked, group=_GROUP).items():
+            offsets = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
+            for queue, pulled in self._client.pull(offsets, group=_GROUP).items():
                 start, end = ranges.pop(queue)
                 inside = [(queue.broker, message) for message in pulled.messages if message.queue_offset < end]
                 yield from (message for message in self._landed(inside) if mentioned(message, needles))

@@ -47,7 +47,7 @@ def arrival_range(begin: str | None, end: str | None, *, now_ms: int) -> Arrival
 
 
 MOST_REMARKS: Final = 20
-"""Remarks that are kept of one pass; how many more there were is said."""
+"""Limit of one pass's remarks; the number of further ones is added."""
 
 
 class Scan:

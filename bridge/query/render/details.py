@@ -23,7 +23,7 @@ UNKNOWN_GROUP = "group unknown"
 _Event = Send | TransactionEnd | Recall | Consume
 
 Facts = tuple[tuple[str, str], ...]
-"""Names and values of what is known of one event, in order; what no record says is left out."""
+"""Names and values of one event's known fields, in order."""
 Detail = tuple[str, Facts]
 """One event: its headline and its facts."""
 
@@ -31,11 +31,11 @@ Detail = tuple[str, Facts]
 def about(story: MessageTimeline) -> Facts:
     """Return what the message is, whatever happened to it: topics, tags, keys and size."""
     sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
-    said = (
+    facts = (
         *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
         ("body", tuple(counted(size, "byte") for size in sizes)),
     )
-    return tuple((name, ", ".join(values)) for name, values in said if values)
+    return tuple((name, ", ".join(values)) for name, values in facts if values)
 
 
 def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
@@ -92,7 +92,7 @@ _MISSING: dict[Half | None, str] = {
 def _origin(event: _Event) -> Iterator[tuple[str, str | None]]:
     places = [place for sighting in event.evidence for place in sighting.places]
     known = [sighting.written_by for sighting in event.evidence if sighting.written_by]
-    first, *others = min(known, key=len, default=("",))  # the record that says most of its writer
+    first, *others = min(known, key=len, default=("",))  # the record with the fewest possible writers
     seen = sum(sighting.seen - 1 for sighting in event.evidence)
     yield "record", places_of(places) or None
     yield "seen again", counted(seen, "time") if seen else None

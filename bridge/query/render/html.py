@@ -41,9 +41,9 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
         return Markup("")
     scale = scale_of(bars)
     first_ms, last_ms = scale.first_ms, max(bar.until_ms or bar.from_ms for bar in bars)
-    says = f"{len(bars)} events over {duration(last_ms - first_ms)}; the table below has all of them"
+    caption = f"{len(bars)} events over {duration(last_ms - first_ms)}; the table below has all of them"
     rows = {name: tuple(("", row) for row in pack_rows(each, scale)) for name, each in lanes.items()}
-    return draw_lanes([Lane(name, row) for name, row in rows.items()], scale, text=says)
+    return draw_lanes([Lane(name, row) for name, row in rows.items()], scale, text=caption)
 
 
 def legend(timeline: Sequence[Event]) -> Markup:
@@ -106,7 +106,7 @@ def _event_title(event: Event) -> str:
 
 
 def page(answer: Answer) -> str:
-    """Return the page as HTML. Whatever the trace says is text in it, never markup."""
+    """Return the page as HTML. Texts of the trace are text in it, never markup."""
     title, style = _title(answer), style_sheet("bridge.query")
     head = element(
         "head",
@@ -175,7 +175,7 @@ def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
         _timeline(timeline),
         *(_part(title, items) for title, items in details_of(story)),
         _bad(story.bad) if story.bad else None,
-        element("p", _told(story), class_="quiet"),
+        element("p", _sources_text(story), class_="quiet"),
     ]
     heading = element(
         "h1" if len(answer.stories) == 1 else "h2",
@@ -195,11 +195,11 @@ def _trace(answer: Answer, story: MessageTimeline) -> Markup:
 
 def _about(story: MessageTimeline) -> Markup:
     return joined(
-        element("span", f"{name} ", element("b", element("bdi", visible(said)))) for name, said in about(story)
+        element("span", f"{name} ", element("b", element("bdi", visible(value)))) for name, value in about(story)
     )
 
 
-def _findings(said: Iterable[Finding]) -> Markup | None:
+def _findings(findings: Iterable[Finding]) -> Markup | None:
     items = [
         element(
             "li",
@@ -207,7 +207,7 @@ def _findings(said: Iterable[Finding]) -> Markup | None:
             one.text,
             class_="problem" if one.problem else None,
         )
-        for one in said
+        for one in findings
     ]
     return element("ul", items, class_="findings") if items else None
 
@@ -273,9 +273,9 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeri
     return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
 
 
-def _told(story: MessageTimeline) -> str:
-    told = f"Told from {counted(story.records, 'record')}"
-    return f"{told}; {counted(story.repeats, 'repeat')} folded." if story.repeats else f"{told}."
+def _sources_text(story: MessageTimeline) -> str:
+    text = f"From {counted(story.records, 'record')}"
+    return f"{text}; {counted(story.repeats, 'repeat')} folded." if story.repeats else f"{text}."
 
 
 def _searched(searched: Searched) -> Markup:

@@ -1,4 +1,4 @@
-"""The JSON of an answer: stable keys, only ever added to; what no record says is ``null``."""
+"""The JSON of an answer: stable keys, only ever added to; absent values are ``null``."""
 
 from __future__ import annotations
 

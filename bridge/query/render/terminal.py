@@ -65,7 +65,7 @@ def nothing_found(answer: Answer) -> str:
     remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
     return (
         f"nothing found; s{searched_in_words(searched)[1:].removesuffix('.')};{remark} "
-        "check what was asked for, and --begin and --end: they are about arrivals"
+        "check the search options, and --begin and --end: they are about arrivals"
     )
 
 
@@ -122,7 +122,7 @@ def _plain_columns(lines: Sequence[Sequence[str]]) -> str:
 
 
 def attempts_in_words(row: Row) -> str:
-    """Return ``3 (2 failed)``; the failures only where the outcome does not tell them."""
+    """Return ``3 (2 failed)``; the failures only where the outcome does not show them."""
     return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
 
 
@@ -162,7 +162,7 @@ def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
 
 
 def _about(story: MessageTimeline) -> str:
-    return "   ".join(f"{name} {visible(said)}" for name, said in about(story))
+    return "   ".join(f"{name} {visible(value)}" for name, value in about(story))
 
 
 def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
@@ -208,8 +208,8 @@ def _tree(story: MessageTimeline) -> Tree:
     for title, items in details_of(story):
         branch = root.add(Text(visible(title), style="bold"))
         for event, facts in items:
-            said = "   ".join(f"{name} {visible(value)}" for name, value in facts)
-            branch.add(Text.assemble((event, ""), "   ", (said, "dim")))
+            facts_text = "   ".join(f"{name} {visible(value)}" for name, value in facts)
+            branch.add(Text.assemble((event, ""), "   ", (facts_text, "dim")))
     if story.bad:
         branch = root.add(Text("Bad records beside them", style="bold red"))
         for bad in story.bad[:_MOST_BAD]:
@@ -217,12 +217,12 @@ def _tree(story: MessageTimeline) -> Tree:
             branch.add(Text(f"{where}: {bad.field_name or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
         if len(story.bad) > _MOST_BAD:
             branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
-    told = f"{counted(story.records, 'record')}"
-    root.add(Text(f"{told}, {counted(story.repeats, 'repeat')} of them folded" if story.repeats else told, style="dim"))
+    text = f"{counted(story.records, 'record')}"
+    root.add(Text(f"{text}, {counted(story.repeats, 'repeat')} of them folded" if story.repeats else text, style="dim"))
     return root
 
 
 def _console() -> Console:
     console = Console()
-    told = console.is_terminal or "COLUMNS" in os.environ
-    return console if told else Console(width=_WIDTH_WITHOUT_TERMINAL)
+    has_width = console.is_terminal or "COLUMNS" in os.environ
+    return console if has_width else Console(width=_WIDTH_WITHOUT_TERMINAL)

@@ -196,7 +196,7 @@ def test_one_pass_is_enough_for_a_unique_id():
 def test_bad_records_without_number_are_bounded_and_counted():
     answer = answer_of(landed(pub(), extra=b"x\x02" * 5_000), ID)
     assert len(answer.stories[0].bad) == 1_000
-    assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are told",)
+    assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are shown",)
 
 
 def test_an_id_and_a_key_together_must_both_be_there():
