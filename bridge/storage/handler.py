@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import posixpath
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
+
+from bridge.storage.paths import RangedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +83,10 @@ class RangedFiles(FileSystemHandler):
         info = self.info(path)
         if info.type != FileType.File:
             raise FileNotFoundError(2, "no such file", path)
-        return pa.PythonFile(_Ranges(self, path, info.size), mode="r")
+        return pa.PythonFile(RangedFile(partial(self._read_at, path), info.size), mode="r")
+
+    def _read_at(self, path: str, length: int, offset: int) -> bytes:
+        return self.read(path, offset, length)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
         """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
@@ -96,40 +102,6 @@ def file_info(path: str, name: str, size: int | None, mtime_ms: int) -> FileInfo
     kind = FileType.Directory if size is None else FileType.File
     place = posixpath.join(path, name).rstrip("/") or "/"
     return FileInfo(place, kind, size=size, mtime_ns=mtime_ms * 1_000_000)
-
-
-class _Ranges(io.RawIOBase):
-    """A file read by ranges."""
-
-    def __init__(self, files: RangedFiles, path: str, size: int) -> None:
-        self._files, self._path, self._size, self._at = files, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), max(self._size - self._at, 0))
-        if length:
-            content = self._files.read(self._path, self._at, length)
-            buffer[: len(content)] = content
-            self._at += len(content)
-            return len(content)
-        return 0
-
-    def readall(self) -> bytes:
-        content = bytearray(max(self._size - self._at, 0))
-        self.readinto(content)
-        return bytes(content)
 
 
 class _Upload(io.RawIOBase):

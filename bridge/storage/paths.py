@@ -10,14 +10,14 @@ import shutil
 import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
@@ -99,13 +99,22 @@ class StorePath(PurePosixPath):
         return _Status(info.size or 0, info.mtime_ns or 0)
 
     def _below(self, *, recursive: bool) -> Iterator[StorePath]:
-        from pyarrow.fs import FileSelector  # noqa: PLC0415  (optional extra)
+        from pyarrow.fs import FileInfo, FileSelector, FileType  # noqa: PLC0415  (optional extra)
 
-        selector = FileSelector(self.key, recursive=recursive, allow_not_found=True)
+        lists = self.store.lists_directories
+        selector = FileSelector(self.key, recursive=recursive or not lists, allow_not_found=True)
         with _as_os_error(self):
-            found = self.store.files.get_file_info(selector)
-        for info in found:
-            path = self / info.path.removeprefix(self.key).lstrip("/")
+            found = {info.path: info for info in self.store.files.get_file_info(selector)}
+        if not lists:
+            above = {
+                str(each) for path in found for each in PurePosixPath(path).parents if len(str(each)) > len(self.key)
+            }
+            found |= {path: FileInfo(path, FileType.Directory) for path in above - found.keys()}
+        for key, info in sorted(found.items()):
+            below = key.removeprefix(self.key).lstrip("/")
+            if not recursive and "/" in below:
+                continue
+            path = self / below
             path.__dict__["_info"] = info  # cached from the listing
             yield path
 
@@ -134,7 +143,8 @@ class StorePath(PurePosixPath):
     ) -> Any:
         """Open for reading, anywhere in the file: ``buffering`` bytes are read at a time."""
         with _as_os_error(self):
-            raw = _Readable(self.store.files.open_input_file(self.key))
+            native = self.store.files.open_input_file(self.key)
+            raw = RangedFile(native.read_at, native.size(), native.close)
         stream = io.BufferedReader(raw, _BLOCK_BYTES if buffering < 1 else buffering)
         return stream if "b" in mode else io.TextIOWrapper(stream, encoding or "utf-8", errors, newline)
 
@@ -149,8 +159,17 @@ class StorePath(PurePosixPath):
 
     def write_bytes(self, content: Any) -> None:
         """Let the file hold ``content``: a reader finds what was there before, or all of it."""
-        with _as_os_error(self), self.store.files.open_output_stream(self.key) as file:
-            file.write(content)
+        files = self.store.files
+        with _as_os_error(self):
+            if self.store.is_atomic:
+                with files.open_output_stream(self.key) as file:
+                    file.write(content)
+                return
+            unready = self.with_name(f".{self.name}.{secrets.token_hex(4)}.inprogress").key
+            with files.open_output_stream(unready) as file:
+                file.write(content)
+            files.copy_file(unready, self.key)
+            files.delete_file(unready)
 
     def write_text(self, text: str, encoding: str = "utf-8", errors: str = "strict") -> None:
         """Let the file hold ``text``, as :meth:`write_bytes` does."""
@@ -188,33 +207,55 @@ class StorePath(PurePosixPath):
                     raise
 
 
-class _Readable(io.RawIOBase):
-    """A file of pyarrow's as Python's buffered readers take it."""
+class RangedFile(io.RawIOBase):
+    """A file that is read by ranges, as Python's buffered readers take it.
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
+    Args:
+        read_at: gives so many bytes from an offset.
+        size: of the file; no range beyond it is read, which Google's store would refuse.
+        close: releases the file.
+    """
+
+    def __init__(self, read_at: Callable[[int, int], Any], size: int, close: Callable[[], object] = bool) -> None:
+        self._read_at, self._size, self._close, self._at = read_at, size, close, 0
 
     def readable(self) -> bool:
+        """Return true."""
         return True
 
     def seekable(self) -> bool:
+        """Return true."""
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._native.seek(offset, whence))
-
     def tell(self) -> int:
-        return int(self._native.tell())
+        """Return the offset of what is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the offset of what is read next, and return it; no range is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
 
     def readinto(self, buffer: Any) -> int:
-        return int(self._native.readinto(buffer))
+        """Fill ``buffer`` as far as the file goes, and return how many bytes that are."""
+        length = min(len(buffer), max(self._size - self._at, 0))
+        if length:
+            content = self._read_at(length, self._at)
+            length = len(content)
+            buffer[:length] = content
+            self._at += length
+        return length
 
     def readall(self) -> bytes:
-        return bytes(self._native.read())  # in place of a request for every 8 KiB
+        """Return what is left, in one request."""
+        content = bytearray(max(self._size - self._at, 0))
+        self.readinto(content)
+        return bytes(content)
 
     def close(self) -> None:
+        """Release the file."""
         if not self.closed:
-            self._native.close()
+            self._close()
         super().close()
 
 
@@ -313,7 +354,8 @@ def remove_tree(directory: str | AnyPath) -> None:
     if isinstance(path, Path):
         shutil.rmtree(path)
     else:
-        with _as_os_error(path):
+        # pyarrow deletes what is below, and then fails if Google's store has no object for the directory itself
+        with suppress(FileNotFoundError), _as_os_error(path):
             path.store.files.delete_dir(path.key)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,14 +32,24 @@ _OURS: Final = ("fs.", "dfs.", "hadoop.", "spark.jars")
 _HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
 _ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - from a NameNode's file, not an address to bind
 _PATIENCE_S: Final = 10
+_RETRIED_S: Final = 60  # pyarrow tries Google's store for 15 minutes
 
 
 class Store(NamedTuple):
-    """A file system of pyarrow's; ``prefix`` is prepended to paths; ``renames``: it renames in one step."""
+    """A file system of pyarrow's.
+
+    Attributes:
+        prefix: is prepended to paths.
+        renames: it renames in one step.
+        is_atomic: a file that is written appears when it is complete; Azure's is there, empty, from the beginning.
+        lists_directories: a listing has the directories that files imply; Google's has objects only.
+    """
 
     files: Any
     prefix: str
     renames: bool
+    is_atomic: bool = True
+    lists_directories: bool = True
 
 
 _given: dict[str, str] = {}
@@ -96,7 +107,7 @@ def open_store(scheme: str, authority: str) -> Store:
     if scheme in _S3:
         return Store(_s3(pafs, authority, settings), authority, renames=False)
     if scheme == "gs":
-        return Store(pafs.GcsFileSystem(), authority, renames=False)
+        return Store(_gs(pafs, settings), authority, renames=False, lists_directories=False)
     return _azure(pafs, authority, settings)
 
 
@@ -156,8 +167,21 @@ def _azure(pafs: Any, authority: str, settings: Mapping[str, str]) -> Store:
     account = host.partition(".")[0]
     if not account:
         raise UsageError(f"abfss://{authority} names no account: write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net")
-    key = settings.get(f"fs.azure.account.key.{host}")
-    return Store(pafs.AzureFileSystem(account, **({"account_key": key} if key else {})), container, renames=False)
+    given: dict[str, str] = {}
+    if key := settings.get(f"fs.azure.account.key.{host}"):
+        given["account_key"] = key
+    if endpoint := settings.get("fs.azure.abfs.endpoint"):
+        given |= dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), endpoint)
+    if settings.get("fs.azure.always.use.https") == "false":
+        given |= dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), "http")
+    return Store(pafs.AzureFileSystem(account, **given), container, renames=False, is_atomic=False)
+
+
+def _gs(pafs: Any, settings: Mapping[str, str]) -> Any:
+    scheme, _, host = settings.get("fs.gs.storage.root.url", "").rstrip("/").rpartition("://")
+    is_anonymous = settings.get("fs.gs.auth.type") == "UNAUTHENTICATED"
+    given = {"scheme": scheme or "https", "endpoint_override": host} if host else {}
+    return pafs.GcsFileSystem(anonymous=is_anonymous, retry_time_limit=timedelta(seconds=_RETRIED_S), **given)
 
 
 def _hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:

@@ -31,7 +31,9 @@ from tests.support.cluster_runs import (
 )
 from tests.support.clusters import (
     TestStore,
+    azure,
     connect_server,
+    gcs,
     hdfs,
     s3,
     s3a_jars,
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-STORES = {"hdfs": hdfs, "s3": s3, "viewfs": viewfs}
+STORES = {"azure": azure, "gcs": gcs, "hdfs": hdfs, "s3": s3, "viewfs": viewfs}
+ON_CLUSTERS = ["hdfs", "s3", "viewfs"]
 MESSAGES, HOT = int(os.environ.get("MQTRACE_DAY_MESSAGES", "20000")), 5_000
 
 
@@ -82,6 +85,7 @@ def test_two_runs_in_one_process_give_the_same_rows_and_one_set_of_files(store, 
     assert not _leftovers(out)
 
 
+@pytest.mark.parametrize("store", ON_CLUSTERS, indirect=True)
 def test_workers_without_a_common_mount_and_without_our_package_give_the_same_rows(
     store, here, elsewhere, zipped, tmp_path
 ):
@@ -96,6 +100,7 @@ def test_workers_without_a_common_mount_and_without_our_package_give_the_same_ro
     assert not _leftovers(out)
 
 
+@pytest.mark.parametrize("store", ON_CLUSTERS, indirect=True)
 def test_spark_connect_client_gives_the_same_rows(store, here, elsewhere, tmp_path):
     out, conf = f"{store.root}/out/connect", store.configuration(tmp_path / "conf")
     with connect_server(tmp_path, elsewhere) as address:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import pyspark
+from pyarrow.fs import AzureFileSystem
 
 from spark_jobs.java import find_java
+from tests.peers.go_build import GoProgram, built
 from tests.peers.maven import jars_of
-from tests.peers.peer import free_ports, until
+from tests.peers.peer import free_ports, peers_cache, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240
 HADOOP = Path(__file__).resolve().parents[1] / "cluster" / "hadoop"
+_GCS = "github.com/fsouza/fake-gcs-server"
+_AZURITE, _AZURE_ACCOUNT = "3.37.0", "devstoreaccount1"
+_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's
 _SPARK_CLASS = (str(SPARK_HOME / "bin" / "spark-class"),)
 _OPENED = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
 
@@ -52,7 +57,7 @@ def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None =
         for number in (1, 2):
             work = logs / f"worker-{number}"
             (work / "tmp").mkdir(parents=True)
-            own = (*arguments, "--cores", "1", "--memory", "1g", "--work-dir", str(work), address)
+            own = (*arguments, "--cores", "1", "--memory", "4g", "--work-dir", str(work), address)
             command = (*(without(hidden) if hidden else ()), *_SPARK_CLASS, f"{deploy}.worker.Worker", *own)
             there = {**environment, "TMPDIR": str(work / "tmp"), "SPARK_LOCAL_DIRS": str(work / "tmp")}
             worker = running.enter_context(_process(logs / f"{number}.log", there, *command))
@@ -148,6 +153,60 @@ def s3(logs: Path) -> Iterator[TestStore]:
             "fs.s3a.secret.key": "any",
         }
         yield TestStore("s3a://traces/in", settings)
+
+
+@contextmanager
+def azure(logs: Path) -> Iterator[TestStore]:
+    """Give Azure's store over HTTP, Microsoft's Azurite of npm, in memory, and a container in it."""
+    (port,) = free_ports(1)
+    own = (
+        "--silent",
+        "--disableTelemetry",
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--blobKeepAliveTimeout",
+        "600",
+    )
+    where = ("--blobHost", "127.0.0.1", "--blobPort", str(port))
+    program = str(_npm_program("azurite", _AZURITE, "azurite-blob"))
+    with _process(logs / "azure.log", dict(os.environ), program, *own, *where) as running:
+        _said(running, r"(successfully listens)")
+        address = f"127.0.0.1:{port}"
+        host = f"{_AZURE_ACCOUNT}.dfs.core.windows.net"
+        authorities = dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), address)
+        schemes = dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), "http")
+        AzureFileSystem(_AZURE_ACCOUNT, account_key=_AZURE_KEY, **authorities, **schemes).create_dir("traces")
+        settings = {
+            f"fs.azure.account.key.{host}": _AZURE_KEY,
+            "fs.azure.abfs.endpoint": address,
+            "fs.azure.always.use.https": "false",
+        }
+        yield TestStore(f"abfss://traces@{host}/in", settings)
+
+
+@contextmanager
+def gcs(logs: Path) -> Iterator[TestStore]:
+    """Give Google's store over HTTP, fake-gcs-server, in memory, and a bucket in it."""
+    (port,) = free_ports(1)
+    where = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
+    program = GoProgram("gcs", HADOOP.parent / "gcs", _GCS, _GCS)
+    log = logs / "gcs.log"
+    with _process(log, dict(os.environ), str(built(program)), "-backend", "memory", *where):
+        url = f"http://127.0.0.1:{port}"
+        bucket = Request(f"{url}/storage/v1/b", b'{"name": "traces"}', {"Content-Type": "application/json"})
+        _answers(bucket, log)
+        yield TestStore("gs://traces/in", {"fs.gs.storage.root.url": url, "fs.gs.auth.type": "UNAUTHENTICATED"})
+
+
+def _npm_program(package: str, version: str, name: str) -> Path:
+    """Return a program of a package of npm's, installed once per machine."""
+    target = peers_cache() / f"{package}-{version}"
+    if not target.is_dir():
+        beside = target.with_name(f"{target.name}.{os.getpid()}")
+        command = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(beside)]
+        subprocess.run([*command, f"{package}@{version}"], check=True, timeout=STARTS_WITHIN_S * 3)
+        beside.rename(target)
+    return target / "node_modules" / ".bin" / name
 
 
 @contextmanager

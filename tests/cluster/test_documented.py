@@ -1,0 +1,193 @@
+"""The commands of the how-to as they stand there, on a store and clusters that answer to the names of the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.cimpl import Producer
+from pyarrow import parquet
+
+from bridge.storage import as_path, remove_tree, use_settings
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from tests.peers.peer import until
+from tests.proofs.bench.trace_day import write_day
+from tests.support.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows
+from tests.support.clusters import connect_server, hdfs, s3, spark_environment, standalone, yarn
+from tests.support.documents import FENCE
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.cluster
+
+PAGE = (ROOT / "docs" / "how-to" / "spark-cluster.md").read_text(encoding="utf-8")
+SECTIONS = {
+    part.partition("\n")[0]: [text for _, language, text in FENCE.findall(part) if language == "sh"]
+    for part in PAGE.split("\n## ")
+}
+STORE, REPORT = "s3a://traces", "s3a://traces/report"
+# A reader is in a checkout, in an activated environment; a forwarder ends at the topic's end; a gate may fail.
+PRELUDE = """
+set -eu
+may_fail() { code=0; command "$@" || code=$?; [ $code = 0 ] || [ $code = 1 ]; }
+mqtrace() { case "$1" in (forward) set -- "$@" --once;; esac; may_fail mqtrace "$@"; }
+spark-submit() { may_fail spark-submit "$@"; }
+pip() { true; }
+venv-pack() { cp "$ARCHIVE" "$2"; }
+"""
+
+
+class Reader:
+    """Runs commands of the page; ``directory`` holds what they write beside the store."""
+
+    def __init__(self, directory: Path, names: dict[str, str], **environment: str) -> None:
+        self.directory, self.names = directory, names
+        (directory / "spark_jobs").symlink_to(ROOT / "spark_jobs")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {**spark_environment(PATH=path), **environment}
+
+    def placed(self, text: str) -> str:
+        """Return commands with addresses of this machine in place of the page's names."""
+        for name, actual in self.names.items():
+            text = text.replace(name, actual)
+        return text
+
+    def run(self, *blocks: str, **more: str) -> None:
+        """Run blocks in one shell, to the first command that fails."""
+        done = subprocess.run(
+            ["bash", "-c", PRELUDE + self.placed("\n".join(blocks))],
+            cwd=self.directory,
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def spans(tmp_path_factory: Any) -> Path:
+    """A day of 2,000 messages."""
+    day = tmp_path_factory.mktemp("day")
+    write_day(day, messages=2000)
+    return day
+
+
+@pytest.fixture(scope="module")
+def reader(spans: Path, tmp_path_factory: Any) -> Iterator[Reader]:
+    """A reader beside an S3 that holds the spans of the day, and a Kafka that holds its native trace."""
+    home = tmp_path_factory.mktemp("reader")
+    with s3(home) as store, EmbeddedKafka() as kafka:
+        use_settings(store.settings)
+        kafka.create_topic("RMQ_SYS_TRACE_TOPIC")
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        for part in sorted((spans / "native").glob("*.parquet")):
+            for body in parquet.read_table(part)["body"].to_pylist():
+                producer.produce("RMQ_SYS_TRACE_TOPIC", value=body)
+        assert producer.flush(60) == 0
+        for number, file in enumerate(sorted((spans / "otlp").iterdir())):
+            put(file, as_path(f"{STORE}/otlp/2026-11-25-{number}.json"))
+        yield Reader(home, {"broker:9092": kafka.bootstrap_servers}, HADOOP_CONF_DIR=store.configuration(home / "conf"))
+    use_settings({})
+
+
+@pytest.fixture(scope="module")
+def expected(reader: Reader, tmp_path_factory: Any) -> Counter[str]:
+    """The verdicts of one process on what the first command of the page has landed."""
+    (block,) = SECTIONS["Land on a store, and reconcile there"]
+    reader.run(block)
+    sides = ["--native", f"{STORE}/landing/native", "--otlp", f"{STORE}/otlp"]
+    out = tmp_path_factory.mktemp("expected")
+    mqtrace("reconcile", *sides, "--out", str(out), "--engine", "local", **_hadoop(reader))
+    rows = verdict_rows(out)
+    assert verdict_rows(REPORT) == rows
+    assert rows.total() > 4000
+    return rows
+
+
+@pytest.fixture
+def report(expected: Counter[str]) -> Iterator[Counter[str]]:
+    """The verdicts that a run has to leave in the report, which no run before it has touched."""
+    remove_tree(REPORT)
+    return expected
+
+
+def _hadoop(reader: Reader) -> dict[str, str]:
+    return {"HADOOP_CONF_DIR": reader.environment["HADOOP_CONF_DIR"]}
+
+
+def test_every_section_with_commands_is_walked_through():
+    walked = {"Land on a store, and reconcile there", "Prepare the machines", "Standalone", "YARN", "Spark Connect"}
+    assert {name for name, blocks in SECTIONS.items() if blocks} == walked | {"Run it for weeks", "Kubernetes"}
+
+
+@pytest.mark.parametrize("block", SECTIONS["Standalone"], ids=["mqtrace", "spark-submit", "window"])
+def test_standalone(block, reader, report, elsewhere, tmp_path):
+    with standalone(tmp_path, elsewhere) as address:
+        reader.names["spark://spark-master:7077"] = address
+        there = {"PYSPARK_PYTHON": elsewhere["PYSPARK_PYTHON"], "PYSPARK_DRIVER_PYTHON": sys.executable}
+        reader.run(*SECTIONS["Prepare the machines"], block, **there)
+    if "--begin" in block:
+        assert 0 < verdict_rows(REPORT).total() < report.total()
+    else:
+        assert verdict_rows(REPORT) == report
+
+
+def test_spark_connect(reader, report, elsewhere, tmp_path):
+    with connect_server(tmp_path, elsewhere) as address:
+        reader.names["sc://spark-connect:15002"] = address
+        reader.run(*SECTIONS["Spark Connect"])
+    assert verdict_rows(REPORT) == report
+
+
+def test_stream_for_weeks_reports_and_ends_by_sigterm(reader, report):
+    (native,) = as_path(f"{STORE}/landing/native").glob("date=*")
+    (block,) = SECTIONS["Run it for weeks"]
+    command = reader.placed(block).replace("date=2026-11-25", native.name)
+    log = reader.directory / "stream.log"
+    with log.open("wb") as told:
+        running = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"], cwd=reader.directory, env=reader.environment, stdout=told, stderr=told
+        )
+    until(lambda: b"run 1:" in log.read_bytes() or running.poll() is not None, bool, patience_s=LONGEST_S)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=LONGEST_S) in {0, 1}, log.read_text()[-3000:]
+    assert verdict_rows(f"{REPORT}/2026-11-25") == report
+    assert (as_path(f"{STORE}/history") / "runs.jsonl").read_text().count("\n") == 1
+
+
+def test_yarn(reader, report, elsewhere, tmp_path):
+    """The archive of the environment has a Python that starts this machine's, with our dependencies and not us."""
+    archive = tmp_path / "environment.tar.gz"
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    own = f'#!/bin/sh\nexport PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{elsewhere["PYTHONPATH"]}"\n'
+    python.write_text(f'{own}exec {elsewhere["PYSPARK_PYTHON"]} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(python, "bin/python")
+    with hdfs(tmp_path) as store:
+        use_settings({**store.settings, **_settings_of(reader)})
+        put(as_path(f"{STORE}/landing"), as_path(f"{store.root}/landing"))
+        put(as_path(f"{STORE}/otlp"), as_path(f"{store.root}/otlp"))
+        conf = store.configuration(tmp_path / "conf")
+        with yarn(tmp_path, Path(conf)):
+            reader.run(*SECTIONS["Prepare the machines"], *SECTIONS["YARN"], HADOOP_CONF_DIR=conf, ARCHIVE=str(archive))
+        found = verdict_rows(f"{store.root}/report")
+    use_settings(_settings_of(reader))
+    assert found == report
+
+
+def _settings_of(reader: Reader) -> dict[str, str]:
+    site = (Path(reader.environment["HADOOP_CONF_DIR"]) / "core-site.xml").read_text()
+    return dict(re.findall(r"<name>(.*?)</name><value>(.*?)</value>", site))
