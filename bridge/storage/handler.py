@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 
-from bridge.storage.paths import RangedFile
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class RangedFiles(FileSystemHandler):
@@ -102,6 +100,58 @@ def file_info(path: str, name: str, size: int | None, mtime_ms: int) -> FileInfo
     kind = FileType.Directory if size is None else FileType.File
     place = posixpath.join(path, name).rstrip("/") or "/"
     return FileInfo(place, kind, size=size, mtime_ns=mtime_ms * 1_000_000)
+
+
+class RangedFile(io.RawIOBase):
+    """A file that is read by ranges, as Python's buffered readers take it.
+
+    Args:
+        read_at: gives so many bytes from an offset.
+        size: of the file; no range beyond it is read, which Google's store would refuse.
+        close: releases the file.
+    """
+
+    def __init__(self, read_at: Callable[[int, int], Any], size: int, close: Callable[[], object] = bool) -> None:
+        self._read_at, self._size, self._close, self._at = read_at, size, close, 0
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return true."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of what is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the offset of what is read next, and return it; no range is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` as far as the file goes, and return how many bytes that are."""
+        length = min(len(buffer), max(self._size - self._at, 0))
+        if length:
+            content = self._read_at(length, self._at)
+            length = len(content)
+            buffer[:length] = content
+            self._at += length
+        return length
+
+    def readall(self) -> bytes:
+        """Return what is left, in one request."""
+        content = bytearray(max(self._size - self._at, 0))
+        self.readinto(content)
+        return bytes(content)
+
+    def close(self) -> None:
+        """Release the file."""
+        if not self.closed:
+            self._close()
+        super().close()
 
 
 class _Upload(io.RawIOBase):

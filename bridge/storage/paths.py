@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bridge.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
@@ -142,6 +142,8 @@ class StorePath(PurePosixPath):
         newline: str | None = None,
     ) -> Any:
         """Open for reading, anywhere in the file: ``buffering`` bytes are read at a time."""
+        from bridge.storage.handler import RangedFile  # noqa: PLC0415  (needs pyarrow)
+
         with _as_os_error(self):
             native = self.store.files.open_input_file(self.key)
             raw = RangedFile(native.read_at, native.size(), native.close)
@@ -205,58 +207,6 @@ class StorePath(PurePosixPath):
             except FileNotFoundError:
                 if not missing_ok:
                     raise
-
-
-class RangedFile(io.RawIOBase):
-    """A file that is read by ranges, as Python's buffered readers take it.
-
-    Args:
-        read_at: gives so many bytes from an offset.
-        size: of the file; no range beyond it is read, which Google's store would refuse.
-        close: releases the file.
-    """
-
-    def __init__(self, read_at: Callable[[int, int], Any], size: int, close: Callable[[], object] = bool) -> None:
-        self._read_at, self._size, self._close, self._at = read_at, size, close, 0
-
-    def readable(self) -> bool:
-        """Return true."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return true."""
-        return True
-
-    def tell(self) -> int:
-        """Return the offset of what is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the offset of what is read next, and return it; no range is read."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill ``buffer`` as far as the file goes, and return how many bytes that are."""
-        length = min(len(buffer), max(self._size - self._at, 0))
-        if length:
-            content = self._read_at(length, self._at)
-            length = len(content)
-            buffer[:length] = content
-            self._at += length
-        return length
-
-    def readall(self) -> bytes:
-        """Return what is left, in one request."""
-        content = bytearray(max(self._size - self._at, 0))
-        self.readinto(content)
-        return bytes(content)
-
-    def close(self) -> None:
-        """Release the file."""
-        if not self.closed:
-            self._close()
-        super().close()
 
 
 @contextmanager
