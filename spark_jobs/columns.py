@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -15,12 +16,18 @@ import pyarrow.compute
 from bridge.otlp.plain_span import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy.typing as npt
     from numpy.typing import NDArray
 
-_ROOM: Final = 1 << 62
+Column: TypeAlias = Any
+"""An Arrow array of any type."""
+Ints: TypeAlias = "npt.NDArray[Any]"
+"""64-bit integers; row numbers and counts may have 32 bits."""
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+
+_MOST_CODES: Final = 1 << 62
 
 
 def each(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
@@ -31,26 +38,6 @@ def each(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
     coded = (column.view(pa.int64()) if is_double else column).dictionary_encode()
     distinct = coded.dictionary.view(column.type) if is_double else coded.dictionary
     return pa.array(map(function, distinct.to_pylist()), kind).take(coded.indices)
-
-
-def distinct_rows(columns: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
-    """Return the distinct rows of columns of the same length, and for each row the index of its like."""
-    coded = {name: column.dictionary_encode() for name, column in columns.items() if column.null_count < len(column)}
-    codes, room = np.zeros(len(next(iter(columns.values()))), np.int64), 1
-    for column in coded.values():
-        size = len(column.dictionary) + 1
-        if room * size > _ROOM:
-            codes = np.unique(codes, return_inverse=True)[1]
-            room = len(codes)
-        codes, room = codes * size + column.indices.fill_null(size - 1).to_numpy(), room * size
-    _, examples, like = np.unique(codes, return_index=True, return_inverse=True)
-    rows = pa.array(examples)
-    values = {name: column.take(rows).to_pylist() for name, column in columns.items()}
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)], pa.array(like)
-
-
-Column: TypeAlias = Any
-"""A column of a batch, of any of the types ``pyarrow`` has for its kinds and results."""
 
 
 def equal(column: Column, value: object) -> Column:
@@ -73,25 +60,92 @@ def coalesced(first: Column, *others: Column) -> Column:
     return reduce(lambda one, other: pc.coalesce(one, other) if one.null_count else one, others, first)
 
 
-def taken(column: Column, rows: NDArray[np.int64]) -> Column:
-    """Return rows of a column by number; null for a negative one."""
-    return column.take(pa.array(rows, mask=rows < 0))
+@dataclass(frozen=True)
+class Codes:
+    """A small number for each distinct value of a column: ``values < room``; null has the last one."""
+
+    values: Ints
+    room: int
+    distinct: Column
+
+    @cached_property
+    def words(self) -> list[Any]:
+        """The distinct values in the order of their codes, null not among them."""
+        found: list[Any] = self.distinct.to_pylist()
+        return found
+
+
+def encode(column: Column) -> Codes:
+    """Return the codes of an Arrow column."""
+    if column.null_count == len(column):
+        return Codes(np.zeros(len(column), np.int64), 1, pa.nulls(0))
+    coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+    size, codes = len(coded.dictionary), coded.indices.cast(pa.int64())
+    return Codes(np.asarray(codes.fill_null(size) if codes.null_count else codes), size + 1, coded.dictionary)
+
+
+def find_groups(codes: Ints) -> tuple[Ints, Ints]:
+    """Return an example row of each distinct code, in the order of the codes, and of each row its group's number."""
+    _, examples, group_of = np.unique(codes, return_index=True, return_inverse=True)
+    return examples, group_of
+
+
+def join_codes(*parts: tuple[Ints, int]) -> Ints:
+    """Return one code for several of each row; each part is ``(codes, room)``."""
+    codes, room = parts[0]
+    codes = codes.astype(np.int64, copy=False)
+    for other, size in parts[1:]:
+        if room * size > _MOST_CODES:
+            examples, codes = find_groups(codes)
+            room = len(examples)
+        codes, room = codes * size + other, room * size
+    return codes
+
+
+def is_known(column: Column) -> Mask:
+    """Return which rows of an Arrow column are not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), bool)
+    return np.asarray(column.is_valid())
+
+
+def is_true(column: Column) -> Mask:
+    """Return which rows of a boolean column are true; null is not."""
+    return np.asarray(column.fill_null(False))  # noqa: FBT003 - Arrow's own signature
+
+
+def index_rows(rows: Ints) -> Column:
+    """Return row numbers as ``take_rows`` takes them, null for a negative one."""
+    missing = rows < 0
+    return pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
+
+
+def take_rows(column: Column, rows: Ints | Column) -> Column:
+    """Return rows of a column by number, null for a negative one; ``rows`` may come from ``index_rows``."""
+    if column.null_count == len(column):
+        return pa.nulls(len(rows), column.type)
+    return column.take(index_rows(rows) if isinstance(rows, np.ndarray) else rows)
+
+
+def as_rows(rows: Ints | Mask) -> Any:
+    """Return row numbers, or a mask, as Arrow takes them."""
+    return pa.array(rows)
+
+
+def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[Any], Ints]:
+    """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
+    coded = [encode(column) for column in columns]
+    examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
+    words = [[*one.words, None] for one in coded]
+    places = [one.values[examples].tolist() for one in coded]
+    values = ([names[place] for place in at] for names, at in zip(words, places, strict=True))
+    return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 
 def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for so many copies of each row which row each copy is of, and which of its copies it is."""
     rows = np.repeat(np.arange(len(counts)), counts)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def is_there(column: Column) -> NDArray[np.bool_]:
-    """Return for each row whether it has a value."""
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
-
-
-def flags(condition: Column) -> NDArray[np.bool_]:
-    """Return where a condition holds; it does not where it is null."""
-    return np.asarray(pc.fill_null(condition, pa.scalar(value=False)).to_numpy(zero_copy_only=False))
 
 
 def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
@@ -112,8 +166,6 @@ def binary_bytes(column: Column) -> tuple[bytes, NDArray[np.int64]]:
     return data.slice(at[0], at[-1] - at[0]).to_pybytes(), at - at[0]
 
 
-Array: TypeAlias = Any
-"""An Arrow array of any kind."""
 pc: Final[Any] = pyarrow.compute
 """Arrow's functions of whole columns; the stubs lack some forms."""
 
@@ -137,7 +189,7 @@ JSON_PLAIN: Final = _alphabet(bytes(set(range(0x20, _BYTES)) - set(b'"\\')))
 """What stands in a text of JSON as it is."""
 
 
-def is_made_of(texts: Array, alphabet: npt.NDArray[np.bool_]) -> bool:
+def is_made_of(texts: Column, alphabet: npt.NDArray[np.bool_]) -> bool:
     """Return whether every byte of every text is one of ``alphabet``."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
@@ -156,22 +208,22 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def fields_of(objects: Array) -> dict[str, Array]:
+def fields_of(objects: Column) -> dict[str, Column]:
     """Return the fields of objects by name; those of an object that is null are null."""
     return dict(zip((field.name for field in objects.type), objects.flatten(), strict=True))
 
 
-def parents_of(lists: Array) -> npt.NDArray[np.int64]:
+def parents_of(lists: Column) -> npt.NDArray[np.int64]:
     """Return for each item of ``lists.flatten()`` the position of the list that holds it."""
     return np.asarray(pc.list_parent_indices(lists))
 
 
-def offsets_of(lists: Array) -> Array:
+def offsets_of(lists: Column) -> Column:
     """Return where each list begins in ``lists.flatten()``, and where the last one ends; a null list holds nothing."""
     return offsets_from(np.asarray(pc.fill_null(pc.list_value_length(lists), 0)))
 
 
-def has_repeats(owners: npt.NDArray[np.int64], keys: Array) -> bool:
+def has_repeats(owners: npt.NDArray[np.int64], keys: Column) -> bool:
     """Return whether any owner has a key twice; ``owners`` ascend, one for each of ``keys``."""
     if not len(keys):
         return False
@@ -191,42 +243,42 @@ def sliced(kind: Any, bounds: NDArray[np.int64], data: Any) -> Column:
     return pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
 
 
-def offsets_from(counts: NDArray[np.int64]) -> Array:
+def offsets_from(counts: NDArray[np.int64]) -> Column:
     """Return where each of some lists begins, and where the last one ends, by their lengths."""
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
 
 
-def lists_of(offsets: Array, items: Array) -> Array:
+def lists_of(offsets: Column, items: Column) -> Column:
     """Return lists of ``items``; see :func:`offsets_of`."""
     return pa.ListArray.from_arrays(offsets, items)
 
 
-def maps_of(offsets: Array, keys: Array, values: Array) -> Array:
+def maps_of(offsets: Column, keys: Column, values: Column) -> Column:
     """Return maps of ``keys`` to ``values``; see :func:`offsets_of`."""
     return pa.MapArray.from_arrays(offsets, keys, values)
 
 
-def null_where_empty(texts: Array) -> Array:
+def null_where_empty(texts: Column) -> Column:
     """Return texts, null in place of empty ones."""
     return _null_where(texts, pc.equal(pc.binary_length(texts), 0))
 
 
-def null_where_zeros(ids: Array) -> Array:
+def null_where_zeros(ids: Column) -> Column:
     """Return ids, null in place of those that are nothing but zeros."""
     return _null_where(ids, pc.equal(pc.binary_length(pc.ascii_ltrim(ids, "0")), 0))
 
 
-def _null_where(texts: Array, empty: Array) -> Array:
+def _null_where(texts: Column, empty: Column) -> Column:
     return pc.if_else(empty, None, texts) if pc.any(empty).as_py() else texts
 
 
-def json_arrays(offsets: Array, texts: Array) -> Array:
+def json_arrays(offsets: Column, texts: Column) -> Column:
     """Return lists of texts, which may be null, as JSON; see :func:`offsets_of`."""
     quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else each(texts, json_text, pa.string())
     return _enclosed("[", pc.binary_join(lists_of(offsets, pc.fill_null(quoted, "null")), ","), "]")
 
 
-def _enclosed(before: str, texts: Array, behind: str) -> Array:
+def _enclosed(before: str, texts: Column, behind: str) -> Column:
     return pc.binary_join_element_wise(before, texts, behind, "")
 
 

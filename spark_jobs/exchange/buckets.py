@@ -15,7 +15,7 @@ from spark_jobs.exchange.packing import COLUMN_TYPES, open_blobs, plain_size, ta
 from spark_jobs.judging.columns import single_arrays
 
 if TYPE_CHECKING:
-    from spark_jobs.judging.columns import Column
+    from spark_jobs.columns import Column
 
 MEMORY_BYTES: Final = 32 << 20
 """Rows of more bytes go to a mapped file. 40,000 rows take 12 MiB; their verdicts, counts and copies ten times that."""

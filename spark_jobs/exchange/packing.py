@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import open_parquet
-from spark_jobs.columns import hash_texts
-from spark_jobs.judging.columns import as_rows
+from spark_jobs.columns import as_rows, hash_texts
 from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from spark_jobs.columns import apply_to_distinct, is_true
 from spark_jobs.explain.drop_budget import Allocation, allocate, find_stretches
 from spark_jobs.explain.explainers import Reasons
 from spark_jobs.explain.loss_groups import choose_rows, count_losses, group_residue, group_rows
-from spark_jobs.judging.columns import apply_to_distinct, equals, flatten_sides, is_true
+from spark_jobs.judging.columns import equals, flatten_sides
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Mask
     from spark_jobs.explain.drop_budget import Loss, LossGroup
-    from spark_jobs.judging.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.schemas import CountedDrop

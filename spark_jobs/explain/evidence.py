@@ -16,15 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain.keys import KeyedRows, Keys
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, greatest, is_known, is_true
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, greatest
 from spark_jobs.policy.profiles import BATCH_SENT, CALL_WITHOUT_REGION, NO_TRACE_CONTEXT, TRACE_OFF
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.policy.profiles import ByDesign

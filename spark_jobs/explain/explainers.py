@@ -15,20 +15,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.columns import is_known, is_true
 from spark_jobs.explain import rules
 from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
 from spark_jobs.explain.gaps import DELIVERIES, is_in_gap
 from spark_jobs.explain.keys import Keys
-from spark_jobs.judging.columns import equals, flatten_sides, is_known, is_true
+from spark_jobs.judging.columns import equals, flatten_sides
 from spark_jobs.policy import profiles
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Mask
     from spark_jobs.explain.evidence import Evidence, WantedKeys
     from spark_jobs.explain.gaps import Neighbours
-    from spark_jobs.judging.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
 

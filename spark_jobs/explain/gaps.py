@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true
+from spark_jobs.columns import is_known, is_true
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_jobs.judging.columns import Mask
+    from spark_jobs.columns import Mask
 
 GAP_COLUMNS: Final = ["kind", "msg_id", "group", "event_ms", "native.start_ms"]
 """The columns of ``VERDICT`` that ``find_neighbours`` reads; any field of ``native`` shows where it is absent."""

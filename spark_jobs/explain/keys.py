@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import hash_texts, mix
-from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, flatten_sides, is_known, is_true
+from spark_jobs.columns import apply_to_distinct, hash_texts, is_known, is_true, mix
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT, bare
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 COUNTER_VALUES: Final = 1 << 16
 """The counter of message ids starts again after so many."""

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_jobs.columns import apply_to_distinct, is_true
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup
 from spark_jobs.explain.keys import own_field
-from spark_jobs.judging.columns import LATEST, NullableInts, apply_to_distinct, is_true
+from spark_jobs.judging.columns import LATEST, NullableInts
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.explain.drop_budget import Allocation
-    from spark_jobs.judging.columns import Column, Ints, Mask
 
 MOST_GROUPS: Final = 50_000
 """The keys of groups beyond the largest ones stay unexplained, which is the stricter verdict."""

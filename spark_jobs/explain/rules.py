@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.columns import encode, find_groups, is_known, is_true, join_codes
 from spark_jobs.explain.evidence import NEXT_IDS
 from spark_jobs.explain.keys import COUNTER_VALUES, Keys
-from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_known, is_true, join_codes
+from spark_jobs.judging.columns import NullableInts, equals
 from spark_jobs.policy.profiles import (
     CALL_WITHOUT_REGION,
     LITE_PULL,
@@ -28,8 +29,8 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.explain.evidence import ResidueRows, RowEvidence
-    from spark_jobs.judging.columns import Column, Ints, Mask
 
 Found: TypeAlias = npt.NDArray[np.int8] | npt.NDArray[np.bool_]
 

@@ -16,8 +16,8 @@ from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_jobs.columns import Ints
     from spark_jobs.graph.journeys import Journeys
-    from spark_jobs.judging.columns import Ints
 
 MOST_EDGES: Final = 2_000
 """So many edges of each kind are shown one by one; one more sums up all others."""

@@ -8,21 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from otel_mqtrace.model import MessageType, TransactionState
-from spark_jobs.judging.columns import (
-    NullableInts,
-    as_rows,
-    encode,
-    find_groups,
-    is_known,
-    is_true,
-    join_codes,
-)
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
+from spark_jobs.judging.columns import NullableInts
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Codes, Column, Ints, Mask
+    from spark_jobs.columns import Codes, Column, Ints, Mask
 
 FATES: Final = (
     "consumed",

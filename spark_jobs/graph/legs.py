@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 
 from bridge.storage import open_parquet
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.judging.columns import CodedVerdicts, encode, flatten_sides
+from spark_jobs.columns import encode
+from spark_jobs.judging.columns import CodedVerdicts, flatten_sides
 from spark_jobs.schemas import PREFIXES
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column
+    from spark_jobs.columns import Column
 
 _LONGEST_NAME: Final = 1_000
 _MOST_OWNERS: Final = 1_000

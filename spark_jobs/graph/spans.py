@@ -16,17 +16,16 @@ import pyarrow.compute
 from pyarrow import parquet
 
 from bridge.storage import committed, list_files, make_directory, open_parquet
-from spark_jobs.columns import hash_texts
+from spark_jobs.columns import as_rows, encode, find_groups, hash_texts, is_known, join_codes
 from spark_jobs.exchange.packing import open_blobs, pack_rows
-from spark_jobs.judging.columns import as_rows, encode, find_groups, is_known, join_codes
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.judging.columns import Column, Ints, Mask
 
 pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 _MOST_BUCKETS: Final = 2_000

@@ -12,15 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.storage import as_path, make_directory, open_parquet
+from spark_jobs.columns import encode, is_true, take_rows
 from spark_jobs.history.history import read_rows, write_rows
-from spark_jobs.judging.columns import NullableInts, encode, equals, flatten_sides, is_true, take_rows
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.schemas import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.judging.columns import Column, Ints, Mask
 
 POSITION: Final = ("side", "path", "record_index", "raw_hash")
 """The columns of ``EVENT`` that identify a piece of input."""

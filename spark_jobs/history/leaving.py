@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.columns import is_known, is_true, take_rows
 from spark_jobs.history.carried import POSITION
 from spark_jobs.history.lifecycle import COVERED, LEAVING_OPEN
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true, take_rows
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Status
@@ -18,7 +19,7 @@ from spark_jobs.taxonomy import Lifecycle, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 CANDIDATE: Final = EVENT.append(pa.field("verdict_row", pa.int64()))
 """An event that may be left open, and the row of its verdict in the table or file that the verdicts are written to."""

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.columns import apply_to_distinct, as_rows
 from spark_jobs.history.carried import POSITION, Positions
 from spark_jobs.history.history import read_groups
-from spark_jobs.judging.columns import NullableInts, apply_to_distinct, as_rows, flatten_sides
+from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import find_last
 from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
@@ -23,7 +24,7 @@ from spark_jobs.taxonomy import Lifecycle, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column
+    from spark_jobs.columns import Column
 
 COVERED: Final = Reason.DROP_ATTRIBUTED.value
 """The reason of a key that a counted loss covers."""

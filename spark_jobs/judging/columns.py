@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
+from spark_jobs.columns import encode, is_known, is_true, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-Column: TypeAlias = Any
-"""An Arrow array of any type."""
-Ints: TypeAlias = npt.NDArray[Any]
-"""64-bit integers; row numbers and counts may have 32 bits."""
-Mask: TypeAlias = npt.NDArray[np.bool_]
+    from spark_jobs.columns import Codes, Column, Ints, Mask
 
 LATEST: Final = (1 << 63) - 1
 """Sorts behind every time: stands for an unknown one."""
 _EARLIEST: Final = -(1 << 63)
-_MOST_CODES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +104,6 @@ def is_near(one: NullableInts, other: NullableInts, most: int | Ints) -> Mask:
     return ahead.known & behind.known & (ahead.values <= most) & (behind.values <= most)
 
 
-def is_known(column: Column) -> Mask:
-    """Return which rows of an Arrow column are not null."""
-    if column.null_count == 0:
-        return np.ones(len(column), bool)
-    return np.asarray(column.is_valid())
-
-
-def as_rows(rows: Ints | Mask) -> Any:
-    """Return row numbers, or a mask, as Arrow takes them."""
-    return pa.array(rows)
-
-
-def is_true(column: Column) -> Mask:
-    """Return which rows of a boolean column are true; null is not."""
-    return np.asarray(column.fill_null(False))  # noqa: FBT003 - Arrow's own signature
-
-
 def equals(column: Column, value: object) -> Mask:
     """Return which rows of a column are ``value``; null is not."""
     if column.null_count == len(column):
@@ -134,19 +111,6 @@ def equals(column: Column, value: object) -> Mask:
     if isinstance(column, pa.DictionaryArray):
         return np.append(equals(column.dictionary, value), False)[encode(column).values]
     return is_true(pc.equal(column, pa.scalar(value, column.type)))
-
-
-def index_rows(rows: Ints) -> Column:
-    """Return row numbers as ``take_rows`` takes them, null for a negative one."""
-    missing = rows < 0
-    return pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
-
-
-def take_rows(column: Column, rows: Ints | Column) -> Column:
-    """Return rows of a column by number, null for a negative one; ``rows`` may come from ``index_rows``."""
-    if column.null_count == len(column):
-        return pa.nulls(len(rows), column.type)
-    return column.take(index_rows(rows) if isinstance(rows, np.ndarray) else rows)
 
 
 def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:
@@ -169,30 +133,6 @@ def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None 
     return found
 
 
-@dataclass(frozen=True)
-class Codes:
-    """A small number for each distinct value of a column: ``values < room``; null has the last one."""
-
-    values: Ints
-    room: int
-    distinct: Column
-
-    @cached_property
-    def words(self) -> list[Any]:
-        """The distinct values in the order of their codes, null not among them."""
-        found: list[Any] = self.distinct.to_pylist()
-        return found
-
-
-def encode(column: Column) -> Codes:
-    """Return the codes of an Arrow column."""
-    if column.null_count == len(column):
-        return Codes(np.zeros(len(column), np.int64), 1, pa.nulls(0))
-    coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-    size, codes = len(coded.dictionary), coded.indices.cast(pa.int64())
-    return Codes(np.asarray(codes.fill_null(size) if codes.null_count else codes), size + 1, coded.dictionary)
-
-
 def rank_words(words: Sequence[Any]) -> Ints:
     """Return the place of each word in the order of its characters, and behind them -1 for null, which sorts first."""
     order = sorted(range(len(words)), key=words.__getitem__)
@@ -202,24 +142,6 @@ def rank_words(words: Sequence[Any]) -> Ints:
     return ranks
 
 
-def find_groups(codes: Ints) -> tuple[Ints, Ints]:
-    """Return an example row of each distinct code, in the order of the codes, and of each row its group's number."""
-    _, examples, group_of = np.unique(codes, return_index=True, return_inverse=True)
-    return examples, group_of
-
-
-def join_codes(*parts: tuple[Ints, int]) -> Ints:
-    """Return one code for several of each row; each part is ``(codes, room)``."""
-    codes, room = parts[0]
-    codes = codes.astype(np.int64, copy=False)
-    for other, size in parts[1:]:
-        if room * size > _MOST_CODES:
-            examples, codes = find_groups(codes)
-            room = len(examples)
-        codes, room = codes * size + other, room * size
-    return codes
-
-
 def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableInts:
     """Return the least known value of each of ``size`` groups; ``groups`` names the group of each value."""
     least = np.full(size, LATEST, np.int64)
@@ -227,16 +149,6 @@ def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableIn
     np.minimum.at(least, groups[values.known], values.values[values.known])
     found[groups[values.known]] = True
     return NullableInts(least, found)
-
-
-def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[Any], Ints]:
-    """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
-    coded = [encode(column) for column in columns]
-    examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    words = [[*one.words, None] for one in coded]
-    places = [one.values[examples].tolist() for one in coded]
-    values = ([names[place] for place in at] for names, at in zip(words, places, strict=True))
-    return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 
 def single_arrays(table: pa.Table) -> dict[str, Column]:

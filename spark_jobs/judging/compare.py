@@ -10,19 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import (
-    NullableInts,
-    apply_to_distinct,
-    encode,
-    equals,
-    find_groups,
-    greatest,
-    is_known,
-    is_near,
-    is_true,
-    join_codes,
-    take_rows,
-)
+from spark_jobs.columns import apply_to_distinct, encode, find_groups, is_known, is_true, join_codes, take_rows
+from spark_jobs.judging.columns import NullableInts, equals, greatest, is_near
 from spark_jobs.judging.fields import compare_hosts, compare_keys, compare_outcomes, compare_resources, compare_texts
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -33,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.keys import Sides
     from spark_jobs.judging.plan import Plan
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.judging.columns import NullableInts, encode, find_groups, greatest, join_codes
+from spark_jobs.columns import encode, find_groups, join_codes
+from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -18,7 +19,7 @@ from spark_jobs.taxonomy import Lifecycle, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_jobs.judging.columns import Codes, Column, Ints
+    from spark_jobs.columns import Codes, Column, Ints
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12

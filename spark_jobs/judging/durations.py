@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_known, is_true
+from spark_jobs.columns import encode, find_groups, is_known, is_true
+from spark_jobs.judging.columns import NullableInts, equals
 from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column, Ints
+    from spark_jobs.columns import Column, Ints
 
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
 """publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""

@@ -9,16 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import mix
-from spark_jobs.judging.columns import (
-    LATEST,
-    NullableInts,
-    encode,
-    equals,
-    find_groups,
-    join_codes,
-    single_arrays,
-)
+from spark_jobs.columns import encode, find_groups, join_codes, mix
+from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
@@ -27,7 +19,7 @@ from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 PER_STRATUM: Final = 50
 """Samples of each kind, status and reason that are kept, at least."""

@@ -8,25 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import (
-    NullableInts,
-    as_rows,
-    encode,
-    equals,
-    find_groups,
-    is_known,
-    join_codes,
-    least_per_group,
-    rank_words,
-    take_rows,
-)
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, take_rows
+from spark_jobs.judging.columns import NullableInts, equals, least_per_group, rank_words
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 KINDS: Final = (*(kind.value for kind in Kind), MENTION, None)
 """The kinds of rows by their codes; the last stands for any other text."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_jobs.judging.columns import encode, equals, single_arrays
+from spark_jobs.columns import encode
+from spark_jobs.judging.columns import equals, single_arrays
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
 from spark_jobs.judging.keys import find_keys
 from spark_jobs.judging.match import match_partial_keys
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_jobs.judging.columns import Column, Ints
+    from spark_jobs.columns import Column, Ints
     from spark_jobs.judging.plan import Plan
 
 

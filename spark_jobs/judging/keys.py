@@ -9,17 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import (
-    NullableInts,
-    coalesce_rows,
-    encode,
-    equals,
-    greatest,
-    index_rows,
-    least_per_group,
-    rank_words,
-    take_rows,
-)
+from spark_jobs.columns import encode, index_rows, take_rows
+from spark_jobs.judging.columns import NullableInts, coalesce_rows, equals, greatest, least_per_group, rank_words
 from spark_jobs.judging.identity import MENTIONED, PUBLISH
 from spark_jobs.judging.match import EXACT
 from spark_jobs.judging.merge import COUNTS, OTLP
@@ -28,7 +19,7 @@ from spark_jobs.schemas import SIDE_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.match import Pairs
     from spark_jobs.judging.merge import Input, Merged
 

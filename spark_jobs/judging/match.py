@@ -20,18 +20,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.judging.columns import (
-    LATEST,
-    NullableInts,
-    as_rows,
-    coalesce_rows,
-    encode,
-    find_groups,
-    is_near,
-    join_codes,
-    rank_words,
-    take_rows,
-)
+from spark_jobs.columns import as_rows, encode, find_groups, join_codes, take_rows
+from spark_jobs.judging.columns import LATEST, NullableInts, coalesce_rows, is_near, rank_words
 from spark_jobs.judging.identity import (
     CONSUME,
     IDENTITY_COLUMNS,
@@ -47,7 +37,7 @@ from spark_jobs.schemas import bare
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from spark_jobs.judging.columns import Codes, Column, Ints, Mask
+    from spark_jobs.columns import Codes, Column, Ints, Mask
     from spark_jobs.judging.merge import Input, Merged
 
 EXACT: Final = 1

@@ -13,26 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import (
-    LATEST,
-    NullableInts,
-    coalesce_rows,
-    encode,
-    equals,
-    find_groups,
-    index_rows,
-    join_codes,
-    least_per_group,
-    rank_words,
-    take_rows,
-)
+from spark_jobs.columns import encode, find_groups, index_rows, join_codes, take_rows
+from spark_jobs.judging.columns import LATEST, NullableInts, coalesce_rows, equals, least_per_group, rank_words
 from spark_jobs.judging.identity import KINDS, has_full_key
 from spark_jobs.schemas import COMPARED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
 
 BEFORE, AFTER, WHOLE, OTLP = range(4)
 """The parts of an event: the halves of a native delivery, a whole native record, a span."""

@@ -9,17 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.judging.columns import (
-    NullableInts,
-    apply_to_distinct,
-    as_rows,
-    encode,
-    find_groups,
-    greatest,
-    is_known,
-    join_codes,
-    take_rows,
-)
+from spark_jobs.columns import apply_to_distinct, as_rows, encode, find_groups, is_known, join_codes, take_rows
+from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.compare import compare_sides, find_other
 from spark_jobs.judging.fields import HASH_DIGITS, digest
 from spark_jobs.judging.identity import CONSUME, KINDS
@@ -31,7 +22,7 @@ from spark_jobs.schemas import SIDE_FIELDS, VERDICT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.compare import Compared
     from spark_jobs.judging.keys import Keys
     from spark_jobs.judging.merge import Input, Merged

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
-from spark_jobs.columns import binary_bytes, coalesced, each, equal, repeated, taken, where
+from spark_jobs.columns import binary_bytes, coalesced, each, equal, repeated, take_rows, where
 from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, RecordCount, record_columns
 from spark_jobs.normalise.values import event_batch, folded_id, key_sets, present
 from spark_jobs.taxonomy import Kind
@@ -118,7 +118,7 @@ def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Colum
     """Return of each row the piece of a number, or the first where it has not so many."""
     bounds = split.offsets.to_numpy().astype(np.int64)
     first, size = bounds[rows], bounds[rows + 1] - bounds[rows]
-    return taken(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
+    return take_rows(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
 
 
 def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Column]) -> dict[str, Column]:

@@ -31,7 +31,7 @@ from otel_mqtrace.wire.native.layout import (
     RECORD_TERMINATOR,
     check_message_type_map,
 )
-from spark_jobs.columns import binary_bytes, flags, greater, is_there, is_utf8, taken
+from spark_jobs.columns import binary_bytes, greater, is_known, is_true, is_utf8, take_rows
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.values import hashed
 from spark_jobs.schemas import BAD, READ_BODY, bad_piece
@@ -216,7 +216,7 @@ class _Reader:
 
 def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows hold no body, or one that is too long to be held with others."""
-    return flags(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_there(bodies.column("bad"))
+    return is_true(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
 
 
 def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
@@ -236,7 +236,7 @@ def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
     """Return the columns that records take from their bodies; none of these is bad or glued."""
     return {
-        **{name: taken(bodies.column(name), body) for name in ("arrival_ms", "path", "line")},
+        **{name: take_rows(bodies.column(name), body) for name in ("arrival_ms", "path", "line")},
         "bad": pa.nulls(len(body), BAD),
         "surplus": pa.array(np.zeros(len(body), np.int64)),
     }

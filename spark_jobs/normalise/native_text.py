@@ -27,7 +27,7 @@ from otel_mqtrace.wire.native.layout import (
     FieldKind,
     form_for,
 )
-from spark_jobs.columns import binary_bytes, flags, is_there, taken
+from spark_jobs.columns import binary_bytes, is_known, is_true, take_rows
 from spark_jobs.normalise.values import hashed
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> T
     body = np.searchsorted(bounds, pieces.ends, side="right") - 1
     is_odd_body = np.zeros(len(bounds) - 1, bool)
     is_odd_body[body[is_odd]] = True
-    columns["type"] = taken(_TYPE_NAMES, types)
+    columns["type"] = take_rows(_TYPE_NAMES, types)
     columns["record_index"] = pa.array(np.arange(len(body)) - np.searchsorted(body, body), pa.int32())
     columns["call_size"] = pa.array(_call_sizes(columns["request_id"], types, body), pa.int32())
     texts = data.split(TERMINATOR)[:-1]
     if is_odd_body.any():
         kept = np.flatnonzero(~is_odd_body[body])
-        columns = {name: taken(column, kept) for name, column in columns.items()}
+        columns = {name: take_rows(column, kept) for name, column in columns.items()}
         texts, body = [texts[at] for at in kept.tolist()], body[kept]
     columns["hash"] = hashed(texts)
     return TextRecords(columns, body, is_odd_body)
@@ -142,7 +142,7 @@ class _Pieces:
         is_there = places >= 0
         if not is_there.any():
             return pa.nulls(len(places), pa.string())
-        return taken(self._fields, np.where(is_there, self._first + places, _NONE))
+        return take_rows(self._fields, np.where(is_there, self._first + places, _NONE))
 
 
 def _buffer(data: Any) -> pa.Buffer:
@@ -165,7 +165,7 @@ def _has_type_inside(pieces: _Pieces, types: NDArray[np.int64]) -> NDArray[np.bo
     """Return whether a record without its terminator may hold the next one (apache/rocketmq#8429)."""
     is_long = (types == _SUB_AFTER) & (pieces.count > CLOUD_SUB_AFTER.count)
     names = pieces.fields_at(np.where(is_long, CLOUD_SUB_AFTER.count, _NONE))
-    return flags(pc.is_in(names, _TYPE_NAMES))
+    return is_true(pc.is_in(names, _TYPE_NAMES))
 
 
 def _form_of(trace_type: TraceType, count: int, *, is_open: bool) -> Form | None:
@@ -219,7 +219,7 @@ def _numbers(texts: Column, kind: FieldKind) -> tuple[Column, NDArray[np.bool_] 
     if _is_decimal(texts, most):
         return texts.cast(_NUMBERS[kind]), False
     is_plain = pc.match_substring_regex(texts, rf"\A-?[0-9]{{1,{most}}}\z")
-    return pc.if_else(is_plain, texts, None).cast(_NUMBERS[kind]), flags(pc.invert(is_plain))
+    return pc.if_else(is_plain, texts, None).cast(_NUMBERS[kind]), is_true(pc.invert(is_plain))
 
 
 def _is_decimal(texts: Column, most: int) -> bool:
@@ -241,13 +241,13 @@ def _word_columns(kind: FieldKind, msg_type_map: str) -> tuple[Column, Column]:
 def _words(texts: Column, kind: FieldKind, msg_type_map: str) -> tuple[Column, NDArray[np.bool_] | bool]:
     usual, meaning = _word_columns(kind, msg_type_map)
     found: Column = pc.index_in(texts, usual)
-    return meaning.take(found), found.null_count > texts.null_count and is_there(texts) & ~is_there(found)
+    return meaning.take(found), found.null_count > texts.null_count and is_known(texts) & ~is_known(found)
 
 
 def _call_sizes(request_ids: Column, types: NDArray[np.int64], body: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many records of the same body and half have the same request id; 1 for a record without one."""
     sizes = np.ones(len(body), np.int64)
-    rows = np.flatnonzero(is_there(request_ids))
+    rows = np.flatnonzero(is_known(request_ids))
     if not len(rows):
         return sizes
     coded = request_ids.take(pa.array(rows)).dictionary_encode()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from bridge.otlp.aliases import ALIASES, NAMING_FIELDS, TRACE_TOPIC_PREFIX
 from bridge.otlp.roles import FACT_FIELDS, EventRole, SpanFacts, role_of
-from spark_jobs.columns import coalesced, distinct_rows, each, is_there, opened, repeated, taken
+from spark_jobs.columns import apply_to_distinct, as_rows, coalesced, each, is_known, opened, repeated, take_rows
 from spark_jobs.normalise.values import first_text, key_set
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Attributes:
     def __init__(self, maps: Column) -> None:
         bounds, (keys, self._values) = opened(maps, maps.keys, maps.items)
         codes: Column = pc.index_in(keys, pa.array(_NAMES, pa.string()))
-        known = np.flatnonzero(is_there(codes) & is_there(self._values))
+        known = np.flatnonzero(is_known(codes) & is_known(self._values))
         found = codes.fill_null(0).to_numpy()[known]
         order = np.argsort(found, kind="stable")
         self._places = known[order]
@@ -62,7 +62,7 @@ class Attributes:
     def _column(self, piece: slice) -> Column:
         rows = np.full(self._count, -1)
         rows[self._owners[piece]] = self._places[piece]
-        return taken(self._values, rows)
+        return take_rows(self._values, rows)
 
     def _first(self, columns: list[Column], kind: Any) -> Column:
         return coalesced(*columns) if columns else pa.nulls(self._count, kind)
@@ -102,7 +102,7 @@ class Messages:
     def _named(self) -> NDArray[np.bool_]:
         if self._of_links is None:
             return np.zeros(len(self._link_count), bool)
-        naming = [is_there(self._of_links.text(field)) for field in NAMING_FIELDS]
+        naming = [is_known(self._of_links.text(field)) for field in NAMING_FIELDS]
         before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(naming))])
         return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
 
@@ -134,7 +134,7 @@ class Messages:
     def link_flags(self) -> Column:
         """Return the flags of the message's own link, or of the only one of its span."""
         only = np.where(self._link_count == 1, self._first_link, -1)[self._span]
-        return taken(self._links.field("flags"), np.where(self._is_link, self._link, only))
+        return take_rows(self._links.field("flags"), np.where(self._is_link, self._link, only))
 
     def link_places(self) -> Column:
         """Return the one link of a message that has its own; else the first message of the span has them all."""
@@ -144,7 +144,7 @@ class Messages:
         starts = np.where(self._is_link, self._link, self._first_link[self._span])
         links = pa.array(np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], counts))
         places = pa.StructArray.from_arrays([self._links.field(name).take(links) for name in _PLACE], _PLACE)
-        has_links = self._is_link | (self.at == 0) & is_there(self._spans["links"])[self._span]
+        has_links = self._is_link | (self.at == 0) & is_known(self._spans["links"])[self._span]
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~has_links))
 
     def _ids(self) -> Column:
@@ -153,7 +153,7 @@ class Messages:
             return self._over(look, self.given_id)
         split = pc.split_pattern(self._given, _JOINED)
         place = split.offsets.to_numpy()[self._span] + np.where(self._is_link, 0, self.at)
-        return self._over(look, split.values.take(pa.array(place, mask=~is_there(self.given_id))))
+        return self._over(look, split.values.take(pa.array(place, mask=~is_known(self.given_id))))
 
     def _found(self, look: Callable[[Attributes], Column]) -> Column:
         return self._over(look, self._spread(look(self._of_spans)))
@@ -162,7 +162,7 @@ class Messages:
         """Return what ``look`` finds on the message's own link, ``otherwise`` where it finds nothing."""
         if self._of_links is None or not self._is_link.any():
             return otherwise
-        return coalesced(taken(look(self._of_links), self._link), otherwise)
+        return coalesced(take_rows(look(self._of_links), self._link), otherwise)
 
     def _spread(self, column: Column) -> Column:
         return column.take(pa.array(self._span)) if self._is_copied else column
@@ -186,10 +186,12 @@ class SpanBatch:
         self.messages = Messages(spans)
         self.text = cache(self.messages.text)
         self.is_row = self.messages.of_span("expected").is_null()
-        rows, like = distinct_rows(self._facts(trace_topics))
-        roles = [role_of(SpanFacts(**row)) for row in rows]
+        facts = self._facts(trace_topics)
+        roles, like = apply_to_distinct(
+            lambda *row: role_of(SpanFacts(**dict(zip(facts, row, strict=True)))), *facts.values()
+        )
         self.roles = {
-            name: pa.array([None if role is None else getattr(role, name) for role in roles], kind).take(like)
+            name: pa.array([None if role is None else getattr(role, name) for role in roles], kind).take(as_rows(like))
             for name, kind in _ROLE_TYPES.items()
         }
 

@@ -21,7 +21,7 @@ from spark_jobs.columns import (
     DIGITS,
     HEX,
     LOWER_HEX,
-    Array,
+    Column,
     each,
     fields_of,
     has_repeats,
@@ -97,7 +97,7 @@ def _read(block: bytes, shape: pa.Schema, messages: int) -> tuple[SpanColumns, i
         return None
 
 
-def _columns(listed: Array) -> tuple[SpanColumns, int]:
+def _columns(listed: Column) -> tuple[SpanColumns, int]:
     """Return the spans, and how many span ids they and their links have."""
     resources = _objects(listed)
     parts = _objects(resources["scopeSpans"])
@@ -130,7 +130,7 @@ def _columns(listed: Array) -> tuple[SpanColumns, int]:
     return SpanColumns(columns, messages, len(messages)), ids
 
 
-def _objects(lists: Array) -> dict[str, Array]:
+def _objects(lists: Column) -> dict[str, Column]:
     """Return the fields of all objects in ``lists``, without nulls."""
     items = lists.flatten()
     if items.null_count:
@@ -138,7 +138,7 @@ def _objects(lists: Array) -> dict[str, Array]:
     return fields_of(items)
 
 
-def _links(lists: Array) -> tuple[Array, int]:
+def _links(lists: Column) -> tuple[Column, int]:
     """Return links as ``READ_SPAN`` has them, and how many have a span id."""
     links = _objects(lists)
     columns = {
@@ -151,7 +151,7 @@ def _links(lists: Array) -> tuple[Array, int]:
     return lists_of(offsets_of(lists), made), len(made) - links["spanId"].null_count
 
 
-def _id(ids: Array) -> Array:
+def _id(ids: Column) -> Column:
     if not is_made_of(ids, LOWER_HEX):
         if not is_made_of(ids, HEX) or pc.any(pc.equal(pc.bit_wise_and(pc.binary_length(ids), 1), 1)).as_py():
             raise _DeclinedError
@@ -159,17 +159,17 @@ def _id(ids: Array) -> Array:
     return null_where_empty(ids)
 
 
-def _enum(values: Array, names: tuple[str, ...], prefix: str) -> Array:
+def _enum(values: Column, names: tuple[str, ...], prefix: str) -> Column:
     found = each(values, partial(enum_name, names=names, prefix=prefix), pa.string())
     return pc.fill_null(found, names[0])
 
 
-def _long(values: Array) -> Array:
+def _long(values: Column) -> Column:
     numbers = each(values, long_or_none, pa.int64()) if pa.types.is_string(values.type) else values
     return pc.fill_null(numbers, 0)
 
 
-def _time(values: Array) -> Array:
+def _time(values: Column) -> Column:
     """Return the times as integers; decline a block with zero, which may have been ``-0``, or empty text."""
     if pa.types.is_string(values.type):
         if not is_made_of(values, DIGITS) or pc.min(pc.binary_length(values)).as_py() == 0:
@@ -180,7 +180,7 @@ def _time(values: Array) -> Array:
     return pc.fill_null(values, 0)
 
 
-def _services(attributes: Array) -> Array:
+def _services(attributes: Column) -> Column:
     keys, texts = _pairs(attributes)
     held = np.flatnonzero(np.asarray(pc.equal(keys, "service.name")))
     place = np.full(len(attributes), -1)
@@ -188,11 +188,11 @@ def _services(attributes: Array) -> Array:
     return texts.take(pa.array(place, mask=place < 0))
 
 
-def _map(lists: Array) -> Array:
+def _map(lists: Column) -> Column:
     return maps_of(offsets_of(lists), *_pairs(lists))
 
 
-def _pairs(lists: Array) -> tuple[Array, Array]:
+def _pairs(lists: Column) -> tuple[Column, Column]:
     pairs = _objects(lists)
     keys = pairs["key"]
     if keys.null_count or has_repeats(parents_of(lists), keys):
@@ -200,7 +200,7 @@ def _pairs(lists: Array) -> tuple[Array, Array]:
     return keys, _texts(fields_of(pairs["value"]))
 
 
-def _texts(values: dict[str, Array]) -> Array:
+def _texts(values: dict[str, Column]) -> Column:
     """Return values as text: of scalars the first that is there, arrays before them."""
     known = [_scalar(name, values[name]) for name in _SCALARS if values[name].null_count < len(values[name])]
     texts = pc.coalesce(*known) if known else pa.nulls(len(values[_SCALARS[0]]), pa.string())
@@ -211,7 +211,7 @@ def _texts(values: dict[str, Array]) -> Array:
     return pc.replace_with_mask(texts, is_array, _arrays(fields_of(arrays.filter(is_array))["values"]))
 
 
-def _scalar(name: str, values: Array) -> Array:
+def _scalar(name: str, values: Column) -> Column:
     if name == "stringValue":
         return values
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
@@ -223,7 +223,7 @@ def _scalar_text(name: str, value: Any) -> str | None:
     return attribute_text(json_scalar(name, value))
 
 
-def _arrays(lists: Array) -> Array:
+def _arrays(lists: Column) -> Column:
     """Return arrays of scalars as JSON arrays of texts."""
     return json_arrays(offsets_of(lists), _texts(fields_of(lists.flatten())))
 

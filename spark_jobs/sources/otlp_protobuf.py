@@ -26,7 +26,7 @@ from spark_jobs.columns import (
     null_where_zeros,
     offsets_from,
     sliced,
-    taken,
+    take_rows,
 )
 from spark_jobs.sources.span_batches import LINK, SpanColumns
 
@@ -89,8 +89,8 @@ def read_protobuf(payloads: Sequence[bytes]) -> SpanColumns | None:
         return None
     numbers, services, scopes, counts = zip(*parts, strict=True) if parts else ((), (), (), ())
     part_of: NDArray[np.int64] = np.repeat(np.arange(len(parts)), counts)
-    columns["service"] = taken(pa.array(services, pa.string()), part_of)
-    columns["scope"] = taken(pa.array(scopes, pa.string()), part_of)
+    columns["service"] = take_rows(pa.array(services, pa.string()), part_of)
+    columns["scope"] = take_rows(pa.array(scopes, pa.string()), part_of)
     return SpanColumns(columns, np.array(numbers, np.int64)[part_of], sum(map(count_proto_spans, payloads)))
 
 
@@ -115,7 +115,7 @@ class _Slices(NamedTuple):
         if not len(self.begin):
             return pa.array([], kind)
         bounds = np.stack([self.begin, self.end], axis=1).ravel()  # what lies between two of them is a value as well
-        return taken(sliced(kind, bounds, self.data), np.arange(0, len(bounds), 2))
+        return take_rows(sliced(kind, bounds, self.data), np.arange(0, len(bounds), 2))
 
 
 def _joined(messages: Sequence[bytes]) -> _Slices:
@@ -242,7 +242,7 @@ class _Messages:
             first = np.unique(pairs, return_index=True)[1]
             last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
             order = np.argsort(first)
-            rows, keys, values = rows[first[order]], taken(keys, first[order]), taken(values, last[order])
+            rows, keys, values = rows[first[order]], take_rows(keys, first[order]), take_rows(values, last[order])
         return maps_of(self.offsets(rows), keys, values)
 
     def offsets(self, rows: NDArray[np.int64]) -> Column:
@@ -284,7 +284,7 @@ def _links(links: _Messages) -> Column:
 
 
 def _named(numbers: NDArray[np.int64], names: Sequence[str]) -> Column:
-    return taken(pa.array(names, pa.string()), np.where(numbers < len(names), numbers, 0))
+    return take_rows(pa.array(names, pa.string()), np.where(numbers < len(names), numbers, 0))
 
 
 def _pairs(attributes: _Slices) -> tuple[Column, Column]:
@@ -361,7 +361,7 @@ def _gathered(parts: Sequence[_Texts]) -> Column:
     rows = np.concatenate([rows for rows, _ in held])
     place = np.empty_like(rows)
     place[rows] = np.arange(len(rows))
-    return taken(pa.concat_arrays([column for _, column in held]), place)
+    return take_rows(pa.concat_arrays([column for _, column in held]), place)
 
 
 def _message_class() -> Any:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.columns import distinct_rows, each
+from spark_jobs.columns import apply_to_distinct, each
 
 WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_size=30)
 
@@ -32,7 +32,7 @@ def test_rows_that_are_alike_are_one_row_however_wide_the_table(width, data):
     count = data.draw(st.integers(1, 12))
     values = st.lists(st.sampled_from([None, *"abcdefgh"]), min_size=count, max_size=count)
     table = {f"c{at}": pa.array(data.draw(values), pa.string()) for at in range(width)}
-    rows, like = distinct_rows(table)
-    whole = pa.table(table).to_pylist()
-    assert [rows[at] for at in like.to_pylist()] == whole
-    assert len(rows) == len({tuple(row.values()) for row in whole})
+    rows, like = apply_to_distinct(lambda *row: row, *table.values())
+    whole = [tuple(row.values()) for row in pa.table(table).to_pylist()]
+    assert [rows[at] for at in like.tolist()] == whole
+    assert len(rows) == len(set(whole))

@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.judging.columns import (
-    NullableInts,
-    coalesce_rows,
-    encode,
-    find_groups,
-    is_near,
-    take_rows,
-)
+from spark_jobs.columns import encode, find_groups, take_rows
+from spark_jobs.judging.columns import NullableInts, coalesce_rows, is_near
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 longs = st.none() | st.sampled_from([LOWEST, -1, 0, 1, 7, HIGHEST]) | st.integers(LOWEST, HIGHEST)
