@@ -284,7 +284,7 @@ def _links(
         place = f"{heads[partition]}{offset}".encode("utf-8", "replace")
         parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
         parts += (_offset(offset), _OFFSET_ID[len(place)], place)
-        if key and _is_utf8(key):
+        if key is not None and _is_utf8(key):
             parts += (_KEY[len(key)], key)
         parts += fields
         parts.append(LINK_FLAGS[origin is not None])

@@ -7,16 +7,14 @@ from unittest.mock import Mock
 import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, TopicPartition, cimpl
-from opentelemetry import baggage, context, trace
+from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.messages import error_type
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import ManualClock
 from tests.support.consuming import consume, current_span_id, poll
 from tests.support.shown import shown
 
@@ -53,29 +51,6 @@ def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, co
     assert span.attributes["messaging.consumer.group.name"] == "billing"
     assert span.attributes["messaging.kafka.offset"] == 0
     assert "messaging.batch.message_count" not in span.attributes
-
-
-def test_everything_the_first_half_needs_is_there_when_the_span_starts(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"x", "headers": [("UNIQ_KEY", "ID1"), ("KEYS", "a"), ("RECONSUME_TIME", "1")]})
-    instrument()
-    consumer = consumer_of(topic)
-    poll(consumer)
-    half = trace_context_of(trace.get_current_span())
-    consumer.poll(0)
-    whole = trace_context_of(spans.take())
-    assert half.trace_type is TraceType.SUB_BEFORE
-    assert half.request_id == whole.request_id
-    assert half.beans == whole.beans
-    assert (half.group_name, half.region_id, half.beans[0].retry_times) == ("billing", "DefaultRegion", 1)
-
-
-def test_a_message_without_a_unique_id_goes_by_its_physical_one(instrument, spans, fill, consumer_of, topic):
-    """As RocketMQ's getMsgId() does."""
-    fill(topic, {"value": b"x"})
-    instrument()
-    poll(consumer := consumer_of(topic))
-    consumer.close()
-    assert spans.take().attributes["messaging.message.id"] == f"{topic}-0@0"
 
 
 def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
@@ -126,15 +101,6 @@ class TestContext:
         wanted = {here.get_span_context().span_id if link == "here" else link for link in links}
         assert {link.context.span_id for link in span.links} == wanted
 
-    def test_baggage_is_restored(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"x", "headers": [("baggage", "tenant=t1")]})
-        instrument()
-        poll(consumer := consumer_of(topic))
-        assert baggage.get_baggage("tenant") == "t1"
-        consumer.poll(0)
-        assert baggage.get_baggage("tenant") is None
-        spans.take()
-
     def test_the_last_of_several_trace_headers_counts(self, instrument, spans, fill, consumer_of, topic):
         stale = (PARENT[0], PARENT[1].replace("b7ad6b7169203331", "00f067aa0ba902b7"))
         fill(topic, {"value": b"x", "headers": [stale, PARENT]})
@@ -142,19 +108,6 @@ class TestContext:
         poll(consumer := consumer_of(topic))
         consumer.close()
         assert spans.take().parent.span_id == PARENT_SPAN
-
-    def test_two_consumers_polled_in_turn_do_not_nest(self, instrument, spans, fill, consumer_of, topic, kafka):
-        other = f"{topic}-other"
-        kafka.create_topic(other, partitions=1)
-        for name in (topic, other):
-            fill(name, {"value": b"x", "headers": [PARENT]})
-        instrument()
-        first, second = consumer_of(topic), consumer_of(other)
-        poll(first)
-        poll(second)
-        first.close()
-        second.close()
-        assert {span.parent.span_id for span in spans.take_all()} == {PARENT_SPAN}
 
 
 def _linked_fill(fill, topic, count):
@@ -173,26 +126,6 @@ class TestBatches:
         assert [link.attributes["messaging.message.id"] for link in span.links] == ["ID0", "ID1", "ID2"]
         assert [link.context.span_id for link in span.links] == [PARENT_SPAN] * 3
         assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
-
-    def test_a_batch_of_one_says_one(self, instrument, spans, fill, consumer_of, topic):
-        _linked_fill(fill, topic, 1)
-        instrument()
-        consume(consumer := consumer_of(topic), 1)
-        consumer.close()
-        span = spans.take()
-        assert span.attributes["messaging.batch.message_count"] == 1
-        assert len(trace_context_of(span).beans) == 1
-
-    def test_no_message_of_a_large_batch_is_lost(self, instrument, spans, fill, consumer_of, topic):
-        """The SDK keeps 128 links: 300 messages are three spans."""
-        _linked_fill(fill, topic, 300)
-        instrument()
-        consume(consumer := consumer_of(topic), 300)
-        consumer.close()
-        records = [trace_context_of(span) for span in spans.take_all()]
-        assert [len(record.beans) for record in records] == [128, 128, 44]
-        assert [bean.msg_id for record in records for bean in record.beans] == [f"ID{n}" for n in range(300)]
-        assert len({record.request_id for record in records}) == 3
 
 
 class TestReceiveSpans:
@@ -286,31 +219,6 @@ class TestHowItEnds:
         span = spans.take()
         assert trace_context_of(span).context_code is ContextCode.EXCEPTION
         assert span.attributes["error.type"] == "_VALUE_DESERIALIZATION"
-
-
-def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, consumer_of, topic):
-    clock = ManualClock()
-    fill(topic, {"value": b"1"})
-    instrument(process_timeout_ms=1000, clock=clock)
-    with process(poll(consumer_of(topic))):
-        clock.advance(ms=1000)
-    record = trace_context_of(spans.take())
-    assert (record.context_code, record.success, record.cost_ms) == (ContextCode.TIME_OUT, True, 1000)
-
-
-def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, fill, consumer_of, topic):
-    """The next poll restores only what is still ours."""
-    fill(topic, {"value": b"1"})
-    instrument()
-    consumer = consumer_of(topic)
-    poll(consumer)
-    token = context.attach(context.set_value("mine", 1))
-    consumer.poll(0)
-    assert context.get_value("mine") == 1
-    context.detach(token)
-    consumer.poll(0)
-    assert not trace.get_current_span().get_span_context().is_valid
-    spans.take()
 
 
 def test_an_interruption_is_no_failed_poll(instrument, spans):

@@ -124,15 +124,6 @@ class TestThreads:
         consumer.poll(0)
         assert (spans.take().context.span_id, current_span_id()) == (automatic, 0)
 
-    def test_a_message_polled_in_a_thread_is_not_current_in_another(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"1"})
-        instrument()
-        consumer = consumer_of(topic)
-        assert _in_thread(lambda: poll(consumer).offset()) == 0
-        assert current_span_id() == 0
-        consumer.poll(0)
-        assert code_of(spans.take()) is ContextCode.SUCCESS
-
     def test_two_threads_in_a_poll_at_once_lose_no_span(self, instrument, spans):
         instrument()
         with Meeting(NOWHERE) as consumer:

@@ -6,7 +6,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 from opentelemetry import baggage, context, trace
-from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
@@ -120,12 +119,6 @@ def test_a_message_sent_on_has_one_trace_header_and_a_link_to_its_past(producer,
     second = _sent(producer, spans, topic, b"x", headers=headers)
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
     assert second.attributes["messaging.message.id"] == first.attributes["messaging.message.id"]
-
-
-@pytest.mark.parametrize("given", ["ABC", b"ABC"])
-def test_a_unique_id_that_is_there_is_used(producer, spans, topic, given):
-    span = _sent(producer, spans, topic, b"x", headers=[("UNIQ_KEY", given)])
-    assert span.attributes["messaging.message.id"] == "ABC"
 
 
 def test_a_tombstone_says_so_and_a_binary_key_is_left_out(producer, spans, topic):
@@ -245,25 +238,6 @@ def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka,
     producer.produce("my-trace", b"x")
     producer.flush(10)
     assert poll(consumer_of(topic)).headers() is None
-
-
-def test_suppressed_instrumentation_is_respected(producer, spans, topic):
-    with suppress_instrumentation():
-        producer.produce(topic, b"x")
-        producer.flush(10)
-
-
-def test_an_unsampled_message_still_travels_with_its_id_and_context(instrument, kafka, spans, topic, consumer_of):
-    """Sampling decides about spans, not about headers."""
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
-    with trace.use_span(unsampled):
-        producer.produce(topic, b"x")
-    producer.flush(10)
-    headers = dict(poll(consumer_of(topic)).headers())
-    assert headers["traceparent"].endswith(b"-00")
-    assert read_unique_id(headers["UNIQ_KEY"].decode())
 
 
 class TestWithoutReportsOfSuccess:
@@ -388,34 +362,6 @@ def _native(span):
     return trace_ctx.beans[0]
 
 
-def test_propagation_off_leaves_the_message_as_it_is_and_both_sides_meet_by_place(
-    instrument, spans, topic, send, consumer_of
-):
-    instrument(propagation=False)
-    send(value=b"x", headers=[("tenant", b"eu")])
-    consumer = consumer_of(topic)
-    message = consumer.poll(10)
-    assert message.headers() == [("tenant", b"eu")]
-    consumer.poll(0)
-    sent, processed = spans.take(f"send {topic}"), spans.take(f"process {topic}")
-    assert (sent.kind, processed.parent, processed.links) == (SpanKind.CLIENT, None, ())
-    assert _native(sent).msg_id == _native(processed).msg_id == f"{topic}-0@0"
-
-
-def test_a_creation_context_is_kept_across_the_broker(instrument, spans, topic, send, consumer_of):
-    """Whoever created the message is the receiver's parent; the send is only a link's length away."""
-    earlier = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    instrument(creation_context="keep")
-    send(value=b"x", headers={"traceparent": earlier})
-    consumer = consumer_of(topic)
-    assert dict(consumer.poll(10).headers())["traceparent"] == earlier.encode()
-    consumer.poll(0)
-    sent, processed = spans.take(f"send {topic}"), spans.take(f"process {topic}")
-    assert (sent.kind, [link.context.span_id for link in sent.links]) == (SpanKind.CLIENT, [0xB7AD6B7169203331])
-    assert processed.parent.span_id == 0xB7AD6B7169203331
-    assert _native(sent).msg_id == _native(processed).msg_id
-
-
 @pytest.mark.parametrize(("asked", "name"), [("messaging/legacy", "{} send"), ("messaging/dup", "send {}")])
 def test_old_names_are_an_environment_variable_away(instrument, spans, topic, send, monkeypatch, asked, name):
     monkeypatch.setenv(OPT_IN, asked)
@@ -433,27 +379,3 @@ def test_old_names_are_an_environment_variable_away(instrument, spans, topic, se
     }
     assert {name: span.attributes.get(name) for name in expected} == expected
     assert _native(span).offset_msg_id == f"{topic}-0@0"
-
-
-def test_a_topic_left_out_by_its_share_is_sent_untouched_but_for_the_flag(instrument, spans, topic, send, consumer_of):
-    instrument(topic_sampling={topic: 0.0})
-    send(value=b"x")
-    consumer = consumer_of(topic)
-    message = consumer.poll(10)
-    consumer.poll(0)
-    assert message.value() == b"x"
-    assert dict(message.headers())["traceparent"].endswith(b"-00")
-    spans.assert_empty()
-
-
-def test_captured_headers_and_the_application_s_hook_are_on_the_span(instrument, spans, topic, send):
-    instrument(
-        capture_headers="tenant,authorization",
-        produce_hook=lambda span, call: span.set_attribute("seen", call.topic),
-    )
-    send(value=b"x", headers={"tenant": b"eu", "authorization": b"hunter2", "other": b"-"})
-    attributes = spans.take(f"send {topic}").attributes
-    assert attributes["messaging.header.tenant"] == ("eu",)
-    assert attributes["messaging.header.authorization"] == ("REDACTED",)
-    assert "messaging.header.other" not in attributes
-    assert attributes["seen"] == topic

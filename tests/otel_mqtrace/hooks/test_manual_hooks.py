@@ -440,16 +440,6 @@ def test_a_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter,
     assert _taken(exporter)[1] is ContextCode.FAILED
 
 
-def test_an_exception_out_of_a_block_is_exception(mailbox, exporter):
-    with pytest.raises(LookupError), process(Letter(1)):
-        raise LookupError("no such account")
-    span, code = _taken(exporter)
-    assert code is ContextCode.EXCEPTION
-    assert span.attributes["error.type"] == "LookupError"
-    assert span.status.description == "no such account"
-    assert [event.name for event in span.events] == ["exception"]
-
-
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
 @both_ways
 def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, code):

@@ -2,25 +2,19 @@
 
 import asyncio
 import gc
-import json
 import pickle
-from base64 import b64decode
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from opentelemetry import baggage, trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry import baggage
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
-from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.instrumentor import AioKafkaInstrumentor
-from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.wire.native import decode_body
-from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play, producing
+from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play
 from tests.support.consuming import current_span_id, let_others_run
 
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -202,17 +196,6 @@ async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument,
     ]
 
 
-async def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 4)
-    instrument()
-    async with consuming(kafka, topic) as consumer:
-        for _ in range(2):
-            ((_, records),) = (await get_many(consumer, 2)).items()
-            for record in process.each(records):
-                assert record.value
-    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
-
-
 def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 1)
     instrument()
@@ -271,56 +254,3 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
     drain_deferred_ends()
     assert _codes(spans) == [ContextCode.RETURNNULL]
     assert len(registry) == 0
-
-
-async def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):
-    _fill(fill, topic, 1)
-    instrument()
-    async with consuming(kafka, topic) as one, consuming(kafka, topic, group_id="other") as two:
-        async for _ in one:
-            break
-        await two.getone()
-    first, second = spans.take_all()
-    assert first.parent is None
-    assert second.parent is None
-    assert not trace.get_current_span().get_span_context().is_valid
-
-
-@pytest.fixture
-def landing(tmp_path):
-    AioKafkaInstrumentor().instrument(
-        tracer_provider=TracerProvider(), exporters=[NativeFileSpanExporter(directory=tmp_path)]
-    )
-    yield tmp_path
-    if AioKafkaInstrumentor().is_instrumented_by_opentelemetry:
-        AioKafkaInstrumentor().uninstrument()
-
-
-async def test_sent_and_handled_messages_decode_as_rocketmqs_records(landing, kafka, topic):
-    async with producing(kafka) as producer:
-        for n in range(3):
-            await producer.send_and_wait(topic, b"x" * n, key=b"k", headers=[("KEYS", b"order-%d" % n)])
-    async with consuming(kafka, topic) as consumer:
-        for _ in range(3):
-            await consumer.getone()
-    AioKafkaInstrumentor().uninstrument()
-    lines = [
-        json.loads(line)
-        for path in sorted(landing.rglob("part-*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    decoded = [decode_body(b64decode(line["body_base64"])) for line in lines]
-    assert [error for each in decoded for error in each.errors] == []
-    records = [record for each in decoded for record in each.contexts]
-    by_type = {kind: [each for each in records if each.trace_type is kind] for kind in TraceType}
-    published, before, after = by_type[TraceType.PUB], by_type[TraceType.SUB_BEFORE], by_type[TraceType.SUB_AFTER]
-    assert [len(several) for several in (published, before, after)] == [3, 3, 3]
-    ids = [record.beans[0].msg_id for record in published]
-    assert [record.beans[0].msg_id for record in before] == ids
-    assert [record.beans[0].msg_id for record in after] == ids
-    assert [record.request_id for record in before] == [record.request_id for record in after]
-    assert {record.group_name for record in published} == {"shop"}
-    assert {record.group_name for record in before} == {"billing"}
-    assert [record.beans[0].keys for record in published] == [f"order-{n}" for n in range(3)]
-    assert [record.beans[0].offset_msg_id for record in published] == [f"{topic}-0@{n}" for n in range(3)]
-    assert {record.beans[0].store_host for record in published} == {kafka.bootstrap_servers}

@@ -102,15 +102,6 @@ async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka,
     assert sizes == [len(json.dumps({"a": 1})), len(json.dumps([1, 2, 3]))]
 
 
-async def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka) as producer:
-        await producer.send_and_wait(topic, None, b"k", partition=0, timestamp_ms=1_700_000_000_000)
-    span = spans.take()
-    assert span.attributes["messaging.kafka.message.tombstone"] is True
-    assert span.attributes["messaging.message.body.size"] == 0
-
-
 async def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
     instrument()
     async with producing(kafka, max_request_size=100) as producer:
@@ -240,16 +231,6 @@ async def test_a_child_ends_no_span_of_its_parents(instrument, spans, kafka, top
     assert spans.take().attributes["mqtrace.success"] is True
 
 
-async def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):
-    instrument()
-    async with producing(kafka) as producer:
-        with tracer.start_as_current_span("order"):
-            task = asyncio.create_task(producer.send_and_wait(topic, b"1"))
-        await task
-    order = spans.take("order")
-    assert spans.take(f"send {topic}").parent.span_id == order.context.span_id
-
-
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
 async def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
     instrument(**options)
@@ -258,15 +239,6 @@ async def test_nothing_is_written_where_nothing_should_be(instrument, spans, kaf
     assert await _headers_of_first(kafka, topic) == ()
     physical = [span.attributes["messaging.message.id"] for span in spans.take_all()]
     assert physical == ([] if "topic_exclude" in options else [f"{topic}-0@0"])
-
-
-async def test_suppressed_instrumentation_is_heeded(instrument, spans, kafka, topic):
-    """A Kafka-based exporter must not trace itself."""
-    instrument()
-    async with producing(kafka) as producer:
-        with suppress_instrumentation():
-            await producer.send_and_wait(topic, b"1")
-    assert await _headers_of_first(kafka, topic) == ()
 
 
 def _filled(producer, *messages):
