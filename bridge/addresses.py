@@ -117,10 +117,7 @@ def parse_directory(text: str, *, option: str) -> AnyPath:
 
 
 def check_stores(given: Mapping[str, Collection[object]]) -> None:
-    """Open each store that only Hadoop may know, so that an unknown one is refused by its option.
-
-    Args:
-        given: the option → its sources or directories; ``None`` among them is one that was not given.
+    """Open each store that may need Hadoop. ``given`` maps an option to its sources or directories, or ``None``.
 
     Raises:
         UsageError: Hadoop cannot open it; the message names the option and the known kinds.

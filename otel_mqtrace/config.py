@@ -79,7 +79,6 @@ def _texts(value: object, expected: str) -> list[str]:
 
 
 def _addresses(value: object) -> str:
-    """Several as the clients write them, with commas, or in a list."""
     parts = [part.strip() for part in _texts(value, "host:port with commas, or a list of them, was expected")]
     if not all(parts) or not parts:
         raise ValueError("some text was expected")

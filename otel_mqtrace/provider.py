@@ -204,7 +204,6 @@ class ProviderBinding:
             return None
 
     def _refuse(self, name: str, text: str) -> None:
-        """Warn once for each provider, however many clients are instrumented on it."""
         self.refused_exporters[name] = text
         logged = _refused.setdefault(self.provider, set())
         if text not in logged:
@@ -213,7 +212,6 @@ class ProviderBinding:
 
 
 def _warn_nothing_is_recorded() -> None:
-    """Warn of the API's own provider, which loses all spans silently."""
     if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
         _log.warning(
             "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "

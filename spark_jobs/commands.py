@@ -101,7 +101,6 @@ def _load_options(engine: str | None) -> type[ReconcileOptions]:
 
 @contextmanager
 def _local(options: ReconcileOptions, *, stream: bool) -> Iterator[ReconcileOptions]:
-    """Yield the options with a file of spans in place of each Jaeger among the sources."""
     from bridge.addresses import Kind, parse_address  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 

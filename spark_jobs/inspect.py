@@ -351,7 +351,6 @@ def _writers(found: Counter[str]) -> str:
 
 
 def _names(found: set[str]) -> str:
-    """Return the first names, safe for a terminal, and the number of others."""
     shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"

@@ -69,9 +69,7 @@ class _Probed:
 def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> JavaHome:
     """Return the first Java of version 17 or later.
 
-    Args:
-        environ: the environment; that of the process by default.
-        cache_dir: the start script's folder; by default ``otel-mqtrace`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    ``cache_dir`` is the start script's folder; by default ``otel-mqtrace`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Raises:
         PeerError: none was found; the message lists the rejected ones.

@@ -165,7 +165,6 @@ def _deployed(place: str, own: Mapping[str, str]) -> SparkSession:
 
 
 def _left_open(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return those of ``settings`` that ``spark-submit`` and its files leave open."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     SparkContext._ensure_initialized()  # noqa: SLF001  (the JVM's settings are in the JVM)
@@ -200,7 +199,6 @@ def _reach(url: str) -> None:
 
 @cache
 def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
-    """Return our code as a zip for the executors, beside the directory that keeps it until this process ends."""
     directory = tempfile.TemporaryDirectory(prefix="mqtrace-")
     return directory, write_package(Path(directory.name) / "mqtrace-spark.zip")
 

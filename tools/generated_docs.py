@@ -227,7 +227,6 @@ def _line(name: str, source: Path, depth: int) -> str:
 
 
 def _filled(name: str) -> str:
-    """Return a page as it stands, with its generated tables printed anew."""
     return filled_in((DOCS / name).read_text(encoding="utf-8"))
 
 

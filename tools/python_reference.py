@@ -228,7 +228,6 @@ def _has_own_arguments(thing: type) -> bool:
 
 
 def _first(thing: Any) -> str:
-    """Return the first paragraph of a docstring as one line of Markdown."""
     return _markdown((inspect.getdoc(thing) or "").split("\n\n", maxsplit=1)[0])
 
 

@@ -197,7 +197,6 @@ def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batche
 
 
 def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, DecodedBody | BadBody]]:
-    """Yield what all files hold, the bodies numbered through."""
     before = 0
     for name in _readable(names):
         index = -1

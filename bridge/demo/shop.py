@@ -219,7 +219,6 @@ class Billing:
         self._retries.produce(RETRY_TOPICS[attempt], message.value(), key=message.key(), headers=headers)
 
     def _die_with(self, message: Any) -> None:
-        """Begin the work in a thread that ends in the middle of it, as when a worker is killed."""
         work = process(message)
         self._unfinished.append(work)  # kept: the garbage collector must not finish what a dead worker cannot
         worker = threading.Thread(target=work.__enter__, name="worker that dies")

@@ -76,16 +76,9 @@ class NativeCounts:
 
 
 class NativeForwarding:
-    """Takes OTLP messages, and delivers the records of their spans.
+    """Takes OTLP messages, and delivers the records of their spans. Not thread-safe.
 
     It implements :class:`~bridge.forwarder.service.Forwarding`. Spans do not wait for each other.
-
-    Args:
-        sink: where the trace messages go.
-        dialect: which RocketMQ release's records are written.
-        max_message_bytes: bound of a trace message's body.
-
-    Not thread-safe: one thread forwards.
     """
 
     def __init__(self, sink: NativeSink, *, dialect: str, max_message_bytes: int) -> None:

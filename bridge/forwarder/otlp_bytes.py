@@ -128,7 +128,6 @@ def _is_encodable(value: AttributeValue) -> bool:
 
 
 def _attributes_of(field: str, value: Any) -> dict[str, AttributeValue]:
-    """Return the attribute of a field, from the table for every span."""
     if field in TraceBean.__dataclass_fields__:
         return bean_attributes(TraceBean(**{field: value}))
     attributes = context_attributes(TraceContext(trace_type=TraceType.PUB, **{field: value}))
@@ -154,7 +153,6 @@ def _field(field: str) -> BoundedCache[Any, bytes]:
 
 
 def _run(which: slice) -> _Run:
-    """Return the attributes of several of ``MODEL_FIELDS``."""
     fields = MODEL_FIELDS[which]
 
     def write(*values: Any) -> bytes:

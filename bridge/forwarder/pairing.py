@@ -225,7 +225,6 @@ class Pairing:
         self._count_pending(events)
 
     def _count_pending(self, events: list[Event]) -> None:
-        """Count one more record that waits, and release the oldest while too many do."""
         self._pending += 1
         while self._pending > self._max_pending:
             released = self._release(heapq.heappop(self._oldest)[2])

@@ -248,7 +248,6 @@ def _state_directory(options: ForwardOptions) -> AnyPath | None:
 
 
 def _user_state_directory() -> Path:
-    """Return where programs of this user keep their state (XDG base directories)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "mqtrace" / "forward"
 

@@ -210,17 +210,10 @@ class SpanCounts:
 
 
 class SpanForwarding:
-    """Turns trace messages into delivered spans.
+    """Turns trace messages into delivered spans. Not thread-safe: one thread forwards.
 
-    Args:
-        delivery: Where the spans go.
-        pairing: Which records wait, and how long.
-        rules: Facts that the records lack.
-        reading: How bodies are read.
-        memory: What an earlier process has forwarded beyond its last commit.
-        clock: Time; only the wall clock is used.
-
-    Not thread-safe: one thread forwards.
+    ``memory`` is what an earlier process has forwarded beyond its last commit; of ``clock`` only the wall clock is
+    used.
     """
 
     def __init__(  # noqa: PLR0913 - every collaborator by name

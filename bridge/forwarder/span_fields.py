@@ -192,7 +192,6 @@ def _digest(of_kind: blake2b, words: str) -> bytes:
 
 
 def _joined(*words: object) -> str:
-    """Return ``words`` as one text that no other words give."""
     return _SEPARATOR.join(map(str, words))
 
 

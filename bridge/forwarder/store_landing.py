@@ -161,7 +161,6 @@ def _packed(messages: Sequence[LandedMessage], suffix: str) -> Any:
 
 
 def _bodies_of(path: AnyPath) -> Iterator[tuple[int, int]]:
-    """Yield arrival (epoch milliseconds) and bytes of each body in a part."""
     if path.suffix == ".parquet":
         rows = open_parquet(path).read(columns=["arrival_ms", "body"])
         yield from ((row["arrival_ms"], len(row["body"])) for row in rows.to_pylist())

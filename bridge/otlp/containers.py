@@ -154,12 +154,7 @@ Parse = Callable[[bytes], Any]
 
 
 def read_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[Item]:
-    """Yield the items of ``path``, in file order.
-
-    Args:
-        path: a readable file.
-        layout: how messages are packed in it.
-        parse: parses a payload; a frame is valid only if it succeeds.
+    """Yield the items of ``path``, packed in ``layout``, in file order; a frame is valid only if ``parse`` succeeds.
 
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
@@ -219,13 +214,7 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
 
 
 def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
-    """Yield what stands in a line that is not a message: a torn one and whole ones without a newline between them.
-
-    Args:
-        ordinal: of the line.
-        line: its bytes.
-        parse: see :func:`read_messages`.
-    """
+    """Yield the items of line ``ordinal``, which is not a message: a torn one, and whole ones without a newline."""
     starts = [found.start() for found in _OBJECT_START.finditer(line) if found.start() > 0]
     for begin, end in pairwise([0, *starts, len(line)]):
         yield _checked(ordinal, line[begin:end], parse)
@@ -278,7 +267,6 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    """One document, or several one after the other, each over any number of lines."""
     for ordinal, piece in enumerate(documents(file), start=1):
         payload = piece.text.encode()
         if piece.is_document:
@@ -351,7 +339,6 @@ def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
 
 
 def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None:
-    """Return the next offset that is followed by a length and a whole message with something in it."""
     end = len(data)
     for at in range(start, end - _LENGTH_BYTES - 1):
         first = at + _LENGTH_BYTES

@@ -196,7 +196,6 @@ class _Message:
         return self._dotted_place()
 
     def _dotted_place(self) -> str | None:
-        """Return the place in an id ``topic.partition.offset``, as OpenTelemetry's Python instrumentations write it."""
         return offset_in_id(self._given_id, self._text("topic")) if self._text("system") == _KAFKA else None
 
     def _text(self, field: str) -> str | None:

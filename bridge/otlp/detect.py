@@ -179,7 +179,6 @@ _SNAKE_CASE: Final = re.compile(rb'"(resource_spans|scope_spans)"')
 
 
 def _json(head: bytes) -> Detected | None:
-    """Detect by the first recognisable line, past torn or foreign ones."""
     if _SNAKE_CASE.search(head) and head.lstrip()[:1] in _JSON_STARTS:
         return Detected(Side.OTLP, Layout.JSON)
     for line in head.split(b"\n")[:_LINES_LOOKED_AT]:
@@ -201,7 +200,6 @@ def _json_line(line: bytes) -> Detected | None:
 
 
 def _json_anywhere(head: bytes) -> Detected | None:
-    """Detect by any key in the head, where every line is torn, spread over lines, or longer than the head."""
     found = next((found for key, found in _JSON_SIGNS if f'"{key}"'.encode() in head), None)
     if found is None:
         return None
@@ -211,7 +209,6 @@ def _json_anywhere(head: bytes) -> Detected | None:
 
 
 def _has_cut_line(head: bytes) -> bool:
-    """Return whether a message starts on a new line and is cut, by the head's end or the next message's start."""
     *lines, last = head.split(b"\n")
     return bool(_LINE_START.match(last)) or any(
         _LINE_START.match(line) and len(_LINE_START.findall(line)) > 1 for line in lines

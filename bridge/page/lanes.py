@@ -124,7 +124,6 @@ def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
 
 
 def _words(bar: Bar, x: float, y: float) -> Markup:
-    """Return the words beside a bar, compressed where they would leave the drawing."""
     room = _WIDTH - 4 - x
     too_long = _LETTER * len(bar.words) > room
     compressed: dict[str, Any] = {"textLength": room, "lengthAdjust": "spacingAndGlyphs"} if too_long else {}
@@ -207,7 +206,6 @@ def scale_spans(spans: Iterable[tuple[int, int]], *, left: float, width: float) 
 
 
 def _unite(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ``spans`` in order, those that touch as one."""
     united: list[tuple[int, int]] = []
     for start, end in sorted((start, max(start, end)) for start, end in spans):
         if united and start <= united[-1][1]:

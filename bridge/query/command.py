@@ -168,7 +168,6 @@ def _check_page(html: Path | None) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Give what draws a progress bar."""
     if not sys.stderr.isatty():  # without loading rich
         yield lambda _done, _whole: None
         return

@@ -197,7 +197,6 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
 
 
 def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
-    """Return the messages with a wanted id or key, and all that was read of them."""
     evidence = gather(archive.mentioning(query.texts), query, how)
     found = [msg_id for msg_id in _oldest_first(evidence) if _has_key(evidence, msg_id, query)]
     return _Matches(found, evidence, archive.searched, is_complete=bool(query.msg_ids))

@@ -461,7 +461,6 @@ def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
 
 
 def _consume_words(consume: Consume) -> str:
-    """Return the outcome and, where it adds to that, the code."""
     code = consume.context_code
     plain = code is None or code is ContextCode.SUCCESS or code is ContextCode.FAILED
     return consume.outcome.value if plain or code is None else f"{consume.outcome.value}, {code.name}"

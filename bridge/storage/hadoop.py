@@ -42,11 +42,7 @@ def find_obstacle() -> str | None:
 
 
 class HadoopFiles(RangedFiles):
-    """One file system of Hadoop's.
-
-    Args:
-        root: ``SCHEME://AUTHORITY``.
-        settings: Hadoop's, over those of ``HADOOP_CONF_DIR``.
+    """One file system of Hadoop's; ``root`` is ``SCHEME://AUTHORITY``; ``settings`` win over ``HADOOP_CONF_DIR``.
 
     Raises:
         OSError: Hadoop lacks the scheme, or cannot open it; ``strerror`` is one line.

@@ -148,7 +148,6 @@ def _has_ended(owner: dict[str, Any]) -> bool:
 
 @cache
 def _machine() -> str:
-    """Return an id of this boot of this machine and container, within which process ids are comparable."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -211,7 +211,6 @@ class StorePath(PurePosixPath):
 
 @contextmanager
 def _as_os_error(path: StorePath) -> Iterator[None]:
-    """Give errors of a store, which are many lines or none of errno's, one line."""
     try:
         yield
     except FileNotFoundError as error:

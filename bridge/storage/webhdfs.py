@@ -29,12 +29,9 @@ _UNREADY: Final = ".{name}.{token}.inprogress"  # two tasks may write the same f
 
 
 class WebHdfs(RangedFiles):
-    """A file system behind NameNodes.
+    """A file system behind NameNodes, ``HOST:PORT`` of HTTP, of which one is active.
 
-    Args:
-        namenodes: ``HOST:PORT`` of HTTP, of which one is active.
-        user: the user name that a cluster with simple authentication accepts.
-        scheme: ``http`` or ``https``.
+    ``user`` is the user name that a cluster with simple authentication accepts; ``scheme`` is ``http`` or ``https``.
     """
 
     def __init__(self, namenodes: Sequence[str], user: str, scheme: str = "http") -> None:
@@ -110,11 +107,9 @@ class WebHdfs(RangedFiles):
 
     # -- HTTP ---------------------------------------------------------------------------------------------------
     def _call(self, verb: str, path: str, op: str, **parameters: str) -> Any:
-        """Return the answer of the active NameNode, as JSON."""
         return json.loads(self._active(verb, path, op, parameters) or b"{}")
 
     def _send(self, verb: str, path: str, op: str, content: bytes | memoryview | None = None, **more: str) -> bytes:
-        """Return what the DataNode answers to which the NameNode sends us for content."""
         where = json.loads(self._active(verb, path, op, {**more, "noredirect": "true"}))["Location"]
         return _request(verb, where, content)
 

@@ -105,7 +105,6 @@ def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **setting
 
 
 def _second_instance(name: str) -> ModuleType:
-    """Return the module once more, apart from the one that everybody imports."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
         raise ImportError(f"no module {name}")

@@ -226,7 +226,6 @@ def _split(trace_ctx: TraceContext) -> list[TraceContext]:
 
 
 def _keys_bytes(keys: Collection[str]) -> int:
-    """Return the bytes of ``keys`` in a ``KEYS`` text, each with its separator."""
     text = "".join(keys)
     return len(text if text.isascii() else text.encode("utf-8", "replace")) + len(KEY_SEPARATOR) * len(keys)
 

@@ -246,7 +246,6 @@ class ConsumeHook(ReceiveHook):
             metrics.received(plan.constants, messages)
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
-        """Return whether a record has fields for all message and trace headers."""
         others = by_name.keys() - _READ - BESIDE
         if any(name.lower() in SPECIAL_HEADERS or name == self._retry_header for name in others):
             return False
@@ -556,7 +555,6 @@ def _carried_beside(by_name: HeaderIndex) -> tuple[Context, trace.TraceState | N
 
 
 def _extract(propagator: PropagatorInForce, by_name: HeaderIndex, current_ctx: Context) -> Context:
-    """Return what travelled with one message on top of ``current_ctx``, without the current span."""
     extracted = trace.set_span_in_context(trace.INVALID_SPAN, current_ctx) if current_ctx else _NO_CONTEXT
     return propagator.extract(by_name, extracted) if by_name else extracted
 

@@ -247,7 +247,6 @@ def _decorated(function: _F, consumer: object | None = None) -> _F:
 
 
 def _is_of_kind(is_kind: Callable[[object], bool], function: Callable[..., Any]) -> bool:
-    """A callable object is of the kind of its ``__call__``."""
     return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004 - its kind matters, not whether
 
 

@@ -281,7 +281,6 @@ def _counts_spans(tracer: Any) -> bool:
 
 
 def _is_unlimited(tracer: Any) -> bool:
-    """Return whether the span limits take nothing from a span of ours."""
     limits = getattr(tracer, "_span_limits", None)
     if not isinstance(limits, SpanLimits):
         return False

@@ -542,7 +542,6 @@ def _outcome(  # noqa: PLR0913 - the parts of an answer
 
 
 def _links(earlier: SpanContext, current_ctx: Context, *, is_kept: bool) -> Sequence[Link]:
-    """Link a message that is sent on with the headers it came with to its earlier creation."""
     if not is_kept and earlier.span_id == trace.get_current_span(current_ctx).get_span_context().span_id:
         return ()
     return [Link(earlier)]

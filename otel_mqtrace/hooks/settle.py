@@ -157,7 +157,6 @@ class SettleHook:
 
 
 def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[Link]:
-    """Return a link for each known creation, with the attributes of its position."""
     attributes = own or [{}] * len(settled)
     return [
         Link(position.creation, each)

@@ -171,7 +171,6 @@ class TransactionHook:
         self._end_sent(latest, state, start_ns)
 
     def _end_sent(self, transaction: _Transaction, state: TransactionState, start_ns: int) -> None:
-        """Record the end of every message that no other thread has taken."""
         while True:
             try:
                 call = transaction.sent.popleft()
@@ -185,7 +184,6 @@ class TransactionHook:
         return self._tracing.clock.wall_ns()
 
     def _name(self, call: SendCall) -> None:
-        """Give a message without an id and without a position a name, the same for both its spans."""
         if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
             named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
             call.attributes = {**call.attributes, **named}

@@ -52,19 +52,10 @@ class Place(NamedTuple):
 class Plan:
     """The common fields of all messages of one client and topic.
 
-    Args:
-        topic: The topic.
-        verb: The first word of the span's name.
-        kind: Of the span.
-        state: The state of the tracer that the plan was made for; another state needs another plan.
-        constants: Attributes that never change.
-        native: Fields of a native record that never change, by the model's names.
-        leaders: The partitions' leaders; ``None`` where they cannot be looked up.
-        server: The store host while no leader is known.
-        make_attributes: Returns all attributes of the span of one message.
-        make_batch: Returns all attributes and links of the span of several messages.
-        new_id: Draws request ids.
-        retry_header: The header that counts deliveries, whose messages are encoded as a whole.
+    ``state`` is the tracer's that the plan was made for; another state needs another plan. ``constants`` and ``native``
+    are the attributes and the fields of a native record (by the model's names) that never change. ``server`` is the
+    store host while ``leaders`` have none. ``make_attributes`` and ``make_batch`` return all attributes (and links) of
+    the span of one and of several messages. Messages with the ``retry_header`` are encoded as a whole.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names

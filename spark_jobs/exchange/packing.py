@@ -105,13 +105,9 @@ def count_together(buckets: int) -> int:
 def pack_pieces(
     buckets: int, pieces: Sequence[Piece], *, together: int = 1, keep: Callable[[pa.Table], pa.Table] | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one bucket.
+    """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one of ``buckets``.
 
-    Args:
-        buckets: how many there are.
-        pieces: what to read.
-        together: so many buckets in a row are packed as one, and numbered so.
-        keep: returns those of some rows that are packed; all are by default.
+    ``together`` buckets in a row are packed as one, and numbered so. ``keep`` returns the rows to pack, by default all.
     """
     held: list[pa.Table] = []
     for piece in pieces:

@@ -136,12 +136,9 @@ class Budgets:
         )
 
     def spend(self, residue: pa.Table, given: Reasons, settled: Settled) -> Reasons:
-        """Return the reasons of the residue with those that the budgets cover.
+        """Return the reasons of the whole residue with those that the budgets cover; ``given`` are its reasons so far.
 
-        Args:
-            residue: ``RESIDUE``, whole.
-            given: its reasons so far, final but for the budgets.
-            settled: what ``notes`` describe, of all other verdicts of the run.
+        ``settled`` are all other verdicts of the run, as ``notes`` describe.
         """
         columns = flatten_sides(residue)
         if self._policy.sampling_ratio < 1:
@@ -201,14 +198,10 @@ def _apply_reasons(given: Reasons, chosen: Sequence[tuple[int, str]], reason: Re
 
 # -- the share of messages that is not sampled ------------------------------------------------------------------------
 def limit_missing(both: int, still_open: int, unsampled: int, messages: int, *, ratio: float) -> int:
-    """Return how many open keys without a span the sampling ratio accounts for by chance.
+    """Return how many open keys without a span the sampling ``ratio`` accounts for by chance.
 
-    Args:
-        both: keys on both sides.
-        still_open: keys without a span and without a reason.
-        unsampled: keys known as not sampled.
-        messages: distinct messages of the open and the unsampled keys.
-        ratio: the share of messages that is sampled.
+    ``both`` are keys on both sides, ``still_open`` keys without a span and without a reason, ``unsampled`` keys known
+    as not sampled, ``messages`` the distinct messages of the last two.
     """
     lost = still_open + unsampled
     most = allow_missing(both + lost, ratio, keys_per_message=lost / max(messages, 1))
@@ -288,13 +281,10 @@ def summarise_ledger(
     scopes: Mapping[str, Mapping[str, int]],
     begin_ms: int | None = None,
 ) -> Ledger:
-    """Return the result's table of the ledger: per side, component, cause and service the count and how it was spent.
+    """Return the result's table of the ledger: per side, component, cause and service the count and its use.
 
-    Args:
-        read: its rows, and what was left out of them.
-        used: how much of each row was spent.
-        scopes: records out of scope by side and why (``Facts.scopes``): drops may belong to those.
-        begin_ms: as given to ``make_spendable``.
+    ``used`` is how much of each row was assigned; ``scopes`` are the records out of scope by side and scope, to which
+    drops may belong; ``begin_ms`` is that of ``make_spendable``.
     """
     counted: Counter[tuple[str, str, str, str]] = Counter()
     spent: Counter[tuple[str, str, str, str]] = Counter()

@@ -245,14 +245,10 @@ def add_carried_over(ledger: LedgerRead | None, earlier: Sequence[CountedDrop]) 
 
 
 def carry_over(drops: Sequence[CountedDrop], earlier: Sequence[CountedDrop]) -> tuple[CountedDrop, ...]:
-    """Return ``drops`` less their part of ``earlier``, and ``earlier``: each counted loss is there exactly once.
+    """Return ``drops`` (this run's ledgers) less their part of ``earlier``, and ``earlier``: each loss is there once.
 
-    An earlier drop is part of a count of the same place and cause whose bucket is the same or spans it: a counter that
-    only grows is read over a longer stretch each day.
-
-    Args:
-        drops: the counts of this run's ledgers.
-        earlier: the drops that earlier runs assigned to keys; their ``before`` no longer matters.
+    An earlier drop, assigned to keys by an earlier run, is part of a count of the same place and cause whose bucket is
+    the same or spans it: a counter that only grows is read over a longer stretch each day.
     """
     used: Counter[CountedDrop] = Counter()
     for drop in earlier:

@@ -186,13 +186,9 @@ def collect_evidence(verdicts: pa.Table, wanted: WantedKeys) -> Evidence:
 
 
 def collect_traffic(events: pa.Table, wanted: WantedKeys) -> Evidence:
-    """Return what the spans in which trace messages were sent add to the wanted keys.
+    """Return the evidence for ``wanted`` keys in ``events``: ``TRAFFIC_COLUMNS`` of spans that sent trace messages.
 
     The id of a trace message is one of its process's, and its span shows how long the spans of that process went on.
-
-    Args:
-        events: ``EVENT`` with at least ``TRAFFIC_COLUMNS``, the rows of scope ``TRACE_TRAFFIC``.
-        wanted: keys of unexplained rows.
     """
     if not len(events):
         return merge_evidence([])
@@ -359,14 +355,7 @@ class RowEvidence:
 
 
 class ResidueRows(KeyedRows):
-    """Some rows of the residue, the evidence under their keys, and what is known of the whole input.
-
-    Args:
-        residue: ``RESIDUE``.
-        evidence: of the whole run, for the keys of these rows.
-        policy: what the run tolerates.
-        facts: what is known of the run's whole input.
-    """
+    """Some rows of the residue, the evidence for their keys, the policy and the facts of the run's input."""
 
     def __init__(self, residue: pa.Table, evidence: Evidence, policy: Policy, facts: Facts) -> None:
         super().__init__(flatten_sides(residue))

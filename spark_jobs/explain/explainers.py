@@ -122,15 +122,10 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
     find_neighbours: Callable[[pa.Table], Sequence[Neighbours]],
     rows_at_once: int = _ROWS_AT_ONCE,
 ) -> Reasons:
-    """Return the reasons of the residue.
+    """Return the reasons of the whole residue.
 
-    Args:
-        residue: ``RESIDUE``, whole.
-        policy: the run's policy.
-        facts: of the run's whole input.
-        collect: returns the evidence that each part of the run has for some keys.
-        find_neighbours: returns the neighbours that each part of the run has of some ``DELIVERIES``.
-        rows_at_once: how many rows' evidence this process holds, some 20 keys a row.
+    ``collect`` and ``find_neighbours`` return the evidence for some keys, and the neighbours of some ``DELIVERIES``, in
+    each part of the run. This process holds the evidence of ``rows_at_once`` rows, some 20 keys a row.
     """
     findings = []
     for begin in range(0, len(residue), rows_at_once):

@@ -90,9 +90,7 @@ def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
 def is_in_gap(parts: Sequence[Neighbours], wanted: int) -> Mask:
     """Return which of ``wanted`` unrecorded messages have a neighbour that is not recorded either.
 
-    Args:
-        parts: the results of ``find_neighbours`` for each part of the run, about the same messages.
-        wanted: the number of messages.
+    ``parts`` are the results of ``find_neighbours`` for each part of the run, about the same messages.
     """
     found = np.zeros(wanted, bool)
     for row, neighbours in enumerate(zip(*parts, strict=True)):

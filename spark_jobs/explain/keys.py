@@ -190,7 +190,6 @@ def _bare_host(host: str) -> str:
 
 
 def _name(rows: KeyedRows) -> Keys:
-    """Return the topic of a send, the group of a delivery."""
     column = pc.if_else(pa.array(rows.is_consume), rows.columns["group"], rows.columns["topic"])
     return _hash_text(column).where(rows.is_consume | rows.is_publish)
 

@@ -46,12 +46,7 @@ class GroupedRows(NamedTuple):
 
 
 def group_residue(rows: Mapping[str, Column], near: Sequence[range] = ()) -> GroupedRows:
-    """Return the loss groups of residue rows.
-
-    Args:
-        rows: columns of ``RESIDUE``.
-        near: the cells that a budget distinguishes; other keys are grouped without their time.
-    """
+    """Return the loss groups of ``RESIDUE`` rows; keys outside the cells of ``near`` are grouped without their time."""
     lost = pa.array(np.where(is_true(rows["on_native"]), "otlp", "native"))
     columns = {name: own_field(rows, name) for name in ("service", "group_name", "start_ms", "end_ms")}
     return group_rows(lost, rows, columns, near)
@@ -60,13 +55,10 @@ def group_residue(rows: Mapping[str, Column], near: Sequence[range] = ()) -> Gro
 def group_rows(
     lost: Column, rows: Mapping[str, Column], own: Mapping[str, Column], near: Sequence[range]
 ) -> GroupedRows:
-    """Return the loss groups of rows.
+    """Return the loss groups of rows, each with the side that ``lost`` it.
 
-    Args:
-        lost: the side that lost each row.
-        rows: ``kind``, ``msg_id`` and ``attempt_id`` of each.
-        own: ``service``, ``group_name``, ``start_ms`` and ``end_ms`` of the other side's record.
-        near: as for ``group_residue``.
+    ``rows`` are ``kind``, ``msg_id`` and ``attempt_id`` of each, ``own`` are ``service``, ``group_name``, ``start_ms``
+    and ``end_ms`` of the other side's record.
     """
     when_ms = NullableInts.of(own["end_ms"]).believable().coalesce(NullableInts.of(own["start_ms"]).believable())
     cells = when_ms.values // CELL_MS
@@ -105,11 +97,8 @@ def count_losses(
 ) -> list[Loss]:
     """Return the largest ``MOST_GROUPS`` groups of the open keys as losses.
 
-    Args:
-        grouped: the residue.
-        is_open: which of its rows have no reason.
-        lost_ends: deliveries by group whose native end alone is lost. They come first: what covers them is used.
-        services_of: the services that spans show for a native record's group.
+    ``lost_ends`` are deliveries by group whose native end alone is lost; they come first, and their drops are used.
+    ``services_of`` are the services that spans show for a native record's group.
     """
     counts = np.bincount(grouped.group_of[is_open], minlength=len(grouped.groups)).tolist()
     found = [(False, -count, of.name, of) for of, count in zip(grouped.groups, counts, strict=True) if count]
@@ -123,14 +112,7 @@ def count_losses(
 def choose_rows(
     rows: Mapping[str, Column], grouped: GroupedRows, is_open: Mask, allocations: Iterable[Allocation]
 ) -> list[tuple[int, str]]:
-    """Return the rows that are covered, each with the cause.
-
-    Args:
-        rows: columns of ``RESIDUE``.
-        grouped: these rows by loss group, as they were counted.
-        is_open: which rows have no reason.
-        allocations: how many keys of which group.
-    """
+    """Return the covered rows of ``RESIDUE``, each with the cause, from ``allocations`` of keys by loss group."""
     by_group: defaultdict[LossGroup, list[Allocation]] = defaultdict(list)
     for allocation in allocations:
         by_group[allocation.group].append(allocation)

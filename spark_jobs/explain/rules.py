@@ -109,7 +109,6 @@ def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
 
 
 def _find_next(nexts: Sequence[RowEvidence], row: int, own_ms: int) -> tuple[int, int] | None:
-    """Return when the nearest known id after a send's own was generated, and how many ids lie between them."""
     for between, evidence in enumerate(nexts):
         later_ms = [moment for moment in evidence.moments(row) or () if moment >= own_ms]
         if later_ms:
@@ -364,12 +363,8 @@ def find_weak_keys(rows: ResidueRows) -> Found:
 def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
     """Return which residue keys have at least as many spans without an id around them as native records.
 
-    The spans have the key's topic (or group) and kind and start within the tolerance. With fewer spans than records
+    The spans have the key's topic (or group) and kind and start within ``tolerance_ms``. With fewer spans than records
     some are certainly lost, and all stay unexplained.
-
-    Args:
-        residue: columns of the whole residue.
-        tolerance_ms: the greatest difference between two starts of one event.
     """
     is_consume = equals(residue["kind"], Kind.CONSUME.value)
     name = pc.if_else(pa.array(is_consume), residue["group"], residue["topic"])

@@ -65,12 +65,10 @@ def find_judged_span(first_ms: int | None, end_ms: int | None, grace_ms: int) ->
 
 
 def add_up(legs: pa.Table, owned: Mapping[tuple[str, str], str], judged: _Span) -> GraphPart:
-    """Return what messages add to the graph.
+    """Return the messages' part of the graph.
 
-    Args:
-        legs: ``LEG``, all legs of each message that has any.
-        owned: ``legs.choose_owners`` of the legs of the whole run: those must be merged before.
-        judged: ``find_judged_span``.
+    ``legs`` are all of each message; ``owned`` is ``legs.choose_owners`` of the whole run; ``judged`` is
+    ``find_judged_span``.
     """
     ways = follow(legs, owned, opening_ms=judged[0], horizon_ms=judged[1])
     return GraphPart(_sum_edges(ways), _count_members(ways), _count_calls(ways))
@@ -127,7 +125,6 @@ def _count_calls(ways: Journeys) -> Counter[tuple[str, str]]:
 
 
 def _count_by(legs: pa.Table, *names: str) -> Iterable[tuple[int, ...]]:
-    """Yield each distinct pair of integers, and how many legs have it."""
     counted = legs.group_by(list(names), use_threads=False).aggregate([([], "count_all")])
     columns = (counted[name].to_pylist() for name in (*names, "count_all"))
     return zip(*columns, strict=True)
@@ -189,12 +186,9 @@ def build_graph(
 ) -> Graph:
     """Return the graph of a whole run.
 
-    Args:
-        part: the sum of all parts.
-        sides: the sides that were read.
-        judged: from when to when a missing send or delivery is called so, epoch milliseconds (``find_judged_span``).
-        direct: how often each service calls another without a message, where that is known.
-        at_most: edges of each kind, and calls, that are shown one by one.
+    ``judged`` is the span, epoch milliseconds, in which missing sends and deliveries count (``find_judged_span``).
+    ``direct`` counts calls of one service to another without a message. ``at_most`` edges of each kind, and calls,
+    stand one by one.
     """
     members = sorted(part.members.items(), key=lambda item: (-item[1], *map(_nulls_last, item[0])))[: 2 * at_most]
     loops = _find_loops(member for member, _ in members)
@@ -221,7 +215,6 @@ def _nulls_last(word: str | None) -> tuple[bool, str]:
 
 
 def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
-    """Return the edges of a kind with the most traffic, and one row for all others, whose percentiles do not add up."""
     found = [(key, one) for key, one in part.edges.items() if key[0] == kind]
     found.sort(key=lambda item: (-item[1].legs, *map(_nulls_last, item[0])))
     rows = [_Row(*key, one) for key, one in found[:at_most]]
@@ -277,7 +270,6 @@ def _spread(found: Histogram | None) -> Spread:
 
 
 def _find_loops(members: Iterable[_Member]) -> set[_EdgeKey]:
-    """Return the deliveries to a service that sends to the same topic."""
     some = list(members)
     sent = {(topic, service) for kind, _, topic, service, _, _ in some if kind == PUBLISH and service}
     return {
@@ -321,7 +313,6 @@ def _most_frequent(calls: Mapping[tuple[str, str], int], at_most: int) -> list[t
 def _calls(
     direct: Iterable[tuple[tuple[str, str], int]], messages: Iterable[tuple[tuple[str, str], int]]
 ) -> tuple[Call, ...]:
-    """Return both kinds of calls as one list, most frequent first."""
     counted: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for name, pairs in (("direct", direct), ("messages", messages)):
         for pair, calls in pairs:

@@ -86,13 +86,10 @@ class Journeys(NamedTuple):
 def follow(
     legs: pa.Table, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
 ) -> Journeys:
-    """Return the journeys of messages.
+    """Return the journeys of messages, from all ``legs`` of each.
 
-    Args:
-        legs: ``LEG``, all legs of each message that has any.
-        owned: ``legs.choose_owners`` of the legs of the whole run.
-        opening_ms: deliveries before it may be of messages sent before the data begins; ``None``: none is judged.
-        horizon_ms: what was sent or delivered after it may still be completed; ``None``: none is judged.
+    Deliveries before ``opening_ms`` may be of messages sent before the data begins; what was sent or delivered after
+    ``horizon_ms`` may still be completed; ``None``: none is judged.
     """
     given = _Given(legs, owned)
     messages = _Messages(given)

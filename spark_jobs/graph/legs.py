@@ -142,7 +142,6 @@ def _either(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def _messages(columns: Mapping[str, Column]) -> Column:
-    """Return the id of each row's message, else the position of its span, else that of its record."""
     ids = columns["msg_id"]
     if not ids.null_count:
         return ids
@@ -154,7 +153,6 @@ def _messages(columns: Mapping[str, Column]) -> Column:
 
 
 def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
-    """Return ``rule`` of each text of a column, called once per distinct one, as a dictionary array."""
     codes = encode(column)
     answers = [rule(word) for word in codes.words]
     words = sorted({word for word in answers if word is not None})

@@ -40,17 +40,11 @@ _CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
 
 
 def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_rows: int = 60_000) -> tuple[str, ...]:
-    """Return files with the same spans, in which a send and the deliveries that point at it name the same message.
+    """Return new files, in ``directory``, in which a send and the deliveries that point at it name the same message.
 
     An event without a message id takes its position on the broker. A send without either takes the position that its
     consumers name (one-way sends), else that of its span. A delivery without an id takes its send's; one that points
     at several sends becomes one delivery of each. Files without such spans are returned as they are.
-
-    Args:
-        engine: runs the tasks.
-        files: parquet files of ``NORMALISED``, of the OTLP side.
-        directory: receives the new files.
-        bucket_rows: approximate number of spans a bucket.
     """
     counts = engine.map(_count_nameless, files)
     nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)
@@ -109,7 +103,6 @@ def _name_by_position(directory: str, task: tuple[int, str]) -> None:
 
 
 def _row_groups(path: str) -> Iterator[pa.Table]:
-    """Yield the rows of a file as ``NORMALISED``, each column in one piece, named by their place for want of an id."""
     file = open_parquet(path)
     at = NORMALISED.get_field_index("msg_id")
     for group in range(file.metadata.num_row_groups):
@@ -222,14 +215,9 @@ Calls = Counter[tuple[str, str]]
 def count_direct_calls(
     engine: Engine, files: Sequence[str], *, begin_ms: int | None, end_ms: int | None, bucket_rows: int = 200_000
 ) -> Calls:
-    """Return the calls from one service into another that started in the window.
+    """Return the calls from one service into another that started from ``begin_ms`` to ``end_ms``, both included.
 
-    Args:
-        engine: runs the tasks.
-        files: parquet files of ``NORMALISED``, of the OTLP side; spans in scope or not, copies of one count once.
-        begin_ms: earliest start, epoch milliseconds, included; ``None`` for no bound.
-        end_ms: latest start.
-        bucket_rows: how many spans a bucket holds, about.
+    ``files`` are ``NORMALISED``, of the OTLP side; spans in scope or not, copies of one count once.
     """
     buckets = _count_buckets(files, bucket_rows)
     found = engine.exchange(partial(_pack_calls, buckets), files, partial(_count_bucket, begin_ms, end_ms), buckets)
@@ -240,7 +228,6 @@ def count_direct_calls(
 
 
 def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the spans of a file that have a service, those of a trace in one bucket."""
     file = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
         table = file.read_row_group(group, columns=[*_CALL_COLUMNS, "bad.reason"], use_threads=False)

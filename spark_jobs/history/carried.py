@@ -110,15 +110,9 @@ class CarriedOver:
 
 
 def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
-    """Return the events that the last run left open, apart from those that this run reads again.
+    """Return the events that the last run left open (``carried``), apart from those among the ``fresh`` files.
 
     An event that is read again loses ``left_as``: it is judged as any other, and keeps the run that first saw it.
-
-    Args:
-        engine: runs a task for some of the fresh files, where there is anything to compare.
-        carried: files of ``EVENT`` that the last run left open.
-        fresh: parquet files of ``NORMALISED``: all that was read now.
-        directory: for this run's files of carried events.
 
     Raises:
         UnreadableInputError: a carried file is damaged.
@@ -213,9 +207,6 @@ class CarriedPositions:
 
         Two rows are one piece of input where ``POSITION`` is equal, and the line where both have one: a file that grew
         beyond the size up to which lines are numbered has none any more.
-
-        Args:
-            fresh: of the columns of ``EVENT`` at least the position and the line.
         """
         columns = flatten_sides(fresh.select(_POSITION_AND_LINE))
         rows = np.flatnonzero(self.positions.has_path(columns["path"]))  # of most files nothing is carried
@@ -237,12 +228,7 @@ def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
 def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
     """Return which rows share a position, and the line where both have one, with any of the others.
 
-    Args:
-        number_of: the position of each row, below ``size``; -1 for none.
-        line_of: the line of each row.
-        numbers: the position of each of the others, likewise.
-        lines: the line of each of the others.
-        size: number of positions.
+    Positions are numbers below ``size``; -1 for none.
     """
     is_used, is_without_line = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
     is_used[numbers[numbers >= 0]] = True

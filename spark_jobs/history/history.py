@@ -224,13 +224,7 @@ _SHOWN: Final = ("run", "time", "verdict", "exit_code", "match_rate", "unexplain
 
 
 def summarise_run(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
-    """Return what ``runs.jsonl`` keeps of a run.
-
-    Args:
-        result: what the run came to.
-        run: its number, from 1.
-        wall_ns: when it ended, nanoseconds since 1970; the only clock in a history.
-    """
+    """Return the line of ``runs.jsonl`` for the run number ``run``, which ended at ``wall_ns`` since 1970."""
     instant = datetime.fromtimestamp(wall_ns // _NS_PER_MS / 1000, timezone.utc)
     return {
         "run": run,

@@ -38,12 +38,9 @@ _SIDES: Final = ("native", "otlp")
 
 
 def number_within(verdict_of: Ints, part: Mask, *, offset: int = 0) -> Ints:
-    """Return the row of each event's verdict among those of a part that are written to one file; -1 for all others.
+    """Return the row of each event's verdict within a file that has ``offset`` rows before; -1 for all others.
 
-    Args:
-        verdict_of: for each event the row of its verdict, -1 for none.
-        part: which verdicts are written to the file, in order.
-        offset: rows that the file has before.
+    ``verdict_of`` is the row of each event's verdict, -1 for none; ``part`` are the verdicts written, in order.
     """
     numbers = np.append(np.where(part, np.cumsum(part) - 1 + offset, -1), -1)
     return numbers[verdict_of]
@@ -52,11 +49,8 @@ def number_within(verdict_of: Ints, part: Mask, *, offset: int = 0) -> Ints:
 def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, offset: int = 0) -> pa.Table:
     """Return ``CANDIDATE``: the events of all keys that may be left open once their reasons are final.
 
-    Args:
-        events: columns of ``EVENT``, as they were judged; one that lacks is null.
-        verdict_of: for each event the row in the file of its verdict, -1 where it has none in it.
-        verdicts: ``VERDICT`` without or with its final reasons.
-        offset: rows that the file has before ``verdicts``.
+    ``verdict_of`` is the row of each event's verdict in the file, -1 where it has none in it; ``offset`` are the rows
+    before ``verdicts``.
     """
     columns = flatten_sides(verdicts.select(["status", "reason"]))
     is_open = equals(columns["status"], Status.PENDING.value)
@@ -73,10 +67,7 @@ def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, 
 def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
     """Return ``EVENT``: what the next run takes over, with the run that first reported its key and why that is left.
 
-    Args:
-        candidates: ``CANDIDATE``.
-        verdicts: the file of their verdicts, lifecycles assigned; of its columns ``status``, ``reason``, ``lifecycle``
-            and ``first_seen_run`` are read.
+    Of ``verdicts`` it reads ``status``, ``reason``, ``lifecycle`` and ``first_seen_run``.
     """
     columns = flatten_sides(verdicts.select(["status", "reason", "lifecycle", "first_seen_run"]))
     verdict_rows = np.asarray(flatten_sides(candidates.select(["verdict_row"]))["verdict_row"])

@@ -116,12 +116,8 @@ class Outcome(NamedTuple):
 def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | None = None) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
-    If only this run's input explains a key that an earlier run could not explain, its reason is UNEXPLAINED again.
-
-    Args:
-        verdicts: ``VERDICT``; a ``first_seen_run`` marks the rows that hold a carried event.
-        runs: what lifecycles depend on beside the verdict.
-        closed: what earlier runs closed: an open key found there is open again.
+    If only this run's input explains a key that an earlier run could not explain, its reason is UNEXPLAINED again. An
+    open key among those ``closed`` by earlier runs is open again.
     """
     if not len(verdicts):
         return verdicts

@@ -42,12 +42,7 @@ def run(
 ) -> Result:
     """Reconcile and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
-    Args:
-        options: sources, policy, engine and output.
-        spark: a session to use; built from the options by default.
-        progress: called with the name of each stage as it begins.
-        report: called with the result before the history is committed.
-        clock: measures the run.
+    ``progress`` is called with the name of each stage, ``report`` with the result before the history is committed.
 
     Raises:
         UsageError: an option, a policy or a source is wrong.

@@ -60,13 +60,7 @@ def choose_engine(
     """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start.
 
     An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
-
-    Args:
-        options: ``engine``, and the options of Spark.
-        stream: whether the run is a stream.
-        has_session: the caller gave a Spark session.
-        find_obstacle: returns why Spark cannot start on the given master, or ``None``; by default it searches pyspark
-            and Java.
+    ``find_obstacle`` returns why Spark cannot start on the given master, or ``None``.
 
     Raises:
         UsageError: the engine is unknown, or ``local`` with an option of Spark only.
@@ -122,17 +116,11 @@ def open_engine(
     description: str = "mqtrace reconcile",
     owns_workers: bool = False,
 ) -> Iterator[Engine]:
-    """Yield the engine of this name.
+    """Yield the engine of this name; ``start`` returns the session of Spark's.
 
     In the block a Spark session has the settings that decide a result; its own are restored after it. Jobs form one
     group, which an interrupt cancels. Open it inside the work directory's block: the directory must outlive the jobs.
-
-    Args:
-        name: ``spark`` or ``local``.
-        start: returns the session; called for ``spark`` only.
-        clock: names the group of jobs, and times tasks.
-        description: of the jobs on Spark's own pages.
-        owns_workers: Spark's Python processes run only our tasks, so that they need no pandas (40 MiB).
+    ``owns_workers``: Spark's Python processes run only our tasks, so that they need no pandas (40 MiB).
 
     Raises:
         PeerError: Spark gave up within the block.

@@ -57,15 +57,7 @@ class Explanation:
 
 
 def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled) -> Counted:
-    """Write the residue with its reasons beside the settled verdicts and return the counts.
-
-    Args:
-        engine: runs the tasks.
-        how: the inputs of the explanation.
-        plan: the paths of both parts of the verdicts.
-        residue: ``RESIDUE``, the rows of the residue's files, in the order of their names.
-        settled: what all other verdicts give to the budgets.
-    """
+    """Write the residue, ``RESIDUE`` in the order of its files, with its reasons beside the settled verdicts."""
     found = _find_reasons(engine, how, group_by_bucket([*list_files(plan.settled), *_residue_files(plan)]), residue)
     if how.budgets.is_wanted:
         found = how.budgets.spend(residue, found, settled)
@@ -110,7 +102,6 @@ def _find_reasons(engine: Engine, how: Explanation, buckets: Sequence[tuple[str,
 
 
 def _collect(wanted: WantedKeys, part: Any) -> Evidence:
-    """Return the evidence in the files of a bucket, or in a row group of spans."""
     if isinstance(part, tuple):
         return collect_evidence(pa.concat_tables([_read(file, wanted.columns) for file in part]), wanted)
     file = open_parquet(part.path)
@@ -132,7 +123,6 @@ def _read(file: str, columns: Sequence[str]) -> pa.Table:
 
 
 def _write_reasons(plan: BucketPlan, parts: Sequence[tuple[str, pa.Table]]) -> Counted:
-    """Write files of the residue again, each row with its reason and lifecycle, and count them."""
     closed = ClosedPositions.read(plan.history.closed)
     verdicts = pa.concat_tables(_write_again(plan, closed, *part) for part in parts)
     return Counted.of(verdicts, plan.counting, plan.history)

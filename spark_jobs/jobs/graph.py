@@ -87,11 +87,6 @@ def _silent(_stage: str) -> None:
 def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = _silent) -> Graph:
     """Return the graph; on success ``options.out`` exists, on failure it is unchanged.
 
-    Args:
-        options: sources, window and engine.
-        engine: runs the tasks; by default as the options choose.
-        progress: called with the name of each stage as it begins.
-
     Raises:
         UsageError: an option or a source is wrong, or no source is given.
         UnreadableInputError: the content of a source is wrong.
@@ -168,15 +163,7 @@ def _draw(
     work: str,
     progress: Callable[[str], None],
 ) -> Graph:
-    """Return the graph of the events read.
-
-    Args:
-        engine: runs the tasks.
-        sides: native and OTLP; one that was not given has no files.
-        options: which sides were given, the window, how many edges are shown.
-        work: an existing directory for files between tasks.
-        progress: called with the name of each stage as it begins.
-    """
+    """Return the graph of the events read; ``work`` is a directory for files between tasks."""
     policy, (native, otlp) = _policy(options), sides
     progress("following links")
     spans = tie_spans(engine, otlp.files, f"{work}/tied")

@@ -67,13 +67,9 @@ class Ingested:
         sizes: Mapping[str, int] | None = None,
         instead_of: Sequence[str] = (),
     ) -> None:
-        """Make the content of :meth:`incoming` batch ``name``.
+        """Make the content of :meth:`incoming` batch ``name``, in place of the batches ``instead_of``.
 
-        Args:
-            name: of the batch.
-            sides: the sides that were read, by ``native`` and ``otlp``, without their files.
-            sizes: bytes of each source file when it was read.
-            instead_of: batches that this one replaces.
+        ``sizes`` are the bytes of each source file when it was read.
         """
         incoming, final = self.directory / f"{_INCOMING}{name}", self._path(name)
         books = {side: {**read.to_plain(), "files": []} for side, read in sides.items()}
@@ -133,7 +129,6 @@ class Ingested:
             self._write_dropped(left)
 
     def _dropped(self) -> dict[str, EventSide]:
-        """Return the sources and offsets of what was dropped, by side."""
         plain = _read_json(self.directory / _DROPPED) if (self.directory / _DROPPED).exists() else {}
         return {side: EventSide.from_plain(plain[side]) if side in plain else EventSide() for side in _SIDES}
 
@@ -251,7 +246,6 @@ def _survey_file(topics: Sequence[str], path: str) -> Survey:
 
 
 def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
-    """Write the rows of all files, in order, into at most ``_FILES`` files of about as many rows each."""
     rows = [open_parquet(path).metadata.num_rows for path in paths]
     begins, total = np.cumsum([0, *rows])[:-1].tolist(), max(sum(rows), 1)
     parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
@@ -264,7 +258,6 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
 
 
 def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, a row group at a time."""
     file: Any = open_parquet(path)
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, columns=NORMALISED.names, use_threads=False)

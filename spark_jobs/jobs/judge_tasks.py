@@ -153,13 +153,9 @@ def merge_judged(how: CountPlan, parts: Sequence[Judged]) -> Judged:
 def pack_events(
     buckets: int, together: int, again: Sequence[str], pieces: Sequence[Piece]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield ``(bucket, blob)`` of the pieces; an event that is both carried and read again is packed as carried.
+    """Yield ``(bucket, blob)`` of the pieces; ``together`` buckets are packed as one.
 
-    Args:
-        buckets: how many there are.
-        together: how many of them are packed as one.
-        again: the files of carried events of which some are read again.
-        pieces: row groups of all events.
+    An event that is both carried (in the files ``again``) and read again is packed as carried.
     """
     keep = partial(_keep_once, CarriedPositions.read(again)) if again else None
     yield from pack_pieces(buckets, pieces, together=together, keep=keep)
@@ -172,15 +168,7 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
 
 
 def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blobs: list[bytes]) -> Judged:
-    """Judge the buckets that were packed as one, as :func:`judge_bucket` does.
-
-    Args:
-        how: what they are judged by.
-        buckets: how many there are in all.
-        together: how many were packed as one.
-        number: of these.
-        blobs: theirs; the list is emptied.
-    """
+    """Judge the buckets that were packed as one (number ``number``) as :func:`judge_bucket`; ``blobs`` is emptied."""
     if together == 1:
         return judge_bucket(how, number, blobs)
     split = split_blobs(blobs, buckets)
@@ -225,7 +213,6 @@ _REPEATED: Final = frozenset(
 
 
 def _repeated_columns(schema: pa.Schema) -> Any:
-    """Return which columns of a parquet file get a dictionary, by their names in it."""
     names: list[str] = []
     for column in schema:
         if pa.types.is_struct(column.type):

@@ -46,16 +46,10 @@ def with_message_ids(
     *,
     by_place: int | None = None,
 ) -> tuple[str, ...]:
-    """Return files with the rows of ``otlp_files``, their spans named by the native sends.
+    """Return files in ``directory`` with the rows of ``otlp_files``, their spans named by the native sends.
 
-    Only spans with a position but no id are exchanged; files without any stay as they are.
-
-    Args:
-        engine: runs the tasks.
-        native_files: parquet files of ``NORMALISED`` or ``EVENT``, with the native sends.
-        otlp_files: likewise, with the spans; native rows in them stay as they are.
-        directory: for the new files; emptied before.
-        by_place: number of such spans; ``None`` if not counted.
+    Only spans with a position but no id (``by_place`` of them, if counted) are exchanged; files without any stay as
+    they are.
     """
     counts = engine.map(_count_by_place, otlp_files) if by_place != 0 else [0] * len(otlp_files)
     if not any(counts):
@@ -81,7 +75,6 @@ def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
 
 
 def _row_groups(path: str, names: Iterable[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
-    """Yield the row groups of a file, and each column in one split."""
     file = open_parquet(path)
     held = [name for name in names if name in file.schema_arrow.names]
     for group in range(file.metadata.num_row_groups):
@@ -128,7 +121,6 @@ def _split(table: pa.Table, keys: Column, buckets: int) -> Iterator[tuple[int, b
 
 
 def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
-    """Write the spans of a bucket with the names that its claims give them."""
     tables = [pa.ipc.open_stream(blob).read_all() for blob in sorted(blobs)]
     claims = pa.concat_tables([CLAIM.empty_table(), *(one for one in tables if one.column_names == CLAIM.names)])
     at = NORMALISED.get_field_index("msg_id")

@@ -108,9 +108,7 @@ def check_options(options: ReconcileOptions, known: Mapping[str, tuple[str, str]
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
     """Check the sources, and detect the writers that the options leave open.
 
-    Args:
-        options: the options of the run.
-        known: writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
+    ``known`` are writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
 
     Raises:
         UsageError: a source or an option is wrong, or the input does not show a writer.

@@ -67,16 +67,8 @@ def reconcile(  # noqa: PLR0913 - the run's options
 ) -> Result:
     """Judge every key of both sides and of earlier runs' open ones, write the verdicts, return the summary.
 
-    The keys open now go to the history of ``place``, which :func:`conclude` commits.
-
-    Args:
-        place: the run's resources.
-        sides: native and OTLP, read.
-        policy: the run's policy.
-        most_samples: events shown in the report, at most.
-        progress: called with the name of each stage as it begins.
-        ledger: counted losses, which may explain missing keys.
-        trace_topics: topics whose spans are trace traffic, though the files may not mark them.
+    The keys open now go to the history of ``place``, which :func:`conclude` commits. ``ledger`` are counted losses;
+    ``trace_topics`` are topics whose spans are trace traffic, though the files may not mark them.
     """
     native, otlp = sides
     engine, past = place.engine, place.past

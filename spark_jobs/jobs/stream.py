@@ -70,15 +70,8 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
 ) -> Result:
     """Ingest new input, judge everything and report, once or until SIGINT or SIGTERM. Return the last result.
 
-    Args:
-        options: the options of the run; ``history`` as in a batch run.
-        every_ms: pause between two rounds; ``None`` is a single round. Without new data only the first is reported.
-        spark: a session to use; built from the options by default.
-        progress: called with the name of each stage as it begins.
-        report: called with each result before the history is committed.
-        clock: measures the run.
-        wait: sleeps for a number of seconds.
-        files_per_batch: files in one batch, at most.
+    ``every_ms`` is the pause between two rounds; ``None`` is a single round. Without new data only the first is
+    reported. ``report`` is called with each result before the history is committed; ``files_per_batch`` limits a batch.
 
     Raises:
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as in a batch run.

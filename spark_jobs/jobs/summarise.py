@@ -57,14 +57,7 @@ def summarise(
     messages: Mapping[str, tuple[MessageEvent, ...]],
     malformed: Sequence[dict[str, Any]],
 ) -> Result:
-    """Return the result of a judged run, without its cost.
-
-    Args:
-        run: what was judged.
-        graph: of its verdicts.
-        messages: the messages of its samples, as ``examples.find_messages`` returns them.
-        malformed: the first malformed rows of its events (``examples.find_malformed``).
-    """
+    """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""
     known, policy, counts = run.known, run.policy, sort_tally(run.counted.tally)
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.evaluate_gates(counts, known, policy)

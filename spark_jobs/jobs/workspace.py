@@ -51,13 +51,7 @@ class Workspace:
 def open_workspace(
     out: AnyPath, history: AnyPath | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
 ) -> Iterator[Workspace]:
-    """Open the resources of a run.
-
-    Args:
-        out: a directory, held for the block.
-        history: the directory of the history, or ``None``.
-        start: starts the engine.
-        clock: measures the run.
+    """Open the resources of a run; ``out`` is held for the block, ``start`` starts the engine.
 
     Raises:
         UsageError: another run uses ``out`` or the history, or ``out`` cannot be created.

@@ -61,14 +61,7 @@ class Choice(NamedTuple):
 
 
 def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str, native_writer: str) -> Choice:
-    """Return the writers of both sides: those of the options, else those that the head of each source shows.
-
-    Args:
-        native: the native trace.
-        otlp: the spans.
-        how: how both are read.
-        profile: a profile, or ``auto``.
-        native_writer: a native writer, or ``auto``.
+    """Return the writers of both sides: those of the options (unless ``auto``), else of the heads of the sources.
 
     Raises:
         UsageError: the writer is ambiguous; the message names the option to give.
@@ -104,7 +97,6 @@ def _sample_spans(given: Inputs, how: ReadOptions) -> Iterator[SpanSample]:
 
 
 def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """Return all of a moderate number of files, else as many from the whole range of them."""
     return [files[at * len(files) // MOST_FILES] for at in range(MOST_FILES)] if len(files) > MOST_FILES else [*files]
 
 

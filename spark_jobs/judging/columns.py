@@ -114,12 +114,9 @@ def equals(column: Column, value: object) -> Mask:
 
 
 def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:
-    """Return of each row the first known value among the rows of ``column`` that ``choices`` name, best first.
+    """Return for each row the first known value among the rows of ``column`` that ``choices`` name, best first.
 
-    Args:
-        column: what is read.
-        choices: row numbers, negative for none.
-        first: ``index_rows`` of the best ones, where it is known.
+    ``choices`` are row numbers, negative for none; ``first`` is ``index_rows`` of the best ones, if known.
     """
     found = take_rows(column, choices[0] if first is None else first)
     best = choices[0]

@@ -47,11 +47,6 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     """Return the rows that may be samples of the run: ``VERDICT``, ``stratum``, ``chance`` and ``tie``-breakers.
 
     They are the least by a seeded hash of every kind, status and reason, and the slowest of every measure.
-
-    Args:
-        verdicts: ``VERDICT``.
-        columns: ``flatten_sides`` of it.
-        per_stratum: rows of each stratum.
     """
     inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
     event_ms = NullableInts.of(columns["event_ms"])

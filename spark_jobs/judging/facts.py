@@ -73,14 +73,11 @@ class Facts:
 
 
 def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:
-    """Count events per side, kind and scope, and find their ends.
+    """Count events (``NORMALISED``, or ``EVENT`` without malformed ones) per side, kind and scope, and find their ends.
 
     A time before 1970 or after the year 9999 is ignored: it would shift the horizon of all others. An event ends at the
-    latest when its record arrived, since the clock of a host may be ahead.
-
-    Args:
-        events: rows of ``NORMALISED``, or of ``EVENT``: then none is malformed.
-        trace_topics: spans of these topics are trace traffic, despite their ``scope``.
+    latest when its record arrived, since the clock of a host may be ahead. Spans of ``trace_topics`` are trace traffic,
+    despite their ``scope``.
     """
     columns: dict[str, Column] = dict(zip(events.schema.names, events.columns, strict=True))
     malformed: Mapping[str, int] = {}
@@ -126,13 +123,7 @@ def _merge(one: Surveyed, other: Surveyed) -> Surveyed:
 
 
 def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Facts:
-    """Return the facts of the run whose rows ``found`` is the survey of.
-
-    Args:
-        found: of the rows of both sides.
-        grace_ms: how long the other side of a record may take.
-        is_complete: nothing more will arrive: the horizon is the end of the data.
-    """
+    """Return the facts of a run from the survey of both sides; ``is_complete``: the horizon is the end of the data."""
     rows = merge_surveys([found]).rows
     inside = [row for row in rows if row.scope is None]
     ends = [max(_known(row.last_ms for row in inside if row.side == side), default=None) for side in _SIDES]

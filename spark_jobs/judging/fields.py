@@ -116,7 +116,6 @@ def _is_hash(value: str, original: str, plan: Plan) -> bool:
 
 
 def _is_redacted(native: str, otlp: str, plan: Plan) -> bool:
-    """Return whether one text is the policy's mask, or the salted hash (or its beginning) of the other."""
     masked = _is_masked(native, plan) or _is_masked(otlp, plan)
     return masked or _is_hash(native, otlp, plan) or _is_hash(otlp, native, plan)
 

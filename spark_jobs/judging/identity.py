@@ -143,7 +143,6 @@ def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> d
 
 
 def _without_null_texts(column: Column) -> Column:
-    """Return a column in which a text that is absent is like an empty one."""
     is_text = column.null_count and pa.types.is_string(getattr(column.type, "value_type", column.type))
     return column.cast(pa.string()).fill_null("") if is_text else column
 

@@ -65,11 +65,8 @@ def judge_slices(
 ) -> Iterator[Judged]:
     """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message.
 
-    Args:
-        events: as of :func:`judge`.
-        plan: as of :func:`judge`.
-        columns: the columns of ``events``, each one array, if they are at hand; one is read at a time.
-        keys_per_slice: verdicts laid out at a time, about, all if ``None``.
+    ``columns`` are those of ``events``, each one array, if present; ``keys_per_slice`` is approximate, ``None`` for
+    all.
     """
     given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)

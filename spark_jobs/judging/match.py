@@ -92,7 +92,6 @@ def match_partial_keys(given: Input, merged: Merged, tolerance_ms: int) -> Pairs
 
 
 def _groups_concerned(merged: Merged) -> Ints:
-    """Return the one-sided groups of each message and kind that has some on either side."""
     has_native, has_otlp = (merged.rows[:, :OTLP] >= 0).any(axis=1), merged.rows[:, OTLP] >= 0
     alone = (has_native ^ has_otlp) & (merged.kind != MENTIONED)
     of_message = merged.message * len(KINDS) + merged.kind
@@ -135,7 +134,6 @@ def _name_identities(given: Input, merged: Merged, groups: Ints) -> Codes:
 
 
 def _run_begins(codes: Ints) -> Ints:
-    """Return for each row where the run of equal codes that it lies in begins."""
     rows = np.arange(len(codes))
     is_first = np.r_[True, codes[1:] != codes[:-1]]
     return np.maximum.accumulate(np.where(is_first, rows, 0))
@@ -247,7 +245,6 @@ def _is_retried(event: _Features, natives: Ints, spans: Ints) -> Mask:
 
 
 def _is_elsewhere(event: _Features, natives: Ints, spans: Ints) -> Mask:
-    """Return which sends went to different topics, prefixes and namespaces left out."""
     one, other = event.topic.values[natives], event.topic.values[spans]
     unknown = event.topic.room - 1
     elsewhere: Mask = (event.kind[natives] == PUBLISH) & (one != unknown) & (other != unknown) & (one != other)

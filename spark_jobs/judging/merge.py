@@ -162,7 +162,6 @@ def _null_first(column: Column) -> Ints:
 def _count_versions(
     events: Mapping[str, Column], several: Ints, slot_of: Ints, different_bytes: Ints, different_values: Ints
 ) -> None:
-    """Count the distinct bytes and the distinct contents for each slot of several rows."""
     hashes = encode(take_rows(events["raw_hash"], several).fill_null(0))
     contents = [encode(_as_scalar(take_rows(events[name], several))) for name in COMPARED_FIELDS]
     _, value_of = find_groups(join_codes(*((one.values, one.room) for one in contents)))

@@ -41,16 +41,10 @@ _INT, _LONG = pa.int32(), pa.int64()
 
 
 def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Turn spans into events, batch by batch.
+    """Turn spans (``READ_SPAN``) into events (``READ_EVENT``), batch by batch.
 
-    A row of the ledger is passed on as it is; an unreadable span becomes one row with its ``bad``.
-
-    Args:
-        batches: ``READ_SPAN``, with ``LEDGER`` or without.
-        trace_topics: topics whose sends are trace traffic, beside RocketMQ's own names.
-
-    Yields:
-        ``READ_EVENT``.
+    A row of the ledger is passed on as it is; an unreadable span becomes one row with its ``bad``. ``trace_topics`` add
+    to RocketMQ's own names of trace topics.
     """
     topics = frozenset({*TRACE_TOPIC_NAMES, *trace_topics})
     for batch in batches:
@@ -121,7 +115,6 @@ def _place(spans: SpanBatch, dotted: Column) -> Column:
 
 
 def _dotted_place(spans: SpanBatch) -> Column:
-    """Return the place in an id ``topic.partition.offset``, as OpenTelemetry's Python instrumentations write it."""
     ids = spans.text("msg_id")
     likely = pc.and_(equal(spans.text("system"), _KAFKA), pc.match_substring(ids, "."))
     if not pc.any(likely).as_py():

@@ -39,13 +39,9 @@ def claims_in(columns: Mapping[str, Column]) -> pa.Table:
 
 
 def resolve_message_ids(msg_ids: Column, claims: pa.Table) -> Column:
-    """Return ``msg_ids``, each place that is claimed for one id only replaced by that id.
+    """Return ``msg_ids``, each position that ``claims`` give to one id only replaced by that id.
 
-    A place that two ids claim (the topic was made anew) stays what it is.
-
-    Args:
-        msg_ids: places and other ids.
-        claims: ``CLAIM``.
+    A position that two ids claim (the topic was created anew) stays.
     """
     found = claims.group_by("place", use_threads=False).aggregate([("claimed", "min"), ("claimed", "max")])
     known = found.filter(pc.equal(found["claimed_min"], found["claimed_max"])).combine_chunks()

@@ -55,17 +55,9 @@ def native_batches(
     msg_type_map: str = "a",
     charset: str = "utf-8",
 ) -> Iterator[pa.RecordBatch]:
-    """Turn bodies into events, some thousand records at a time, and a last row with the expected number.
+    """Turn ``BODY_COLUMNS`` into ``READ_EVENT``, some thousand records at a time, and a last row with their number.
 
-    Args:
-        bodies: ``BODY_COLUMNS``.
-        writer: the ``writer`` of the events.
-        writers: the same for some files, by path, and for some topics, by name.
-        msg_type_map: ``a`` or ``b``.
-        charset: of the bodies.
-
-    Yields:
-        ``READ_EVENT``.
+    ``writers`` are the ``writer`` of some files, by path, and of some topics, by name.
 
     Raises:
         UsageError: an unknown map or charset, raised with the first batch.
@@ -115,7 +107,6 @@ def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[
 
 
 def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Column:
-    """Return of each row the piece of a number, or the first where it has not so many."""
     bounds = split.offsets.to_numpy().astype(np.int64)
     first, size = bounds[rows], bounds[rows + 1] - bounds[rows]
     return take_rows(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))

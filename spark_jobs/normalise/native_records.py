@@ -94,12 +94,6 @@ def record_columns(
     the same listener call; ``surplus``: what glued records add to ``expected``; ``hash``: 64 bits of the record's text;
     and ``arrival_ms``, ``path`` and ``line`` of its body.
 
-    Args:
-        bodies: columns ``body``, ``bad``, ``arrival_ms``, ``path`` and ``line`` of ``READ_BODY``.
-        expected: receives the number of records.
-        msg_type_map: ``a`` or ``b``.
-        charset: of the bodies.
-
     Raises:
         UsageError: an unknown map or charset.
     """
@@ -215,7 +209,6 @@ class _Reader:
 
 
 def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows hold no body, or one that is too long to be held with others."""
     return is_true(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
 
 
@@ -243,7 +236,6 @@ def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
 
 
 def _records(text: str, msg_type_map: str) -> Iterator[tuple[list[str], object, Any, int]]:
-    """Yield fields, quirk, values and the size of the listener call of each record, which is known after the last."""
     read: Callable[[], Iterator[Any]] = partial(decode_values, text, msg_type_map=msg_type_map)
     if len(text) <= _MOST_HELD:
         read = list(read()).__iter__
@@ -254,7 +246,6 @@ def _records(text: str, msg_type_map: str) -> Iterator[tuple[list[str], object, 
 
 
 def _count_records(text: str) -> int:
-    """Return how many records the text of a body holds, a glued pair as one, counted without splitting it."""
     return len(_NEXT_PIECE.findall(text)) + (text[:1] not in {"", RECORD_TERMINATOR})
 
 

@@ -81,13 +81,7 @@ def enum_texts(kind: FieldKind) -> dict[Any, str] | None:
 
 
 def read_text(data: bytes, bounds: NDArray[np.int64], *, msg_type_map: str) -> TextRecords:
-    """Read the records of a block of bodies.
-
-    Args:
-        data: the bodies one after the other in UTF-8, each empty or ended by a terminator.
-        bounds: where each body begins in ``data``, and where the last one ends.
-        msg_type_map: ``a`` or ``b``.
-    """
+    """Read the records of bodies in UTF-8, each empty or ended by a terminator; ``bounds`` are their offsets."""
     pieces = _Pieces(data)
     types = _type_codes(pieces)
     forms = _form_codes(pieces, types)
@@ -150,7 +144,6 @@ def _buffer(data: Any) -> pa.Buffer:
 
 
 def _type_codes(pieces: _Pieces) -> NDArray[np.int64]:
-    """Return the index of each piece's type in ``TraceType``, ``_NONE`` for an unknown one."""
     found: Column = pc.index_in(pieces.fields_at(np.zeros(len(pieces.count), np.int64)), _TYPE_NAMES)
     return np.asarray(found.fill_null(_NONE)).astype(np.int64)
 
@@ -223,7 +216,6 @@ def _numbers(texts: Column, kind: FieldKind) -> tuple[Column, NDArray[np.bool_] 
 
 
 def _is_decimal(texts: Column, most: int) -> bool:
-    """Return whether all texts are digits, one at least and so many at most."""
     data, _ = binary_bytes(texts)
     sizes: Column = pc.binary_length(texts)
     return bool(pc.min(sizes).as_py() > 0 and pc.max(sizes).as_py() <= most and data.isdigit())
@@ -231,7 +223,6 @@ def _is_decimal(texts: Column, most: int) -> bool:
 
 @cache
 def _word_columns(kind: FieldKind, msg_type_map: str) -> tuple[Column, Column]:
-    """Return the usual texts of a field of this kind, and what they mean."""
     known = known_texts(kind, msg_type_map)
     of_enum = _ENUM_TEXTS.get(kind)
     meanings = known.values() if of_enum is None else map(of_enum.__getitem__, known.values())

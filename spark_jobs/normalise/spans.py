@@ -107,7 +107,6 @@ class Messages:
         return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
 
     def _explode(self, links: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        """Make as many messages of each span as it has ``links`` that are messages, or without any, ``ids``."""
         counts = np.where(links > 0, links, ids)
         self._span, self.at = repeated(counts)
         self._is_copied = bool((counts != 1).any())
@@ -159,7 +158,6 @@ class Messages:
         return self._over(look, self._spread(look(self._of_spans)))
 
     def _over(self, look: Callable[[Attributes], Column], otherwise: Column) -> Column:
-        """Return what ``look`` finds on the message's own link, ``otherwise`` where it finds nothing."""
         if self._of_links is None or not self._is_link.any():
             return otherwise
         return coalesced(take_rows(look(self._of_links), self._link), otherwise)

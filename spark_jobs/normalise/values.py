@@ -134,7 +134,6 @@ def _digest(row: bytes) -> bytes:
 
 
 def _parts(texts: Sequence[Column], numbers: Sequence[NDArray[np.int64]], maps: Column) -> list[Column]:
-    """Return the bytes of each row, in several columns."""
     bounds, (keys, values) = opened(maps, maps.keys, maps.items)
     head = np.stack([*map(_lengths, texts), *numbers, np.diff(bounds)], axis=1).astype("<i8")
     lengths = np.stack([_lengths(keys), _lengths(values)], axis=1).astype("<i4")
@@ -156,7 +155,6 @@ def _pieces(data: bytes, bounds: NDArray[np.int64]) -> Column:
 
 
 def _number(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a column without nulls, and where they were."""
     return column.fill_null(0).to_numpy(), column.is_null().to_numpy(zero_copy_only=False)
 
 

@@ -23,11 +23,8 @@ _TIMED: Final = ("start_ms", "end_ms", "cost_ms")
 def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None) -> Plan:
     """Return the plan of a run.
 
-    Args:
-        policy: what the run tolerates.
-        data_end_ms: the end of the later side's data.
-        horizon_ms: until when both sides' data is complete; ``None`` when a side is empty. Where the policy calls the
-            data complete every believable time is before it, also one of a clock that is ahead.
+    ``data_end_ms`` is the end of the later side's data; until ``horizon_ms`` both sides are complete, ``None`` if a
+    side is empty. If the policy calls the data complete, every believable time is before it.
     """
     own = Plan(
         tolerance_ms={name: policy.tolerance(name) for name in _TIMED},

@@ -202,13 +202,11 @@ def _panel(panel: _Panel, bars: list[Bar], step: float) -> list[Markup]:
 
 
 def _base(title: str, top: float, bottom: float) -> list[Markup]:
-    """Return the title of a chart and the line that its columns stand on."""
     base = line(_LEFT, bottom, _WIDTH - _RIGHT, bottom, stroke_opacity=0.4)
     return [label(_LEFT, top - 8, title, font_weight=600), base]
 
 
 def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> Markup:
-    """Return a hollow column of counted losses beside the problems, on a separate scale."""
     panel = _PANELS[-1]
     tall = max(panel.height * losses / highest, 2.0)
     look = {"fill_opacity": 0, "stroke": "currentColor", "stroke_width": 1.5, "stroke_dasharray": "3 2"}

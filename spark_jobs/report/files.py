@@ -37,11 +37,7 @@ def write_reports(
 ) -> dict[str, AnyPath]:
     """Render every report, then write them into ``out``, created if absent, and return their paths by name.
 
-    Args:
-        result: the result of the run.
-        out: the directory.
-        page: the options of ``report.html``.
-        sources: the user's arguments; the reports for people show paths relative to them.
+    The reports for people show paths relative to ``sources``, the user's arguments.
 
     Raises:
         UsageError: when ``out`` cannot be written.

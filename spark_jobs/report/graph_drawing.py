@@ -64,10 +64,8 @@ class _Card:
 def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_NODES) -> Markup:
     """Return the drawing as ``<svg>``, in the text colour of the page around it.
 
-    Args:
-        graph: what to draw.
-        standalone: make it a complete file, with namespace and colours for light and dark.
-        most_nodes: nodes per column; the busiest are drawn.
+    ``standalone`` makes it a complete file, with colours for light and dark. The busiest ``most_nodes`` of a column are
+    drawn.
     """
     chosen = _choose_columns(graph, most_nodes)
     cards, bottom = _place_cards(chosen, _notes(graph))
@@ -219,7 +217,6 @@ def _edges(chosen: _Columns, cards: Mapping[str, _Card]) -> list[Markup]:
 def _edges_by_card(
     edges: Iterable[Edge], cards: Mapping[str, _Card], own: str, other: str
 ) -> list[tuple[_Card, list[Edge]]]:
-    """Return each card with the edges whose ``own`` end it is, from top to bottom of their other ends."""
     at_node: defaultdict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         at_node[getattr(edge, own)].append(edge)
@@ -250,7 +247,6 @@ def _is_troubled(edge: Edge) -> bool:
 
 
 def _brief(edge: Edge) -> str:
-    """Return the numbers of an edge that fit above its stub, its count first."""
     text = _rounded(edge.count)
     for more in (
         f" · {_share(edge.failures, edge.count)} failed" if edge.failures else "",
@@ -307,7 +303,6 @@ def _choose_columns(graph: Graph, most_nodes: int) -> _Columns:
 
 
 def _busiest(nodes: Iterable[Node], edges: Iterable[Edge], at_most: int) -> list[Node]:
-    """Return the nodes with the most traffic over ``edges``, without isolated ones."""
     busy: Counter[str] = Counter()
     for edge in edges:
         busy.update({edge.source: edge.count, edge.target: edge.count})

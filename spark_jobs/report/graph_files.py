@@ -116,7 +116,6 @@ def _fates(graph: Graph) -> list[tuple[str, int, str]]:
 
 
 def _not_judged(edge: Edge) -> int:
-    """Return the messages without a delivery that are not called missing."""
     return sum(n for fate, n in edge.fates.items() if fate not in {"consumed", "never_consumed"})
 
 

@@ -136,7 +136,6 @@ def _anchor_of(status: str, reason: str | None = None) -> str:
 
 # -- the sections: what each template needs beside the result ----------------------------------------------------------
 def _sections(result: Result, shown: ShownSamples) -> list[tuple[str, str, Markup]]:
-    """Return id, title and markup of every section that has something to show, in reading order."""
     shared = {"result": result, "side_name": SIDE_NAME, "most_rows": _MOST_ROWS}
     rendered = []
     for name, title, values_of in _SECTIONS:

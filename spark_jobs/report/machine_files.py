@@ -64,7 +64,6 @@ _Samples: TypeAlias = "Callable[[Result], Iterable[_Sample]]"
 
 
 def _one(name: str, help_: str, value_of: Callable[[Result], float | None]) -> Metric:
-    """Return a metric without labels."""
     return Metric(name, (), help_, lambda result: [((), value_of(result))])
 
 

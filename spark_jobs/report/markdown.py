@@ -82,7 +82,6 @@ def _sections(result: Result) -> Iterator[str]:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return one table of safe cells, or nothing without rows."""
     lines = [f"| {' | '.join(row)} |\n" for row in rows]
     if not lines:
         return ""

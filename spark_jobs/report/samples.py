@@ -157,7 +157,6 @@ def _field_text(fields: dict[str, Any], name: str) -> str:
 
 
 def _place(verdict: dict[str, Any]) -> tuple[str, ...]:
-    """Return topic and consumer group of a delivery, else sender and topic."""
     way = ("topic", "group") if verdict.get("kind") == Kind.CONSUME.value else ("group", "topic")
     return tuple(visible(str(verdict[name]), limit=80) for name in way if verdict.get(name)) or (ABSENT,)
 
@@ -201,7 +200,6 @@ def _row(name: str, left: str | None, right: str | None, verdict: str) -> _Field
 
 
 def _marked(left: str | None, right: str | None) -> tuple[Markup, Markup]:
-    """Return both texts with what differs between their common start and end inside ``<mark>``."""
     if left is None or right is None:
         return tuple(_mark(text or ABSENT, 0, 0) for text in (left, right))  # type: ignore[return-value]
     shortest = min(len(left), len(right))

@@ -50,14 +50,10 @@ def source_files(
     only: Collection[AnyPath] | None = None,
     passed_over: list[str] | None = None,
 ) -> tuple[SourceFile, ...]:
-    """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
+    """Return the files of ``side`` (``None``: either) behind ``srcs``, without repetition, sorted within each source.
 
-    Args:
-        srcs: files, directories, globs.
-        side: required content; ``None`` for either; empty files are fine.
-        layout: of every file, in place of detection.
-        only: the files behind the sources to look at; they need not hold ``side``.
-        passed_over: called with a sentence for each file of a directory or glob that holds something else.
+    ``layout`` replaces detection. ``only`` are the files to look at; they need not hold ``side``. ``passed_over`` gets
+    a sentence for each file of a directory or glob that holds something else.
 
     Raises:
         UsageError: a source names nothing, or is an address that has to be landed first.
@@ -126,7 +122,6 @@ def _detect(path: AnyPath) -> Detected | UnreadableInputError:
 
 
 def _expand(src: str) -> tuple[list[AnyPath], bool]:
-    """Return the files behind one source, and whether it names a single one."""
     address = parse_address(src)
     if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
         raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
@@ -179,12 +174,6 @@ def find_inputs(
     side: Side, srcs: Sequence[str], client_config: Mapping[str, str], *, layout: str | None = None
 ) -> Inputs:
     """Return the inputs behind the sources of a side; of files only the heads are read.
-
-    Args:
-        side: native or OTLP.
-        srcs: sources as the command line takes them.
-        client_config: properties of the Kafka client.
-        layout: of the spans, in place of detection.
 
     Raises:
         UsageError: a source names nothing, or the layout is unknown.

@@ -84,12 +84,9 @@ def _fetched(src: str, directory: Path) -> str:
 
 
 def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _TRACES_PER_PAGE) -> None:
-    """Write every trace in which one of the services has a span, each trace once.
+    """Write every trace in which one of the services has a span, each trace once, into a new file.
 
-    Args:
-        address: the Jaeger and the services.
-        path: a new file.
-        traces_per_page: most traces of one answer; a full page is requested again in two halves of its time.
+    A page of ``traces_per_page`` is full: it is requested again in two halves of its time.
     """
     known = _get(address, "services", {}).get("services")
     if not isinstance(known, list):

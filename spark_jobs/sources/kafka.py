@@ -86,11 +86,6 @@ def topic_ranges(
 ) -> tuple[PartitionRange, ...]:
     """Return every partition of the topic with the offsets it holds now, empty ones included.
 
-    Args:
-        address: the topic.
-        given: further client properties (TLS, SASL), in librdkafka's notation.
-        timeout_ms: limit for one answer of the broker.
-
     Raises:
         MissingExtraError: confluent-kafka is not installed.
         UsageError: the client refuses a property.
@@ -202,13 +197,7 @@ def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 def messages_in(
     span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS, clock: Clock | None = None
 ) -> Generator[dict[str, Any], None, None]:
-    """Yield the remaining messages of ``span`` in order of offset.
-
-    Args:
-        span: the offsets to read.
-        given: further client properties (TLS, SASL).
-        timeout_ms: how long the broker may be silent.
-        clock: measures the silence.
+    """Yield the remaining messages of ``span`` in order of offset; the broker may be silent for ``timeout_ms``.
 
     Raises:
         PeerError: the broker stopped answering, or refuses.

@@ -73,7 +73,6 @@ def read_json(lines: list[bytes]) -> SpanColumns | None:
 
 
 def _is_plain(lines: list[bytes], block: bytes) -> bool:
-    """Return whether each line is one object if as many objects as lines are found, and all of it text."""
     if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
         return False
     if not is_utf8(block):
@@ -131,7 +130,6 @@ def _columns(listed: Column) -> tuple[SpanColumns, int]:
 
 
 def _objects(lists: Column) -> dict[str, Column]:
-    """Return the fields of all objects in ``lists``, without nulls."""
     items = lists.flatten()
     if items.null_count:
         raise _DeclinedError
@@ -139,7 +137,6 @@ def _objects(lists: Column) -> dict[str, Column]:
 
 
 def _links(lists: Column) -> tuple[Column, int]:
-    """Return links as ``READ_SPAN`` has them, and how many have a span id."""
     links = _objects(lists)
     columns = {
         "trace_id": _id(links["traceId"]),
@@ -224,7 +221,6 @@ def _scalar_text(name: str, value: Any) -> str | None:
 
 
 def _arrays(lists: Column) -> Column:
-    """Return arrays of scalars as JSON arrays of texts."""
     return json_arrays(offsets_of(lists), _texts(fields_of(lists.flatten())))
 
 

@@ -304,14 +304,12 @@ def _pairs(attributes: _Slices) -> tuple[Column, Column]:
 
 
 def _leading(messages: _Slices, tag: int) -> tuple[_Slices, NDArray[np.int64]]:
-    """Return the payload of the first field of those messages that begin with this one, and which they are."""
     at = np.flatnonzero((messages.begin < messages.end) & (messages.data[messages.begin] == tag))
     sizes, begin = _varints(messages.data, messages.begin[at] + 1)
     return _Slices(messages.data, messages.rows[at], begin, begin + sizes), at
 
 
 def _alone(messages: _Slices, tag: int) -> _Slices:
-    """Return the payload of those messages that hold one field of this tag and nothing else."""
     found, at = _leading(messages, tag)
     return found.chosen(found.end == messages.end[at])
 
@@ -334,7 +332,6 @@ def _numbers(values: _Slices, tag: int) -> _Texts:
 
 
 def _arrays(values: _Slices) -> _Texts:
-    """Return arrays of strings as JSON."""
     arrays = _alone(values, _ARRAY)
     fields, nothing = _fields(arrays), arrays.chosen(slice(0))
     items = _alone(fields.get(_ARRAY_VALUES, nothing), _STRING)
@@ -354,7 +351,6 @@ def _odd_pairs(attributes: _Slices) -> tuple[NDArray[np.int64], Column, Column]:
 
 
 def _gathered(parts: Sequence[_Texts]) -> Column:
-    """Return the texts in the order of their rows, which are all there are."""
     held = [(rows, column) for rows, column in parts if len(rows)]
     if len(held) <= 1:
         return held[0][1] if held else pa.array([], pa.string())

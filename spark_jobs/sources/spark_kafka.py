@@ -47,15 +47,9 @@ def java_properties(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def message_frame(ranges: Sequence[PartitionRange], given: Mapping[str, str], *, tasks: int) -> Any:
-    """Return the messages of ``ranges`` as a frame with the columns of ``kafka.reading.MESSAGE``.
+    """Return the messages of ``ranges`` (one topic, none empty) as a frame with columns ``kafka.reading.MESSAGE``.
 
-    Args:
-        ranges: of one topic, none of them empty.
-        given: further client properties, in librdkafka's notation.
-        tasks: least number of tasks.
-
-    Returns:
-        ``None`` if the jar is missing or a property has no translation.
+    ``None`` if the jar is missing or a property has no translation. At least ``tasks`` tasks read them.
     """
     properties = java_properties(given)
     if properties is None:

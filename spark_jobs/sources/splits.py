@@ -86,11 +86,8 @@ def plan_files(
 ) -> SideFiles:
     """Return what each task reads of ``files``; of these only the ends are read.
 
-    Args:
-        files: of one side.
-        is_whole: returns whether the last line of a file, which no newline ends, is a whole one.
-        parallelism: how many tasks run at once.
-        split: cuts one file, without so many bytes at its end.
+    ``is_whole``: the last line of a file, without a newline, is complete. ``split`` cuts one file, without so many
+    bytes at its end. ``parallelism`` tasks run at once.
     """
     full = [file for file in files if file.layout is not Layout.EMPTY]
     tails = {file.path: last_line(file.path) for file in full if file.layout in _OF_LINES}

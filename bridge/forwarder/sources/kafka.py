@@ -31,13 +31,9 @@ _NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negativ
 class KafkaTraceSource(TopicSource[int]):
     """A trace topic as a resumable stream of raw messages.
 
-    Args:
-        bootstrap_servers: ``host:port[,host:port…]``.
-        topic: The trace topic.
-        group: Under which offsets are committed; another group starts from the beginning.
-        kafka_config: Further client properties (TLS, SASL).
-        accept_trimmed: Continue after messages that retention removed (counted in ``trimmed``) instead of failing.
-        timeout_ms: Time limit of one answer of the broker.
+    Offsets are committed under ``group``; another one starts from the beginning. ``kafka_config`` are further client
+    properties (TLS, SASL). ``accept_trimmed`` continues after messages that retention removed (counted in ``trimmed``)
+    instead of failing. ``timeout_ms`` limits one answer of the broker.
 
     Raises:
         PeerError: the broker does not answer, the topic does not exist or was created anew, or messages were trimmed.
@@ -137,7 +133,6 @@ class KafkaTraceSource(TopicSource[int]):
         return ends
 
     def _recall(self, partitions: list[int]) -> None:
-        """Begin each of ``partitions`` at the group's committed offset, without one at the beginning."""
         wanted = [TopicPartition(self.topic, partition) for partition in partitions]
         for remembered in self._remembered(wanted) if wanted else ():
             if remembered.error is not None:

@@ -37,18 +37,10 @@ _BROKER_MASK: Final = 0xF_FFFF
 class RemotingTraceSource(TopicSource["Queue"]):
     """A trace topic of a RocketMQ cluster, 4.x or 5.x, as a resumable stream of raw messages.
 
-    A message's ``partition`` is :func:`partition_of` its queue, its ``arrival_ms`` the broker's store time, and its
-    ``body`` what was sent, decompressed.
-
-    Args:
-        namesrv: Name servers, ``host:port[;host:port…]``.
-        topic: The trace topic.
-        group: Under which the brokers keep the offsets; another group starts from the beginning.
-        access_key: With ``secret_key``, for brokers with access control.
-        secret_key: Never shown.
-        accept_trimmed: Go on after what retention removed (it is in ``trimmed``) instead of failing.
-        timeout_ms: How long one answer of a server may take.
-        clock: Time.
+    A message's ``partition`` is :func:`partition_of` its queue, its ``arrival_ms`` the broker's store time, its
+    ``body`` decompressed. The brokers keep the offsets of ``group``; another one starts from the beginning.
+    ``accept_trimmed`` continues after messages that retention removed (counted in ``trimmed``) instead of failing. The
+    other arguments are those of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`.
 
     Raises:
         PeerError: no server answers, one refused, or messages were trimmed.
@@ -119,7 +111,6 @@ class RemotingTraceSource(TopicSource["Queue"]):
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def _ends(self) -> dict[Queue, int]:
-        """Return the present end of every queue, having set every position to where this drain begins."""
         queues = self._client.route(self.topic).readable
         _check_partitions(queues)
         self._recall([queue for queue in queues if queue not in self._start])
@@ -130,7 +121,6 @@ class RemotingTraceSource(TopicSource["Queue"]):
         return {queue: end for queue, (_, end) in bounds.items()}
 
     def _recall(self, queues: Sequence[Queue]) -> None:
-        """Begin each of ``queues`` at the group's committed offset, without one at the beginning."""
         for queue, offset in (self._client.committed(queues, self._group) if queues else {}).items():
             self._start[queue] = offset or 0
             if offset is not None:
@@ -185,7 +175,6 @@ def partition_of(queue: Queue) -> int:
 
 
 def _check_partitions(queues: Sequence[Queue]) -> None:
-    """Two queues with one number would pass for repeats of each other."""
     numbers: dict[int, Queue] = {}
     for queue in queues:
         other = numbers.setdefault(partition_of(queue), queue)

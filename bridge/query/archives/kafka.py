@@ -37,12 +37,8 @@ _NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ev
 class TopicArchive(Scan):
     """The trace messages of Kafka topics whose arrival lies in a range.
 
-    Args:
-        bootstrap_servers: ``host:port[,host:port…]``.
-        topics: The trace topics.
-        kafka_config: Further client properties (TLS, SASL).
-        timeout_ms: Time limit of one answer of the broker.
-        scan: Further arguments of :class:`Scan`.
+    ``kafka_config`` are further client properties (TLS, SASL); ``timeout_ms`` limits one answer of the broker; ``scan``
+    are further arguments of :class:`Scan`.
 
     Raises:
         UsageError: the client refuses its properties.
@@ -119,7 +115,6 @@ class TopicArchive(Scan):
         return {key: (start, end) for key, (start, end) in spans.items() if start < end}
 
     def _since(self, topic: str, marks: Mapping[int, tuple[int, int]], instant_ms: int) -> dict[int, int]:
-        """Return the first offset of each partition whose time is ``instant_ms`` or later, its end where none is."""
         positions = [TopicPartition(topic, partition, instant_ms) for partition in marks]
         answers = self._consumer.offsets_for_times(positions, timeout=self._timeout_ms / 1e3)
         bad = next((answer.error for answer in answers if answer.error is not None), None)
@@ -154,7 +149,6 @@ class TopicArchive(Scan):
             self._consumer.unassign()
 
     def _take_stock(self, behind: dict[tuple[str, int], tuple[int, int]]) -> None:
-        """Move the begin of each range to where the client is, and drop the ranges that are done."""
         for key, (start, end) in list(behind.items()):
             position = self._consumer.position([TopicPartition(*key)])[0].offset
             reached = min(max(start, position), end)

@@ -38,9 +38,7 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
 class FilesArchive(Scan):
     """The trace messages of files whose arrival lies in a range.
 
-    Args:
-        paths: Landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.
-        scan: Further arguments of :class:`Scan`.
+    ``paths`` are landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.
 
     Raises:
         UsageError: nothing is there to be read.

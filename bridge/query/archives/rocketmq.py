@@ -35,15 +35,11 @@ _INDEX_ONLY: Final = (
 
 
 class BrokerArchive(Scan):
-    """The trace messages of a RocketMQ cluster whose arrival lies in a range.
+    """The trace messages of a RocketMQ cluster whose arrival lies in a range of store times.
 
-    Args:
-        namesrv: Name servers, ``host:port[;host:port…]``.
-        topics: The trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``.
-        arrivals: Which messages to read, by the time they were stored.
-        reads_all: Read every message instead of querying the index.
-        on_progress: Called now and then with the offsets read and their total.
-        client: Further arguments of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
+    ``topics`` are the trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``. ``reads_all``
+    reads every message instead of querying the index. ``client`` are further arguments of
+    :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
 
     Raises:
         UsageError: an address is wrong.

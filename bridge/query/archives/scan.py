@@ -51,12 +51,10 @@ MOST_REMARKS: Final = 20
 
 
 class Scan:
-    """What every archive counts of one pass over it.
+    """The counts of one pass over an archive.
 
-    Args:
-        where: What is searched, for people.
-        arrivals: Which messages to read.
-        on_progress: Called now and then with how much of how much was read: bytes or offsets.
+    ``where`` is the archive's name for people; ``on_progress`` gets the bytes or offsets read and their total now and
+    then.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Scan:
         """Close the connections, if there are any."""
 
     def _begin(self, whole: int) -> None:
-        """Begin a pass over ``whole`` units."""
         self._done, self._whole = 0, whole
         self._seen_messages = self._body_bytes = 0
         self._first_ms: int | None = None
@@ -79,7 +76,6 @@ class Scan:
         self._remarks: list[str] = []
 
     def _saw(self, message: LandedMessage) -> None:
-        """Count a message that was looked at."""
         self._seen_messages += 1
         self._body_bytes += len(message.body)
         arrival_ms = message.arrival_ms
@@ -89,12 +85,10 @@ class Scan:
         self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
 
     def _advance(self, units: int) -> None:
-        """Go ``units`` further."""
         self._done += units
         self._on_progress(min(self._done, self._whole), self._whole)
 
     def _remark(self, text: str) -> None:
-        """Remember what could not be read."""
         self._remarks.append(text)
 
     @property

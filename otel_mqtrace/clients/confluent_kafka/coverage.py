@@ -61,7 +61,6 @@ def find_unreached(originals: Collection[type[Any]]) -> list[str]:
 
 
 def _held_by(owner: Any, ids: Collection[int]) -> Iterator[str]:
-    """Yield what the globals of a module or the attributes of a class hold, themselves or inside a container."""
     for name, value in list(vars(owner).items()):
         if id(value) in ids or (not name.startswith("__") and _is_among(_inside(value), ids)):
             yield f"{owner_name(owner)}.{name}"

@@ -207,7 +207,6 @@ class RocketMqConsumerState(ConsumerState):
         return True
 
     def _stop(self) -> ReceivedMessage | None:
-        """End the turn of this thread and return what was current in it."""
         turn = self._turns.pop(current_thread(), None)
         return None if turn is None else turn.leave()
 

@@ -137,7 +137,6 @@ def _plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChanne
 
 
 def _record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str, int]:
-    """Return the text of one record and how many characters of its values were replaced."""
     values = [write(getattr(bean if of_bean else trace_ctx, name)) for name, of_bean, write in plan.writers]
     values[-1] = values[-1] or NULL_TEXT
     text = FIELD_SEPARATOR.join(values)

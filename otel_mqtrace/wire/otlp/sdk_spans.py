@@ -140,14 +140,9 @@ LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in 
 
 
 def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> bytes:
-    """Return the OTLP ``Span`` of an ended or started SDK span.
+    """Return the OTLP ``Span`` of an ended or started SDK span, or of anything that reads like one.
 
-    Args:
-        span: A ``ReadableSpan`` or anything that reads like one.
-        attributes: Its attributes as a plain mapping, where the caller has them; else ``span.attributes``.
-
-    Raises:
-        Exception: from an object that is not a span.
+    ``attributes`` are its attributes as a plain mapping, where the caller has them.
     """
     parent = span.parent
     parts = span_head(span.context, parent, span.name, span.kind, span.start_time, span.end_time)
@@ -222,12 +217,10 @@ class _ByIdentity:
 
 
 def _resource(resource: Any) -> tuple[bytes, bytes]:
-    """Return the ``resource`` field and the schema URL of ``ResourceSpans``."""
     return delimited(1, b"".join(_of_resource.encode(_plain(resource.attributes)))), _schema_url(resource)
 
 
 def _scope(scope: Any) -> tuple[bytes, bytes]:
-    """Return the ``scope`` field and the schema URL of ``ScopeSpans``."""
     if scope is None:
         return delimited(1, b""), b""
     parts = [delimited(1, text_bytes(scope.name)), delimited(2, text_bytes(scope.version or ""))]

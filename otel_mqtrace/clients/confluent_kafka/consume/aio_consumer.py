@@ -44,7 +44,6 @@ class AioState(AnyConsumerState, TaskConsumerState):
 
 
 def _state_of(consumer: Any) -> AioState | None:
-    """Return the consumer's state, making it, and silencing the consumer inside, at its first use."""
     state: AioState | None = known_state(consumer)
     if state is None and hasattr(consumer, "__dict__"):
         inner: AnyConsumerState | None = known_state(getattr(consumer, "_consumer", None))

@@ -89,7 +89,6 @@ def _prepare(
 
 
 def _is_inner(state: ProducerState, topic: str) -> bool:
-    """Return whether this call comes from a subclass's own ``produce``, which is traced already."""
     thread = get_ident()
     if state.layers.get(thread) != topic:
         return False

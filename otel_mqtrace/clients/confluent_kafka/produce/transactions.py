@@ -38,7 +38,6 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
 
 @guarded("Producer.offsets")
 def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
-    """A consumer's offsets are settled by the producer."""
     state = _bound(producer)
     hook = None if state is None else state.settle
     call = None if hook is None else hook.before(_SEND_OFFSETS)
