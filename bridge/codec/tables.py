@@ -23,10 +23,10 @@ PAGE_RECORDS: Final = 200
 """Records of one page: each has its own head, so that any number of them is printed in the memory of one."""
 
 
-def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAGE_RECORDS) -> None:
+def print_records(items: Iterable[Mapping[str, Any]]) -> None:
     """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
     console, rest = open_console(), iter(items)
-    while page := list(islice(rest, page_records)):
+    while page := list(islice(rest, PAGE_RECORDS)):
         table = _table()
         for item in page:
             if "error" not in item:

@@ -12,7 +12,7 @@ from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from bridge.codec.reading import Reading
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
@@ -146,7 +146,7 @@ class Answer:
     """The stories of one page, oldest message first, and the extent of the search.
 
     ``left_off`` messages are older than those of the page, of ``total`` in ``pages`` pages. Page 1 has the newest.
-    ``query`` is the request. ``traces`` are the trace ids of spans, by message id.
+    ``query`` is the request.
     """
 
     stories: tuple[MessageTimeline, ...]
@@ -156,7 +156,6 @@ class Answer:
     page: int = 1
     pages: int = 1
     total: int = 0
-    traces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     link_template: str | None = None
 
 

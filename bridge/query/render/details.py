@@ -144,10 +144,9 @@ LINK_FIELDS: Final = ("trace_id", "msg_id", "topic")
 """The names a template may have in braces."""
 
 
-def trace_id_hex(answer: Answer, msg_id: str) -> str:
-    """Return the trace id that a span gave, else the one that ``mqtrace forward`` makes of the message id."""
-    from_spans = answer.traces.get(msg_id)
-    return from_spans[0] if from_spans else f"{trace_id_of(msg_id):032x}"
+def trace_id_hex(msg_id: str) -> str:
+    """Return the trace id that ``mqtrace forward`` makes of the message id."""
+    return f"{trace_id_of(msg_id):032x}"
 
 
 def link_of(answer: Answer, story: MessageTimeline) -> str | None:
@@ -155,5 +154,5 @@ def link_of(answer: Answer, story: MessageTimeline) -> str | None:
     if answer.link_template is None:
         return None
     topic = story.topics[0] if story.topics else None
-    values = {"trace_id": trace_id_hex(answer, story.msg_id), "msg_id": story.msg_id, "topic": topic}
+    values = {"trace_id": trace_id_hex(story.msg_id), "msg_id": story.msg_id, "topic": topic}
     return fill_template(answer.link_template, values.__getitem__)

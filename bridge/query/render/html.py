@@ -187,7 +187,8 @@ def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
 
 
 def _trace(answer: Answer, story: MessageTimeline) -> Markup:
-    trace_id = element("code", trace_id_hex(answer, story.msg_id))
+    """Return the trace id, as a link where a template was given."""
+    trace_id = element("code", trace_id_hex(story.msg_id))
     link = link_of(answer, story)
     return element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about")
 

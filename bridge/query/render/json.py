@@ -34,7 +34,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "messages": [
             {
                 **timeline_json(story),
-                "trace_id": trace_id_hex(answer, story.msg_id),
+                "trace_id": trace_id_hex(story.msg_id),
                 "link": link_of(answer, story),
             }
             for story in answer.stories

@@ -135,7 +135,7 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text(_about(story)),
-        Text(f"trace id {trace_id_hex(answer, story.msg_id)}"),
+        Text(f"trace id {trace_id_hex(story.msg_id)}"),
         *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
     ]
