@@ -126,6 +126,7 @@ def test_a_policy_is_read(tmp_path, block):
 
 @pytest.mark.parametrize("block", _in("yaml"), ids=str)
 def test_a_declarative_configuration_starts_an_application(world, home, block):
+    assert "tracecontext" in block.text, "without a propagator no message carries its trace, and nothing warns of it"
     (home / "otel.yaml").write_text(block.text, encoding="utf-8")
     shutil.rmtree(home / "landing")
     world.run("opentelemetry-instrument python app.py", home, OTEL_CONFIG_FILE="otel.yaml")

@@ -4,7 +4,6 @@ import base64
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +22,6 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.sampling import processors_of
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.opentelemetry_release import needs_sdk
-
-
-class LateProvider(trace.ProxyTracerProvider):
-    """A global provider that becomes a real one later, as the SDK's set-up makes it."""
 
 
 @pytest.fixture
@@ -293,13 +288,6 @@ def test_the_environment_alone_is_enough(run_instrumented, topic, tmp_path):
     assert topic in records
 
 
-def test_disabled_by_its_name_nothing_is_traced(run_instrumented, topic, tmp_path):
-    files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
-    off = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka,mqtrace_confluent_kafka"}
-    _, records = run_instrumented(topic, **NOTHING_ELSE, **files, **off)
-    assert records == ""
-
-
 DECLARATIVE = """
 file_format: "1.0"
 tracer_provider:
@@ -346,19 +334,3 @@ while message is None:
 print(",".join(sorted(name for name, _ in message.headers())))
 consumer.close()
 """
-
-
-@needs_sdk(40, "it has no declarative configuration")
-def test_the_declarative_configuration_of_the_documents_works_as_it_stands(
-    run_instrumented, topic, tmp_path, monkeypatch
-):
-    """The SDK starts, a record is on disk, and the message carries its trace."""
-    operations = Path(__file__).parents[2] / "docs" / "operations.md"
-    (block,) = re.findall(r"^```yaml\n(file_format.*?)^```$", operations.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    (tmp_path / "otel.yaml").write_text(block, encoding="utf-8")
-    (tmp_path / "app.py").write_text(HANDED_ON, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)  # the block names a directory beside the program
-    done, records = run_instrumented(topic, OTEL_CONFIG_FILE="otel.yaml")
-    assert done.stdout.split(",")[-1] == "traceparent\n"
-    assert "mqtrace:" not in done.stderr
-    assert topic in records

@@ -90,11 +90,11 @@ def mutants_of(package: str) -> Iterator[Mutant]:
             )
 
 
-def sample(seed: int, per_package: int) -> list[Mutant]:
+def sample(packages: Sequence[str], seed: int, per_package: int) -> list[Mutant]:
     """Return random mutants, the packages in turn."""
     dice = random.Random(seed)
     columns = []
-    for package in PACKAGES:
+    for package in packages:
         every = list(mutants_of(package))
         columns.append(dice.sample(every, min(per_package, len(every))))
     return [each for each in chain.from_iterable(zip_longest(*columns)) if each is not None]
@@ -214,9 +214,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=28)
     parser.add_argument("--per-package", type=int, default=300)
     parser.add_argument("--until", help="HH:MM")
+    parser.add_argument("--package", action="append", choices=PACKAGES)
     given = parser.parse_args()
     until = _next(given.until) if given.until else None
-    coverage, mutants = Coverage(given.coverage), sample(given.seed, given.per_package)
+    coverage, mutants = Coverage(given.coverage), sample(given.package or PACKAGES, given.seed, given.per_package)
     _preload()
     counts: Counter[tuple[str, str]] = Counter()
     done = len(given.results.read_text(encoding="utf-8").splitlines()) if given.results.exists() else 0

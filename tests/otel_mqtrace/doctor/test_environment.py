@@ -1,6 +1,5 @@
 """``mqtrace doctor`` on an installation: healthy it says so, and each thing that is broken on purpose is one finding."""
 
-import stat
 import subprocess
 import sys
 import threading
@@ -130,13 +129,6 @@ def test_all_that_is_broken_is_told_at_once(ask):
 def test_a_destination_that_does_not_answer_is_found(ask, finding, changes):
     code, findings, _ = ask(**changes)
     assert (code, set(findings)) == (1, {finding})
-
-
-def test_a_landing_that_cannot_be_written_is_found(ask, tmp_path):
-    (tmp_path / "landing").write_text("in the way", encoding="utf-8")
-    code, findings, _ = ask()
-    assert (code, set(findings)) == (1, {"landing_not_writable"})
-    assert not stat.S_ISDIR((tmp_path / "landing").stat().st_mode)
 
 
 def test_looking_leaves_nothing_behind(ask, tmp_path):

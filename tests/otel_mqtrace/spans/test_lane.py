@@ -35,29 +35,6 @@ def test_a_batch_leaves_when_it_is_full():
     assert exporter.batches == [["a", "b"]]
 
 
-def test_a_batch_leaves_when_its_oldest_span_has_lingered():
-    """500 ms after the first, not after the last, and not a nanosecond early."""
-    exporter, clock = Scripted(), ManualClock()
-    lane = lane_of(exporter, clock=clock)
-    _offer(lane, "a")
-    clock.advance(ms=400)
-    _offer(lane, "b")
-    clock.advance(ms=100, ns=-1)
-    assert lane.run_once(clock.monotonic_ns()) == 0
-    clock.advance(ns=1)
-    assert lane.run_once(clock.monotonic_ns()) == 2
-
-
-def test_what_a_batch_left_behind_keeps_its_own_arrival_time():
-    exporter, clock = Scripted(), ManualClock()
-    lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
-    _offer(lane, "a", "b", "c")
-    clock.advance(ms=499)
-    lane.run_once(clock.monotonic_ns())
-    clock.advance(ms=1)
-    assert lane.run_once(clock.monotonic_ns()) == 1
-
-
 def test_a_delay_may_count_from_the_last_batch():
     """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
     exporter, clock = Scripted(), ManualClock()

@@ -85,20 +85,6 @@ def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
     assert processor.force_flush(GENEROUS_MS)
 
 
-def test_the_application_never_waits_for_a_full_queue(provider):
-    stuck = Stuck()
-    processor, tracer = _attached(provider, stuck, max_queue_size=10, max_export_batch_size=1)
-    tracer.start_span("first").end()
-    assert stuck.entered.wait(GENEROUS_S)
-    for number in range(30):
-        tracer.start_span(str(number)).end()
-    stats = processor.stats()["Stuck"]
-    assert (stats["offered"], stats["pending"], stats["dropped"]["queue_full"]) == (31, 11, 20)
-    stuck.let_go.set()
-    assert processor.force_flush(GENEROUS_MS)
-    assert stuck.names == ["first", *map(str, range(10))]
-
-
 def test_the_account_balances_at_every_instant_under_eight_threads(provider):
     answers = [SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50
     exporter = Scripted(*answers)

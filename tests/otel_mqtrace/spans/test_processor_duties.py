@@ -59,19 +59,6 @@ def test_the_callers_thread_neither_raises_nor_waits_nor_logs(caplog):
     processor.shutdown()
 
 
-@pytest.mark.parametrize(("policy", "left"), [("newest", ["0", "1"]), ("oldest", ["3", "4"])])
-def test_the_queue_is_bounded_and_its_policy_stated_and_its_losses_counted_and_told(policy, left, caplog):
-    exporter = Scripted()
-    processor = without_threads(exporter, max_queue_size=2, max_export_batch_size=2, drop_policy=policy)
-    for number in range(5):
-        processor.on_end(span(str(number)))
-    processor.force_flush()
-    assert exporter.names == left
-    assert books(processor)["dropped"]["queue_full"] == 3
-    (line,) = [each.getMessage() for each in caplog.records]
-    assert line.endswith("3 spans lost since the last line; totals of 5: queue_full 3")
-
-
 def test_an_exporter_that_changes_what_is_current_is_not_traced_the_next_time_either():
     seen = []
 

@@ -58,26 +58,6 @@ def test_a_file_cannot_say_met_of_a_figure_that_is_not():
     assert "| 1.5 x | ≤ 1 x | **no** |" in page(figures)
 
 
-def test_what_is_missed_is_explained_and_what_is_met_is_not():
-    """A reason stands on the page only while it is needed."""
-    missed, met = (Row("`on_end` with room", "a", ours, 2.0, "µs", Target("≤", 1.0)) for ours in (3.0, 1.0))
-    assert "time of arrival" in page(_figures(missed))
-    assert "time of arrival" not in page(_figures(met))
-
-
-def test_a_missed_target_without_a_known_reason_is_told_all_the_same():
-    assert "3.00 x, wanted ≤ 1 x" in page(_figures(Row("something new", "a", 3.0, 1.0, "µs", Target("≤", 1.0))))
-
-
-def test_a_bound_of_seconds_is_told_with_how_fast_the_machine_was():
-    """By a span of the SDK, which was measured where the bound was set."""
-    slow = Row("trace records forwarded", "a", 3e4, 1e4, "records/s", Target("≥", 5e4, "records/s"))
-    steps = _figures(Row("the SDK's span: start and end, no attributes", "none", 20.8, None, "µs CPU"), name="steps")
-    assert "took 10.6 µs; here it takes 20.8." in page({**_figures(slow, name="forwarder"), **steps})
-    ratio = Row("`on_end` with room", "a", 3.0, 2.0, "µs", Target("≤", 1.0))
-    assert "took 10.6 µs" not in page({**_figures(ratio), **steps})
-
-
 def test_a_quick_run_is_not_taken_for_a_measurement():
     row = Row("m", "a", 1.0, 2.0, "µs", Target("≤", 1.0))
     quick, earnest = page(_figures(row, effort=Effort(2, 0.05))), page(_figures(row))
@@ -95,24 +75,8 @@ def test_an_anchor_that_noise_left_nothing_of_proves_nothing():
     assert (row.ratio, row.met) == (None, None)
 
 
-def test_a_figure_of_ours_that_noise_left_nothing_of_proves_nothing():
-    row = beside("m", "a", [-1.0, -1.0, 3.0], [2.0, 4.0, 1.0], "µs", Target("≤", 0.5))
-    assert (row.ratio, row.met) == (None, None)
-
-
 def test_a_section_that_was_not_measured_is_named():
     assert "Not measured yet: `make bench ARGS='--only reconcile'`." in page({})
-
-
-def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_path):
-    old = {**_figures(Row("m", "a", 1.0, 2.0, "µs"), name="growth"), **_figures(Row("m", "a", 1.0, 2.0, "µs"))}
-    old["growth"]["measured_at"] = "2026-01-01 00:00 UTC"
-    record.write(tmp_path / "bench.json", old)
-    new = record.with_section(
-        record.read(tmp_path / "bench.json"), "processor", [Row("m", "a", 5.0, 2.0, "µs")], Effort()
-    )
-    assert new["growth"] == old["growth"]
-    assert rows_of(new["processor"])[0].ours == 5.0
 
 
 def test_the_page_keeps_what_was_not_measured_again():
@@ -127,19 +91,6 @@ def test_the_page_keeps_what_was_not_measured_again():
     for messages in (500_000, 600_000):
         more = _figures(row, name="growth", effort=Effort(1, messages=messages))
         assert record.together(kept, more)["growth"] is more["growth"]
-
-
-def test_a_section_says_what_it_was_measured_with():
-    row, effort = Row("m", "a", 1.0, 2.0, "µs"), Effort(1, messages=7_000)
-    told = page(record.with_section({}, "reconcile", [row], SECTIONS["reconcile"].fitting(effort), "abc1234"))
-    assert "at commit `abc1234`, 1 round of 7,000 messages (`--messages 7000`), on " in told
-    assert SECTIONS["reconcile"].fitting(Effort()).messages == SECTIONS["reconcile"].messages > 0
-    assert SECTIONS["steps"].fitting(effort).messages == 0
-
-
-def test_figures_of_an_earlier_form_are_not_mixed_in(tmp_path):
-    (tmp_path / "bench.json").write_text('{"steps": []}')
-    assert record.read(tmp_path / "bench.json") == record.read(tmp_path / "none.json") == {}
 
 
 def test_the_machine_is_described_and_not_named():
