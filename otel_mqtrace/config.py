@@ -154,7 +154,7 @@ def _setting(
 
 
 def _lane_default(value: int, variable: str) -> str:
-    return f"{value}, or what the preset or OTEL_BSP_{variable} says,"
+    return f"{value}, or the value of the preset or OTEL_BSP_{variable},"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

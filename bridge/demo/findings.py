@@ -62,7 +62,7 @@ def compare(book: Sequence[Order], plan: FaultPlan, rows: Iterable[Row], result:
     findings = tuple(
         _finding(event, plan.get(event), rows_of.pop(event, [])) for order in book for event in events_of(order)
     )
-    strangers = [f"{event}: {_words(row)}" for event, group in rows_of.items() for row in group]
+    strangers = [f"{event}: {_describe_verdict(row)}" for event, group in rows_of.items() for row in group]
     return Findings(findings=findings, surprises=(*strangers, *_miscounted(plan, result), *_misjudged(result)))
 
 
@@ -75,7 +75,7 @@ def _event_of(row: Row) -> Event:
 def _finding(event: Event, fault: Fault | None, rows: list[Row]) -> Finding:
     expectation = MATCHED if fault is None else EXPECTED[fault.kind]
     as_expected = len(rows) == 1 and _fulfils(rows[0], expectation, fault)
-    return Finding(event, fault, " + ".join(map(_words, rows)) or None, as_expected)
+    return Finding(event, fault, " + ".join(map(_describe_verdict, rows)) or None, as_expected)
 
 
 def _fulfils(row: Row, expectation: Expectation, fault: Fault | None) -> bool:
@@ -87,7 +87,7 @@ def _fulfils(row: Row, expectation: Expectation, fault: Fault | None) -> bool:
     return [name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT] == [fault.field]
 
 
-def _words(row: Row) -> str:
+def _describe_verdict(row: Row) -> str:
     different = sorted(name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT)
     return " ".join(str(word) for word in (row["status"], row["reason"], *different) if word)
 
@@ -123,7 +123,7 @@ def seeded_against_found(findings: Findings) -> Table:
     table.add_column("seeded", justify="right")
     table.add_column("found", justify="right")
     for kind in (*FaultKind, None):
-        verdict = "MATCHED" if kind is None else _expected_words(EXPECTED[kind])
+        verdict = "MATCHED" if kind is None else _describe_expected(EXPECTED[kind])
         seeded = findings.seeded(kind)
         found = sum(one.as_expected for one in seeded)
         name = "none: clean events" if kind is None else kind.value
@@ -144,7 +144,7 @@ def _marked(count: int, *, wanted: int) -> str:
     return f"{count} {'✓' if count == wanted else '✗'}"
 
 
-def _expected_words(expectation: Expectation) -> str:
+def _describe_expected(expectation: Expectation) -> str:
     return " ".join((*sorted(expectation.statuses), *filter(None, (expectation.reason,))))
 
 

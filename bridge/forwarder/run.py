@@ -333,7 +333,7 @@ def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, opti
         text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
     without_body = getattr(source, "bad_bodies", 0), "lines or files hold no trace message"
-    return text + _in_words([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
+    return text + _join_notes([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
 
 
 def _native_text(counts: ForwardCounts, source: OpenSource, native: NativeCounts, options: ForwardOptions) -> str:
@@ -348,10 +348,10 @@ def _native_text(counts: ForwardCounts, source: OpenSource, native: NativeCounts
         *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
         (native.replaced, "separator characters written as _"),
     ]
-    return text + _in_words([*notes, (_gone(source), "offsets had been trimmed before")])
+    return text + _join_notes([*notes, (_gone(source), "offsets had been trimmed before")])
 
 
-def _in_words(notes: list[tuple[int, str]]) -> str:
+def _join_notes(notes: list[tuple[int, str]]) -> str:
     return "".join(f"; {number} {what}" for number, what in notes if number)
 
 

@@ -119,9 +119,9 @@ class StoreLanding:
         path.write_bytes(_packed(messages, self._suffix))
         del self._held[date]
         arrivals_ms = [message.arrival_ms for message in messages]
-        return self._tell(path, arrivals_ms, sum(len(message.body) for message in messages))
+        return self._write_manifest(path, arrivals_ms, sum(len(message.body) for message in messages))
 
-    def _tell(self, path: AnyPath, arrivals_ms: Sequence[int], body_bytes: int) -> LandedPart:
+    def _write_manifest(self, path: AnyPath, arrivals_ms: Sequence[int], body_bytes: int) -> LandedPart:
         part = LandedPart(
             file=path.relative_to(self._native).as_posix(),
             messages=len(arrivals_ms),
@@ -140,7 +140,9 @@ class StoreLanding:
             for path in sorted_glob(day, "part-*"):
                 if f"{path.parent.name}-{path.name}.json" not in counted:
                     bodies = list(_bodies_of(path))
-                    self._tell(path, [arrival_ms for arrival_ms, _ in bodies], sum(size for _, size in bodies))
+                    self._write_manifest(
+                        path, [arrival_ms for arrival_ms, _ in bodies], sum(size for _, size in bodies)
+                    )
             for path in sorted_glob(day, ".part-*"):
                 if self._clock.wall_ns() - path.stat().st_mtime_ns > _ABANDONED_NS:
                     path.unlink(missing_ok=True)

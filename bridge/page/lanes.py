@@ -113,7 +113,7 @@ def _bar(bar: Bar, scale: Scale, y: float) -> Markup:
         shape = rect(*box, bar.colour, rx=2, stroke=bar.colour, stroke_dasharray="4 3", fill_opacity=0.15)
     else:
         shape = rect(*box, bar.colour, rx=2, fill_opacity=0.45 if bar.faint else 1, **outline)
-    return titled(bar.title, shape, _words(bar, end + 6, y + 11))
+    return titled(bar.title, shape, _bar_label(bar, end + 6, y + 11))
 
 
 def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
     return start, max(end, start + (_OPEN_END if bar.until_ms is None else _THINNEST))
 
 
-def _words(bar: Bar, x: float, y: float) -> Markup:
+def _bar_label(bar: Bar, x: float, y: float) -> Markup:
     room = _WIDTH - 4 - x
     too_long = _LETTER * len(bar.words) > room
     compressed: dict[str, Any] = {"textLength": room, "lengthAdjust": "spacingAndGlyphs"} if too_long else {}

@@ -438,7 +438,11 @@ def _events(story: MessageTimeline) -> Iterator[Event]:
         for number, consume in enumerate(group.attempts, start=1):
             name = f"consume (delivery {number})" if number > 1 else "consume"
             late = consume.context_code is ContextCode.TIME_OUT and consume.outcome is Outcome.SUCCESS
-            how = (consume.elapsed_ms, _consume_words(consume), Tone.CARE if late else OUTCOME_TONES[consume.outcome])
+            how = (
+                consume.elapsed_ms,
+                _describe_consume(consume),
+                Tone.CARE if late else OUTCOME_TONES[consume.outcome],
+            )
             event = _event(consume, Kind.CONSUME, name, consume.from_ms, consume.end_ms, *how)
             yield replace(event, group=group.group, attempt=number, begin_known=consume.missing is not Half.BEGIN)
 
@@ -460,7 +464,7 @@ def _event(  # noqa: PLR0913, PLR0917 - what differs from kind to kind
     return Event(name=name, kind=kind, outcome=outcome, tone=tone, **when, **shared)
 
 
-def _consume_words(consume: Consume) -> str:
+def _describe_consume(consume: Consume) -> str:
     code = consume.context_code
     plain = code is None or code is ContextCode.SUCCESS or code is ContextCode.FAILED
     return consume.outcome.value if plain or code is None else f"{consume.outcome.value}, {code.name}"

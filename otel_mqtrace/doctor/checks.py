@@ -379,7 +379,7 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
         checkup.facts["otlp"] = "not used"
         return
     endpoint, http = _endpoint([*named, *settings.exporters], environ)
-    problem = _ask_over_http(endpoint) if http else _connect(endpoint)
+    problem = _probe_http(endpoint) if http else _connect(endpoint)
     shown = _without_user(endpoint)
     checkup.facts["otlp"] = {"endpoint": shown, "protocol": "http" if http else "grpc", "answers": problem is None}
     if problem is not None:
@@ -419,7 +419,7 @@ def _connect(endpoint: str) -> str | None:
     return None
 
 
-def _ask_over_http(endpoint: str) -> str | None:
+def _probe_http(endpoint: str) -> str | None:
     """An empty body is a request for no spans; any status shows a server that answers."""
     if urlsplit(endpoint).scheme not in _PORTS:
         return "it is not an http or https address"

@@ -149,7 +149,7 @@ class _Given:
         columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
         coded = [encode(columns[name]) for name in _WORDS]
         examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-        words = zip(*(_words_of(one, examples) for one in coded), strict=True)
+        words = zip(*(_texts_of(one, examples) for one in coded), strict=True)
         self.ends = [_make_end(some, owned) for some in words]
         self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
         self.parties = _distinct(end.party for end in self.ends)
@@ -175,7 +175,7 @@ class _Given:
         return found
 
 
-def _words_of(coded: Codes, rows: Ints) -> list[str | None]:
+def _texts_of(coded: Codes, rows: Ints) -> list[str | None]:
     words = [*coded.words, None]
     return [words[place] for place in coded.values[rows].tolist()]
 

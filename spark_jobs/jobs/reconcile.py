@@ -97,7 +97,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
         durations=judged.durations,
         samples=samples,
     )
-    result = _look_closer(place, run, group_by_bucket(list_files(plan.settled)), choose_owners(judged.owners))
+    result = _summarise(place, run, group_by_bucket(list_files(plan.settled)), choose_owners(judged.owners))
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
@@ -195,7 +195,7 @@ def _leave(place: Workspace, history: History, counted: Counted, budgets: Budget
     place.past.keep_used_drops(budgets.used())
 
 
-def _look_closer(
+def _summarise(
     place: Workspace, run: JudgedRun, buckets: Sequence[tuple[str, ...]], owners: Mapping[tuple[str, str], str]
 ) -> Result:
     """Draw the graph, find the messages behind the samples and the first malformed rows, all by one map."""
@@ -203,35 +203,35 @@ def _look_closer(
     grace_ms, horizon_ms = run.policy.grace_ms, run.known.horizon_ms
     judged = find_judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
     files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
-    look = partial(_look_into, msg_ids, owners, judged)
-    seen = _merge_seen(place.engine.map(look, [*buckets, *files], merge=_merge_seen))
-    graph = build_graph(seen.graph, sides=("native", "otlp"), judged=judged, at_most=_MOST_EDGES)
-    return summarise(run, graph=graph, messages=seen.messages, malformed=seen.malformed)
+    read = partial(_read_details, msg_ids, owners, judged)
+    details = _merge_details(place.engine.map(read, [*buckets, *files], merge=_merge_details))
+    graph = build_graph(details.graph, sides=("native", "otlp"), judged=judged, at_most=_MOST_EDGES)
+    return summarise(run, graph=graph, messages=details.messages, malformed=details.malformed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a closer look finds: a part of the graph, the messages of the samples, the first malformed rows."""
+class _Details:
+    """Details of a run for its report: a part of the graph, the messages of the samples, the first malformed rows."""
 
     graph: GraphPart = field(default_factory=GraphPart)
     messages: Mapping[str, tuple[MessageEvent, ...]] = field(default_factory=dict)
     malformed: Sequence[dict[str, Any]] = ()
 
 
-def _look_into(
+def _read_details(
     msg_ids: Sequence[str],
     owners: Mapping[tuple[str, str], str],
     judged: tuple[int | None, int | None],
     task: tuple[str, ...] | str,
-) -> _Seen:
-    """Look into the verdicts of a bucket, or into a file of events."""
+) -> _Details:
+    """Read the details in the verdicts of a bucket, or in a file of events."""
     if isinstance(task, str):
-        return _Seen(malformed=find_malformed(task))
-    return _Seen(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))
+        return _Details(malformed=find_malformed(task))
+    return _Details(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))
 
 
-def _merge_seen(parts: Sequence[_Seen]) -> _Seen:
-    return _Seen(
+def _merge_details(parts: Sequence[_Details]) -> _Details:
+    return _Details(
         merge_parts(part.graph for part in parts),
         {msg_id: events for part in parts for msg_id, events in part.messages.items()},
         first_malformed(row for part in parts for row in part.malformed),

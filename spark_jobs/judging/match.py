@@ -234,8 +234,8 @@ def _key_level(event: _Features, natives: Ints, spans: Ints) -> Ints:
         ],
         0,
     )
-    told_apart = event.is_full[natives] & event.is_full[spans]
-    return np.where(told_apart | _is_retried(event, natives, spans) | _is_elsewhere(event, natives, spans), 0, level)
+    is_distinct = event.is_full[natives] & event.is_full[spans]
+    return np.where(is_distinct | _is_retried(event, natives, spans) | _is_elsewhere(event, natives, spans), 0, level)
 
 
 def _is_retried(event: _Features, natives: Ints, spans: Ints) -> Mask:

@@ -323,7 +323,7 @@ def _bars(event: MessageEvent, side: str, *, outlined: bool) -> Iterator[Bar]:
             from_ms=times[0],
             until_ms=own.end_ms,
             colour=SIDE_COLOUR[side],
-            words=f"{'≠ ' if other and _differ(own, other) else ''}{_words(own)}",
+            words=f"{'≠ ' if other and _differ(own, other) else ''}{_bar_text(own)}",
             title=_title(event, own),
             instant=own.start_ms is None,
             outline=red or ("currentColor" if outlined else None),
@@ -348,7 +348,7 @@ def _differ(one: Interval, other: Interval) -> bool:
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _words(interval: Interval) -> str:
+def _bar_text(interval: Interval) -> str:
     failed = ", failed" if interval.success is False else ""
     if interval.start_ms is None:
         return f"end only{failed}"

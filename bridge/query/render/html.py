@@ -10,7 +10,7 @@ from bridge.page.svg import AMBER, GREEN, RED, SLATE
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.render.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
-from bridge.query.render.terminal import attempts_in_words, searched_in_words
+from bridge.query.render.terminal import describe_attempts, describe_search
 from bridge.query.search import rows_of
 from bridge.query.timeline import Kind, Tone, events, first_ms
 
@@ -80,14 +80,14 @@ def _bar(event: Event, from_ms: int) -> Bar:
         from_ms=from_ms,
         until_ms=event.until_ms,
         colour=_COLOURS[event.tone],
-        words=_words(event),
+        words=_bar_text(event),
         title=_event_title(event),
         instant=event.took_ms is None and event.until_ms is not None,
         faint=not event.begin_known,
     )
 
 
-def _words(event: Event) -> str:
+def _bar_text(event: Event) -> str:
     if event.took_ms is None:
         return event.outcome
     return f"{duration(event.took_ms)}{'' if event.tone is Tone.GOOD else f', {event.outcome}'}"
@@ -146,7 +146,7 @@ def _heading(answer: Answer) -> Markup:
             element("td", element("bdi", visible(row.topic or ABSENT))),
             element("td", element("bdi", visible(row.group or ABSENT)), class_="group"),
             element("td", f"{row.role} {row.outcome.value}"),
-            element("td", attempts_in_words(row), class_="n"),
+            element("td", describe_attempts(row), class_="n"),
         )
         for number, story in reversed(list(enumerate(answer.stories)))
         for row in rows_of(story, answer.query)
@@ -280,4 +280,4 @@ def _sources_text(story: MessageTimeline) -> str:
 
 def _searched(searched: Searched) -> Markup:
     remarks = [element("li", visible(remark, limit=400)) for remark in searched.remarks]
-    return joined((element("p", searched_in_words(searched)), element("ul", remarks) if remarks else None))
+    return joined((element("p", describe_search(searched)), element("ul", remarks) if remarks else None))

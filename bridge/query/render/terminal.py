@@ -52,7 +52,7 @@ def print_answer(answer: Answer, *, console: Console | None = None) -> None:
     if answer.pages > 1:
         older = f"; {counted(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
         screen.print(Text(f"Page {answer.page} of {answer.pages}, {counted(answer.total, 'message')}{older}"))
-    screen.print(Text(searched_in_words(answer.searched), style="dim"))
+    screen.print(Text(describe_search(answer.searched), style="dim"))
     for remark in answer.searched.remarks:
         screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))
 
@@ -64,12 +64,12 @@ def nothing_found(answer: Answer) -> str:
         return f"page {answer.page} is empty: {counted(answer.total, 'message')} on {counted(answer.pages, 'page')}"
     remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
     return (
-        f"nothing found; s{searched_in_words(searched)[1:].removesuffix('.')};{remark} "
+        f"nothing found; s{describe_search(searched)[1:].removesuffix('.')};{remark} "
         "check the search options, and --begin and --end: they are about arrivals"
     )
 
 
-def searched_in_words(searched: Searched) -> str:
+def describe_search(searched: Searched) -> str:
     """Return what was looked through, as a sentence."""
     arrived = ""
     if searched.first_arrival_ms is not None and searched.last_arrival_ms is not None:
@@ -88,7 +88,7 @@ def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
                 visible(row.topic or ABSENT, limit=_LONGEST_NAME),
                 visible(row.group or ABSENT, limit=_LONGEST_NAME),
                 f"{_VERBS[row.role]} {row.outcome.value}",
-                attempts_in_words(row),
+                describe_attempts(row),
             ),
         )
         for story in reversed(answer.stories)
@@ -121,7 +121,7 @@ def _plain_columns(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in padded)
 
 
-def attempts_in_words(row: Row) -> str:
+def describe_attempts(row: Row) -> str:
     """Return ``3 (2 failed)``; the failures only where the outcome does not show them."""
     return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
 
