@@ -3,9 +3,6 @@
 Endpoint, headers, TLS, compression, time-outs, retries and self-metrics stay OpenTelemetry's. Its exporter modules call
 one function, ``encode_spans``, for the message; a second instance of the module gets another function of that name. The
 stock exporters keep theirs. What that saves is the row ``mqtrace_otlp`` of the benchmark. Needs the ``otlp`` extra.
-
-Over HTTP the session resolves proxies, certificates and netrc of the environment at the first request, where
-``requests`` reads the environment and ``~/.netrc`` for each one.
 """
 
 from __future__ import annotations
@@ -95,7 +92,9 @@ def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **setting
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
     given = {name: value for name, value in settings.items() if value is not None}
     if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
-        given.setdefault("session", _session())
+        from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - optional extra
+
+        given.setdefault("session", RepeatingSession())
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
         module.__dict__["TraceServiceStub"] = _BytesStub
@@ -111,37 +110,6 @@ def _second_instance(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _session() -> Any:
-    """Return a ``requests.Session`` that prepares a request once for each URL, and then exchanges the body."""
-    import requests  # noqa: PLC0415 - optional extra
-
-    class Session(requests.Session):
-        def __init__(self) -> None:
-            super().__init__()
-            self._prepared: dict[Any, Any] = {}
-            self._environment: dict[Any, Any] = {}
-
-        def prepare_request(self, request: Any) -> Any:
-            body = request.data
-            if self.cookies or not isinstance(body, bytes):
-                return super().prepare_request(request)
-            key = request.method, request.url
-            if key not in self._prepared:
-                self._prepared[key] = super().prepare_request(request)
-            prepared = self._prepared[key].copy()
-            prepared.body = body
-            prepared.headers["Content-Length"] = str(len(body))
-            return prepared
-
-        def merge_environment_settings(self, url: Any, *given: Any) -> Any:
-            known = self._environment.get(url)
-            if known is None:
-                known = self._environment[url] = super().merge_environment_settings(url, *given)
-            return dict(known)
-
-    return Session()
 
 
 class _Request(NamedTuple):

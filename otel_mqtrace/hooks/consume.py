@@ -169,8 +169,7 @@ class ConsumeHook(ReceiveHook):
             process_ctx, trace_state = _carried_beside(by_name)
         origin, origin_flags = None, 0
         decision, flags = state.as_root
-        header: Any = by_name.get(TRACEPARENT)
-        if header is not None:
+        if (header := by_name.get(TRACEPARENT)) is not None:
             plain = read_traceparent(header)
             if plain is None:
                 return None
@@ -187,9 +186,8 @@ class ConsumeHook(ReceiveHook):
             ids = origin[:16] + ids[16:]
         if is_dropped or row is None:
             return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
-        record = new_tuple(
-            Handled, (plan, ids, origin, flags, self._now(), *row, by_name, {}, origin_flags, trace_state)
-        )
+        parts: Any = (plan, ids, origin, flags, self._now(), *row, by_name, {}, origin_flags, trace_state)
+        record = new_tuple(Handled, parts)
         for processor in state.starts:
             processor.offer_record_start(HandledSpan(record))
         if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is

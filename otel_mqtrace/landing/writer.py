@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
@@ -271,6 +271,7 @@ class LandingWriter:
         self._clock = clock or SystemClock()
         self._open: dict[str, _OpenPart] = {}
         self._adopted = False
+        self._manifest = manifest_path(self.landing)
         self._begin()
 
     def _begin(self) -> None:
@@ -363,7 +364,7 @@ class LandingWriter:
         part.part.finish(part.path)
         del self._open[date]
         landed = LandedPart(
-            file=part.path.relative_to(native_directory(self.landing)).as_posix(),
+            file=f"{part.path.parent.name}/{part.path.name}",
             messages=part.messages,
             body_bytes=part.body_bytes,
             first_arrival_ms=part.arrivals_ms[0],
@@ -381,9 +382,10 @@ class LandingWriter:
 
     def _list_in_manifest(self, part: LandedPart) -> None:
         """Append one line in one write: lines of several processes do not mix."""
-        line = json.dumps(asdict(part), separators=(",", ":")).encode() + b"\n"
+        fields_of_part = {each: getattr(part, each) for each in LandedPart.__slots__}
+        line = json.dumps(fields_of_part, separators=(",", ":")).encode() + b"\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(manifest_path(self.landing), flags, 0o644)
+        descriptor = os.open(self._manifest, flags, 0o644)
         try:
             os.write(descriptor, line)
         finally:

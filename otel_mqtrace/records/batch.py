@@ -161,12 +161,15 @@ class BatchSpan(WritableRecordSpan):
 
     @property
     def _attributes_and_links(self) -> tuple[dict[str, Any], Sequence[Any]]:
-        made: tuple[dict[str, Any], Sequence[Any]] = self.record.plan.make_batch(self)
+        known = self.__dict__.get("_made")
+        if known is None or known[0] != self.end_ns:
+            known = self.__dict__["_made"] = self.end_ns, self.record.plan.make_batch(self)
+        made: tuple[dict[str, Any], Sequence[Any]] = known[1]
         return made
 
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes, with the outcome where it has ended."""
-        return self._attributes_and_links[0]
+        return self._attributes_and_links[0].copy()
 
     def make_links(self) -> Sequence[Any]:
         """Return a link for each message."""

@@ -135,13 +135,35 @@ class HandledSpan(WritableRecordSpan):
 
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes, with the outcome where it has ended."""
-        made: dict[str, Any] = self.record.plan.make_attributes(self)
-        return made
+        record, end_ns = self.record, self.end_ns
+        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(record.headers):
+            made: dict[str, Any] = record.plan.make_attributes(self)
+            return made
+        place, request_id, msg_id, _ = record.details
+        attributes = {
+            **record.plan.constants,
+            **place.named,
+            semconv.MESSAGING_KAFKA_OFFSET: record.offset,
+            semconv.MQTRACE_OFFSET_MSG_ID: f"{place.offset_id}{record.offset}",
+            semconv.MESSAGING_MESSAGE_ID: msg_id,
+            semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length,
+            semconv.MQTRACE_REQUEST_ID: request_id,
+        }
+        if record.timestamp_ms is not None:
+            attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
+        if end_ns is not None:
+            attributes[semconv.MQTRACE_COST_TIME] = end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS
+            attributes[semconv.MQTRACE_SUCCESS] = True
+            attributes[semconv.MQTRACE_CONTEXT_CODE] = "SUCCESS"
+        return attributes
 
     def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
-        parent = self._make_parent()
-        return () if parent is None else (Link(parent, {}),)
+        known: Sequence[Link] | None = self.__dict__.get("_made_links")
+        if known is None:
+            parent = self._make_parent()
+            known = self.__dict__["_made_links"] = () if parent is None else (Link(parent, {}),)
+        return known
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""

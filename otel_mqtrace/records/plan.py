@@ -47,6 +47,8 @@ class Place(NamedTuple):
     cluster_id: str | None
     offset_id: str
     """The text before the offset in an offset message id."""
+    named: dict[str, AttributeValue]
+    """The attributes that are not the plan's."""
 
 
 class Plan:
@@ -116,13 +118,13 @@ class Plan:
         return place
 
     def _place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
-        attributes = {
-            semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
-            semconv.MQTRACE_STORE_HOST: store_host,
-            semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
-        }
-        known = encode_attributes({name: value for name, value in attributes.items() if value is not None})
-        return Place(self._constant + known, {}, store_host, cluster_id, f"{self.topic}-{partition}@")
+        named: dict[str, AttributeValue] = {semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition)}
+        if store_host is not None:
+            named[semconv.MQTRACE_STORE_HOST] = store_host
+        if cluster_id is not None:
+            named[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
+        attributes = self._constant + encode_attributes(named)
+        return Place(attributes, {}, store_host, cluster_id, f"{self.topic}-{partition}@", named)
 
     def template(
         self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]

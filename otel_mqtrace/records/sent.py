@@ -92,8 +92,24 @@ class SentSpan(RecordSpan):
 
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes."""
-        made: dict[str, Any] = self.record.plan.make_attributes(self)
-        return made
+        record = self.record
+        if record.key is not None or record.headers or record.body_length is None:
+            made: dict[str, Any] = record.plan.make_attributes(self)
+            return made
+        place, request_id = self.facts
+        start_ms = record.start_ns // _NS_PER_MS
+        cost_ms = self.end_ns // _NS_PER_MS - start_ms
+        return {
+            **record.plan.constants,
+            **place.named,
+            semconv.MESSAGING_MESSAGE_ID: record.msg_id,
+            semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length,
+            semconv.MESSAGING_KAFKA_OFFSET: self.offset,
+            semconv.MQTRACE_OFFSET_MSG_ID: f"{place.offset_id}{self.offset}",
+            semconv.MQTRACE_COST_TIME: cost_ms,
+            semconv.MQTRACE_REQUEST_ID: request_id,
+            semconv.MQTRACE_STORE_TIME: start_ms + cost_ms // 2,
+        }
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``Pub`` record; ``None`` where the span must be mapped and encoded as any other."""

@@ -102,18 +102,24 @@ ENDED: Final = object()
 
 
 class _Derived:
-    """A private part of a ``ReadableSpan``, derived at each read; a part assigned to the instance wins."""
+    """A part of a ``ReadableSpan`` by its private and its public name, derived at each read.
+
+    A part assigned to the instance wins.
+    """
 
     def __init__(self, derive: Callable[[Any], Any]) -> None:
         self._derive = derive
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        self._name = f"_{name.lstrip('_')}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        written = instance.__dict__.get("_written")
+        parts = instance.__dict__
+        if self._name in parts:
+            return parts[self._name]
+        written = parts.get("_written")
         is_open = written is not None and written is not ENDED
         return getattr(written, self._name) if is_open else self._derive(instance)
 
@@ -192,19 +198,19 @@ class RecordSpan(ReadableSpan):
         parent: SpanContext | None = self.__dict__["_above"]
         return parent
 
-    _context = _Derived(_make_context)
+    _context = context = _Derived(_make_context)
     _attributes = _Derived(lambda self: self.__dict__.setdefault("_attributes", self.make_attributes()))
-    _name = _Derived(attrgetter("record.plan.name"))
-    _parent = _Derived(_make_parent)
-    _start_time = _Derived(attrgetter("record.start_ns"))
-    _end_time = _Derived(attrgetter("end_ns"))
+    _name = name = _Derived(attrgetter("record.plan.name"))
+    _parent = parent = _Derived(_make_parent)
+    _start_time = start_time = _Derived(attrgetter("record.start_ns"))
+    _end_time = end_time = _Derived(attrgetter("end_ns"))
     _resource = _Derived(attrgetter("record.plan.tracer.resource"))
     _instrumentation_scope = _Derived(attrgetter("record.plan.tracer._instrumentation_scope"))
     _instrumentation_info = _Derived(attrgetter("record.plan.tracer.instrumentation_info"))
-    _kind = _Derived(attrgetter("record.plan.kind"))
+    _kind = kind = _Derived(attrgetter("record.plan.kind"))
     _links = _Derived(lambda self: self.make_links())
     _events: Any = _Derived(lambda _: ())
-    _status: Any = _Derived(lambda _: _UNSET_STATUS)
+    _status = status = _Derived(lambda _: _UNSET_STATUS)
 
     def __copy__(self) -> ReadableSpan:
         """Return a plain span with the same parts."""

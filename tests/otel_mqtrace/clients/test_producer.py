@@ -15,6 +15,7 @@ from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body, encode_context
+from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.consuming import poll
 
 
@@ -150,6 +151,16 @@ def test_a_message_the_broker_refuses_is_recorded_when_the_report_comes(producer
     assert span.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
     assert (record.trace_type, record.success) == (TraceType.PUB, False)
     assert span.attributes.keys().isdisjoint({"messaging.kafka.offset", "mqtrace.store_time"})
+
+
+def test_send_without_an_acknowledgement_has_no_offset_in_either_format(instrument, kafka, spans, topic):
+    instrument()
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": 0})
+    span = _sent(producer, spans, topic, b"x")
+    (bean,) = trace_context_of(span).beans
+    assert (span.attributes["mqtrace.success"], bean.offset_msg_id) == (True, None)
+    assert span.attributes.keys().isdisjoint({"messaging.kafka.offset", "mqtrace.offset_msg_id"})
+    assert encode_spans([span]).errors == {}
 
 
 def test_a_message_that_times_out_is_recorded(instrument, spans, topic):

@@ -199,10 +199,11 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
 ) -> None:
     """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
     if state.in_flight.pop(id(sent), None) is not None:
-        if error is not None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None or partition is None or offset is None:  # with acks=0 no broker tells the offset
             reopened(state, hook, sent, user)(error, message)
             return
-        hook.end_record(sent, message.partition(), message.offset())
+        hook.end_record(sent, partition, offset)
     if user is not None:
         run_in_context(sent.current_ctx, user, error, message)
 

@@ -1,0 +1,67 @@
+"""A ``requests.Session`` for an exporter, which sends to one URL again and again: it prepares that request once.
+
+Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
+environment and ``~/.netrc`` for each one. Needs the ``otlp`` extra.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import requests
+from requests.adapters import HTTPAdapter
+
+_REPEATED: Final = {"headers", "data", "timeout", "allow_redirects"}
+"""What OpenTelemetry's exporter passes with each request; only the body and the time-out differ."""
+
+
+class _Adapter(HTTPAdapter):
+    """Finds the connection pool and the path of a URL once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pools: dict[str | None, Any] = {}
+        self._paths: dict[str | None, str] = {}
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *args: Any, **named: Any) -> Any:
+        if request.url not in self._pools:
+            self._pools[request.url] = super().get_connection_with_tls_context(request, *args, **named)
+        return self._pools[request.url]
+
+    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
+        if request.url not in self._paths:
+            self._paths[request.url] = super().request_url(request, proxies)
+        return self._paths[request.url]
+
+    def close(self) -> None:
+        self._pools.clear()
+        super().close()
+
+
+class RepeatingSession(requests.Session):
+    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[Any, tuple[requests.PreparedRequest, Any, _Adapter]] = {}
+
+    def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
+        """Send a request and return the response with its content read."""
+        body = named.get("data")
+        if args or named.keys() != _REPEATED or named["allow_redirects"] or self.cookies or type(body) is not bytes:
+            return super().request(method, url, *args, **named)
+        if url not in self._known:
+            first = self.prepare_request(requests.Request(method, url, headers=named["headers"], data=body))
+            environment = self.merge_environment_settings(first.url or url, {}, None, None, None)
+            adapter = _Adapter()
+            self.mount(url, adapter)
+            self._known[url] = first, environment, adapter
+        first, environment, adapter = self._known[url]
+        repeated = first.copy()
+        repeated.body = body
+        repeated.headers["Content-Length"] = str(len(body))
+        response = adapter.send(repeated, timeout=named["timeout"], **environment)
+        if "Set-Cookie" in response.headers:
+            self.cookies.update(response.cookies)
+        response.content  # noqa: B018 - the connection goes back to its pool with the last byte
+        return response
