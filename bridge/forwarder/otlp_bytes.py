@@ -238,7 +238,8 @@ def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a 
     parts = [TRACE_ID, trace_id, SPAN_ID, span_id]
     if parent_id is not None:
         parts += (PARENT_ID, parent_id)
-    parts += (kind.names[topic], _times(start_ms, end_ms))
+    times = pack_times(START, start_ms * NS_PER_MS, END, end_ms * NS_PER_MS)
+    parts += (kind.names[topic], times if start_ms else times[9 if end_ms else 18 :])  # a zero is not written
     if topic is not None:
         parts.append(_TOPICS[topic])
     if msg_id is not None:
@@ -272,9 +273,3 @@ def span_bytes(fields: OtlpSpanFields, kind: _Kind) -> bytes:  # noqa: C901 - a 
         parts += (_KEYS_AGAIN[len(array)], array)
     parts.append(kind.ends[msg_type, store_host, fields.messages, fields.half, fields.failure, parent_id is None])
     return b"".join(parts)
-
-
-def _times(start_ms: int, end_ms: int) -> bytes:
-    if start_ms:
-        return pack_times(START, start_ms * NS_PER_MS, END, end_ms * NS_PER_MS)
-    return pack_times(START, 0, END, end_ms * NS_PER_MS)[9 if end_ms else 18 :]  # a zero is not written

@@ -121,7 +121,8 @@ def _columns(batch: HandledBatch) -> _Columns | None:
         traceparents.append(by_name.get("traceparent"))
     if not _UNUSUAL.isdisjoint(names) or plan.retry_header in names:
         return None
-    origins = read_origins(traceparents)
+    is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, type(None)}
+    origins = read_origins(traceparents) if is_raw else None
     if origins is None:
         return None
     msg_ids = b"\n".join(unique_ids).decode("utf-8", "replace").split("\n")

@@ -127,7 +127,7 @@ PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 @st.composite
 def records(draw, topic):
     value = draw(st.none() | st.binary(max_size=20))
-    key = draw(st.none() | st.binary(max_size=8))
+    key = draw(st.none() | st.just(b"") | st.binary(max_size=8))
     named = draw(st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts, max_size=3))
     travelled = (*[PARENT] * draw(st.booleans()), *named.items())
     partition, offset = draw(st.integers(0, 3)), draw(st.integers(0, 1 << 40))
