@@ -67,7 +67,7 @@ def test_the_services_know_each_other():
     assert SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].startswith("INSIDE://kafka:9092")
 
 
-def test_the_collector_is_told_everything_that_its_configuration_asks_for():
+def test_collector_container_has_everything_its_configuration_needs():
     yaml.safe_load(COLLECTOR)
     asked = set(re.findall(r"\$\{env:(\w+)\}", COLLECTOR))
     assert asked == set(SERVICES["collector"]["environment"])

@@ -145,7 +145,7 @@ def test_every_make_target_explains_itself():
     assert _targets() - explained == parts_of_others
 
 
-def test_the_change_log_speaks_of_the_version_in_the_project_file():
+def test_change_log_has_the_version_of_the_project_file():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"]

@@ -57,7 +57,7 @@ def _imports(path):
             yield node.module, node.lineno
 
 
-def test_only_the_clock_knows_the_time_and_only_workers_know_threads():
+def test_only_the_clock_imports_time_and_only_workers_import_threading():
     """Time is injected everywhere else, so that tests need not wait."""
     strays = [
         f"{name_of(path)}:{line} imports {module}"
@@ -103,7 +103,7 @@ def test_spark_jobs_read_spans_as_data_and_never_run_the_sdk():
     assert strays == []
 
 
-def test_files_and_classes_have_names_that_say_something():
+def test_files_and_classes_have_no_generic_names():
     drawers = [name_of(path) for path in shipped() if NAMELESS.match(path.stem)]
     hollow = [
         f"{name_of(path)}:{node.name}"
@@ -127,7 +127,7 @@ def test_nothing_in_the_tree_belongs_to_one_machine():
     assert found == []
 
 
-def test_every_package_tells_type_checkers_that_it_is_typed():
+def test_every_package_has_py_typed():
     """PEP 561."""
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
 
@@ -260,7 +260,7 @@ def test_no_name_is_spelled_twice():
     assert len(values) == len(set(values))
 
 
-def test_a_client_knows_no_attribute():
+def test_clients_import_no_attribute_names():
     """What is intercepted is told to the hooks in their words; only they say it in attributes."""
     spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
     a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics

@@ -53,7 +53,7 @@ def test_a_named_dialect_wins_over_the_records_own(mqtrace):
     assert mqtrace("encode", "--dialect", "5.5.0", stdin=after)[1].endswith(b"\x010\x010\x01null\x02")
 
 
-def test_a_glued_record_is_written_mended(mqtrace):
+def test_glued_record_is_written_separately(mqtrace):
     glued = {item["id"]: item["body"] for item in json_lines(VECTORS / "read_only.jsonl")}["G27"].encode()
     _, records, _ = mqtrace("decode", stdin=glued)
     code, out, _ = mqtrace("encode", stdin=records)

@@ -67,7 +67,7 @@ def test_every_known_writer_is_listed(mqtrace):
     assert (rows["4.8.0"]["pub"], rows["5.1.4"]["sub_after_cloud"], rows["5.5.0"]["recall"]) == (15, "7 glued", 7)
 
 
-def test_the_writers_of_a_file_are_told_with_the_evidence(mqtrace):
+def test_writers_of_a_file_are_listed_with_the_evidence(mqtrace):
     code, out, err = mqtrace("dialects", "--json", RECORDED / "rocketmq-5.0.0.jsonl")
     by_group = {item["group_name"]: item for item in objects(out)}
     assert (code, err) == (0, "")
@@ -92,7 +92,7 @@ def test_the_writers_of_standard_input_are_a_table(mqtrace):
     assert "1 SubAfter of 6 fields" in row
 
 
-def test_bodies_without_a_record_have_no_writer_and_one_line_says_so(mqtrace):
+def test_bodies_without_a_record_are_one_line_without_a_writer(mqtrace):
     assert mqtrace("dialects", "-", stdin=b"\x00garbage") == (0, b"", "mqtrace: no record can be read in -\n")
 
 

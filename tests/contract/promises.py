@@ -24,12 +24,12 @@ _instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITC
 works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_names_taken_before_are_traced
 uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_ten_times_on_and_off_leaves_no_trace
 steps back with a warning -> {_CLIENTS}/test_patching.py::test_ours_steps_back_with_a_warning
-on_conflict -> {_CLIENTS}/test_patching.py::test_ours_traces_as_well_when_told_to
+on_conflict -> {_CLIENTS}/test_patching.py::test_ours_traces_as_well_if_configured
 process: context manager, current inside -> {_BLOCKS}::test_a_block_takes_the_automatic_span_over
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_and_gone_outside
 process: decorator -> {_BLOCKS}::test_a_decorated_function_is_a_block
 process: exceptions recorded -> {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
-process: outcome to contextCode -> {_BLOCKS}::test_the_handle_says_the_outcome
+process: outcome to contextCode -> {_BLOCKS}::test_handle_sets_the_outcome
 process.each -> {_FORMS}::test_each_message_is_current_in_the_body_and_nothing_after
 automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_a_message_is_in_process_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
@@ -37,7 +37,7 @@ MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_the_defaults_ar
 one queue and one worker per exporter -> {_SPANS}/test_processor.py::test_a_stuck_exporter_does_not_delay_its_neighbour
 preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rocketmq_generation
 stats() adds up at every instant -> {_SPANS}/test_processor.py::test_the_account_balances_at_every_instant_under_eight_threads
-tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_the_environment_speaks_when_code_does_not
+tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
 SendHook, ConsumeHook -> tests/otel_mqtrace/hooks/test_manual_hooks.py::test_a_message_goes_through_both_doors
 codec -> tests/otel_mqtrace/wire/test_codec.py::test_what_is_written_is_read_back
@@ -47,7 +47,7 @@ _CONFIGURATION: Final = f"""
 MQTRACE_ENABLED -> {_SWITCH}::test_switched_off_by_the_environment_nothing_happens
 MQTRACE_TRACE_TOPIC -> {_KAFKA}::test_the_environment_names_broker_topic_and_properties
 MQTRACE_EXPORTERS -> {_SWITCH}::test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning, {_CONFIG}::test_none_as_the_only_exporter_means_no_exporter
-MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_the_environment_names_the_brokers, {_KAFKA}::test_the_applications_own_broker_is_used_when_nothing_else_is_said
+MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_the_environment_names_the_brokers, {_KAFKA}::test_application_broker_is_the_default
 MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_the_environment_names_broker_topic_and_properties
 MQTRACE_LANDING_DIR -> {_SWITCH}::test_the_environment_alone_is_enough
 MQTRACE_DIALECT -> {_KAFKA}::test_the_encoder_can_be_wrapped

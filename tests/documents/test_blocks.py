@@ -40,7 +40,7 @@ def home(left, tmp_path):
     return shutil.copytree(left.home, tmp_path / "home", symlinks=True)
 
 
-def test_every_block_says_its_language():
+def test_every_block_has_a_language():
     """One that says none would be read by nobody here."""
     assert [str(block) for block in GUIDES if block.language not in {"sh", "python", "toml", "yaml", "text"}] == []
 
@@ -53,7 +53,7 @@ def test_a_block_of_text_is_no_command(block):
 
 
 @pytest.mark.parametrize("block", [each for each in _in("sh") if not each.page.startswith(INSTALLED)], ids=str)
-def test_commands_do_what_their_page_says(world, home, block):
+def test_commands_of_a_page_work(world, home, block):
     if "forward" in block.text and "files:" not in block.text:
         shutil.rmtree(home / "landing")  # the block makes it
     world.run(world.placed(block.text), home, on_spark=False)

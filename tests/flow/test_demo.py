@@ -63,7 +63,7 @@ def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.Comp
 
 
 @pytest.mark.spark
-def test_the_report_lies_where_it_was_said(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_report_is_written_to_the_named_directory(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, out = run
     names = {path.name for path in (out / "report").iterdir()}
     assert {"result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"} <= names

@@ -43,7 +43,7 @@ def test_only_the_called_command_is_imported():
     assert run(["answers"], points) == 3
 
 
-def test_a_broken_command_says_so_when_it_is_called():
+def test_broken_command_reports_its_error_when_called():
     broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
     with pytest.raises(MqTraceError, match=r"^mqtrace broken cannot be loaded \(.*no_such_module.*\); reinstall"):
         run(["broken", "--strange", "x", "--help"], [broken])
@@ -84,7 +84,7 @@ def test_no_arguments_are_a_question_for_help(capsys):
     assert "answers" in capsys.readouterr().out
 
 
-def test_a_shell_is_told_the_options_of_a_command(capsys, monkeypatch):
+def test_shell_completion_lists_the_options_of_a_command(capsys, monkeypatch):
     monkeypatch.setenv("_MQTRACE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "mqtrace answers --")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -169,7 +169,7 @@ def test_a_defect_is_one_line_and_never_the_code_of_a_failed_gate(capsys, monkey
     assert capsys.readouterr().err.lstrip("\n") == _DEFECT
 
 
-def test_a_defect_shows_its_traceback_when_asked(capsys, monkeypatch):
+def test_defect_shows_its_traceback_with_debug_set(capsys, monkeypatch):
     monkeypatch.setenv("MQTRACE_DEBUG", "1")
     assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
     said = capsys.readouterr().err
@@ -202,7 +202,7 @@ def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, co
 
 
 @pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
-def test_a_command_whose_errors_nobody_hears_ends_as_it_would(tmp_path, typed, code):
+def test_command_with_a_closed_stderr_keeps_its_exit_code(tmp_path, typed, code):
     file = tmp_path / "records.jsonl"
     if typed is not None:
         file.write_text(typed + "\n")

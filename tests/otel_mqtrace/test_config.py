@@ -188,7 +188,7 @@ def test_names_are_texts_and_nothing_else_becomes_one(caplog, monkeypatch, name,
 
 
 @pytest.mark.parametrize("value", [5, b"a=1", [5], ["a=2"], {"a": "much"}])
-def test_shares_that_are_none_are_told_as_what_was_expected(caplog, monkeypatch, value):
+def test_invalid_shares_are_warned_with_the_expected_form(caplog, monkeypatch, value):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     assert Settings.from_env({"topic_sampling": value}, environ={}).topic_sampling == {}
     assert "pattern=share pairs were expected" in caplog.text

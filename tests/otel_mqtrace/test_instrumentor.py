@@ -74,7 +74,7 @@ def test_a_processor_of_the_application_stays_and_ours_comes_beside_it(clean, ka
     provider.shutdown()
 
 
-def test_an_exporter_the_application_has_is_not_added_twice_and_that_is_said_once(clean, caplog, tmp_path, monkeypatch):
+def test_existing_exporter_is_not_added_twice_with_one_warning(clean, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("MQTRACE_LANDING_DIR", str(tmp_path))
     provider = TracerProvider()
     provider.add_span_processor(MqTraceSpanProcessor(NativeFileSpanExporter()))
@@ -131,7 +131,7 @@ def test_an_object_that_cannot_do_what_it_is_for_is_one_sentence(clean, caplog, 
         (None, "pip install 'otel-mqtrace[kafka]'"),
     ],
 )
-def test_a_client_that_cannot_be_imported_says_why(tmp_path, broken, said):
+def test_client_that_cannot_be_imported_is_logged_with_the_error(tmp_path, broken, said):
     hidden = f"sys.path.insert(0, {str(tmp_path)!r})" if broken else "sys.meta_path.insert(0, Hidden())"
     if broken:
         (tmp_path / "confluent_kafka").mkdir()
@@ -219,7 +219,7 @@ def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic,
     assert "otel.sdk.processor.span.processed" in names
 
 
-def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
+def test_first_unrecorded_span_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
     """Without an SDK every span is lost in silence: said at the first one, with the fix, and not again."""
     monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "false")

@@ -81,7 +81,7 @@ def test_an_ipv6_id_is_made_and_read_again():
         ((2024, 2, 29), (2024, 3, 1)),  # a leap day
     ],
 )
-def test_an_id_says_when_it_was_made(made, seen):
+def test_id_holds_its_creation_time(made, seen):
     clock = _Clock(*made)
     read = read_unique_id(UniqueIds(clock=clock).new())
     made_ms = clock.now_ms
@@ -98,7 +98,7 @@ def test_the_writers_month_begins_at_its_own_midnight():
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
-def test_ids_of_real_clients_say_their_host_and_time(name):
+def test_ids_of_real_clients_hold_host_and_time(name):
     addresses, late_ms = set(), []
     for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
         read = read_unique_id(trace_ctx.beans[0].msg_id.split(",")[0])

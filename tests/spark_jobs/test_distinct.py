@@ -11,18 +11,18 @@ WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_siz
 
 
 @given(words=WORDS)
-def test_each_row_gets_what_the_function_says_of_its_value(words):
+def test_each_row_gets_the_result_of_its_value(words):
     told = each(pa.array(words, pa.string()), len, pa.int64())
     assert told.to_pylist() == [None if word is None else len(word) for word in words]
 
 
-def test_a_value_is_asked_about_once():
+def test_function_is_called_once_per_value():
     asked = []
     each(pa.array(["a", "b", "a", None, "a"]), asked.append, pa.string())
     assert asked == ["a", "b"]
 
 
-def test_doubles_that_are_equal_but_not_the_same_are_asked_about_each():
+def test_equal_doubles_of_other_bits_are_separate_values():
     assert each(pa.array([0.0, -0.0, 0.0]), str, pa.string()).to_pylist() == ["0.0", "-0.0", "0.0"]
 
 

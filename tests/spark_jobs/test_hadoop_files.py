@@ -90,7 +90,7 @@ with hold(as_path(sys.argv[1]), name="--out"):
 """
 
 
-def test_directory_held_in_a_store_is_refused_to_another_run_and_told_from_one_that_was_taken(mounted):
+def test_directory_held_in_a_store_is_refused_to_another_run(mounted):
     root, real = mounted
     with hold(root / "out", name="--out") as check_held:
         who = rf"--out viewfs://nowhere/traces/out is in use by another run \(process {os.getpid()} on .*, since .*Z\)"

@@ -102,7 +102,7 @@ def test_wrong_inputs_are_refused(tmp_path):
         inspect.run([str(tmp_path)], spans=True, records=True)
 
 
-def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
+def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
     body = base64.b64encode(f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()).decode()
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
     assert inspect.run([str(tmp_path)]) == 0

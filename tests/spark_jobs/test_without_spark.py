@@ -56,7 +56,7 @@ def test_local_engine_refuses_what_only_spark_has(tmp_path, option, capsys):
 
 # -- A whole run in a process of its own, as a CI job starts it: what is said where nobody looks at a terminal
 @pytest.mark.spark
-def test_a_normal_run_says_nothing_on_standard_error(tmp_path):
+def test_normal_run_prints_nothing_to_standard_error(tmp_path):
     command = [sys.executable, "-m", "spark_jobs", "reconcile", *SIDES, "--out", tmp_path / "out", *JUDGED]
     plain = {
         name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR", "MQTRACE_DEBUG"}

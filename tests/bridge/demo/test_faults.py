@@ -55,7 +55,7 @@ def test_a_crash_meets_only_orders_that_need_no_retry() -> None:
     assert all(declines[event.msg_id] == 0 and event.where == "billing" for event in crashed)
 
 
-def test_too_few_messages_are_refused_with_the_mend() -> None:
+def test_too_few_messages_are_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match="--messages 100"):
         plan_faults(order_book(30, seed=7), seed=7)
 

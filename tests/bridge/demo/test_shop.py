@@ -61,7 +61,7 @@ def test_a_message_carries_tags_keys_and_delay(kafka: EmbeddedKafka) -> None:
     assert "DELAY" not in by_id[plain.msg_id]
 
 
-def test_a_card_is_declined_as_often_as_the_order_says() -> None:
+def test_card_is_declined_as_often_as_ordered() -> None:
     assert charge(b'{"order": 4, "declines": 0}', 0)
     assert not charge(b'{"order": 4, "declines": 2}', 1)
     assert charge(b'{"order": 4, "declines": 2}', 2)

@@ -60,7 +60,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         claim(tmp_path / "file")
 
 
-def test_what_the_system_refuses_names_the_option_and_the_mend(tmp_path: Path) -> None:
+def test_refusal_of_the_system_names_option_and_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
         UsageError, match=r"^--out .*file/demo cannot be used \(.*\); name a directory that can be written$"

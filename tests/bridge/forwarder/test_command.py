@@ -75,7 +75,7 @@ def test_a_topic_is_forwarded_once_and_counted(kafka, receiver, capsys):
     assert {service for said in receiver.contents().values() for service, _ in said} == {"PG_order", "CG_bill"}
 
 
-def test_a_person_is_told_what_is_noteworthy(kafka, receiver, tmp_path, capsys):
+def test_summary_lists_notes_for_people(kafka, receiver, tmp_path, capsys):
     _send(kafka, body_of(pub(), before()))
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     assert main(["forward", *_options(kafka, receiver, "--once", *options)]) == 0
@@ -122,7 +122,7 @@ def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(ka
     assert len(receiver.ids()) == 3
 
 
-def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
+def test_progress_of_files_is_kept_beside_them(receiver, tmp_path):
     (tmp_path / "a.bin").write_bytes(body_of(before("M1", "R1"), before("M2", "R2")))
     (tmp_path / "b.bin").write_bytes(body_of(after("M2", "R2")))
     options = ["--source", f"files:{tmp_path}", "--otlp-endpoint", receiver.endpoint]
@@ -177,7 +177,7 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
     ],
 )
-def test_what_is_not_understood_is_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
+def test_invalid_options_are_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["forward", *options, "--once"]) == 2
     err = capsys.readouterr().err

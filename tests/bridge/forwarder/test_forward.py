@@ -166,7 +166,7 @@ def test_a_large_backlog_is_committed_part_by_part(kafka, tmp_path):
     assert sorted(line["offset"] for line in landed_lines(tmp_path)) == list(range(1200))
 
 
-def test_a_partition_whose_offset_is_not_told_is_one_sentence(kafka, monkeypatch):
+def test_partition_without_an_offset_is_one_error_line(kafka, monkeypatch):
     """Not a beginning from the beginning: a broker may refuse single partitions, which the embedded one never does."""
 
     class Refused(Consumer):
@@ -221,7 +221,7 @@ def test_a_topic_that_is_shorter_than_what_was_committed_is_a_loud_failure(kafka
 
 
 @pytest.mark.parametrize("code", ["COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"])
-def test_a_coordinator_that_moves_is_asked_again(kafka, tmp_path, code):
+def test_moving_coordinator_is_queried_again(kafka, tmp_path, code):
     """A broker that has just started says so of every group, and a pass that gave up would have forwarded nothing."""
     _send(kafka, b"1")
     kafka.push_request_errors(OFFSET_FETCH, *[getattr(KafkaError, code)] * 3)
@@ -229,7 +229,7 @@ def test_a_coordinator_that_moves_is_asked_again(kafka, tmp_path, code):
         assert forward_once(source, LandingWriter(tmp_path)).messages == 1
 
 
-def test_a_group_that_nobody_coordinates_is_one_sentence(kafka):
+def test_group_without_a_coordinator_is_one_error_line(kafka):
     kafka.push_request_errors(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
     with (
         _source(kafka, group="nobody's", timeout_ms=1_000) as source,

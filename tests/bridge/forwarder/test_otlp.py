@@ -92,7 +92,7 @@ def test_refused_request_raises_peer_error(events):
             _delivered(events, receiver.endpoint)
 
 
-def test_a_receiver_that_is_busy_is_asked_again_by_the_exporter(events):
+def test_busy_receiver_is_retried_by_the_exporter(events):
     answers = iter([503])
 
     def busy_once(number, moment):

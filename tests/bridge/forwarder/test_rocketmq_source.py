@@ -219,7 +219,7 @@ def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_s
     assert _bodies(source) == []
 
 
-def test_a_broker_that_gives_nothing_though_there_is_more_is_told(cluster, open_source):
+def test_broker_that_returns_nothing_despite_more_messages_is_reported(cluster, open_source):
     [broker, _] = cluster.brokers
     broker.put(b"1")
     broker.max_pulled = 0
@@ -229,7 +229,7 @@ def test_a_broker_that_gives_nothing_though_there_is_more_is_told(cluster, open_
     assert suspended <= {"500"}
 
 
-def test_one_body_that_cannot_be_inflated_stops_nobody(cluster, open_source, caplog):
+def test_undecompressable_body_does_not_stop_the_others(cluster, open_source, caplog):
     [broker, _] = cluster.brokers
     broker.put(b"garbage", sys_flag=1)
     broker.put(zlib.compress(b"good"), sys_flag=1)

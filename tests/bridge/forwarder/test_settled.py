@@ -62,7 +62,7 @@ def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(f
 
 
 @pytest.mark.parametrize("first", [0, 4, 6])
-def test_a_position_that_somebody_moved_forwards_everything_again(file, first):
+def test_moved_position_forwards_everything_again(file, first):
     memory = ResumeFile(file)
     _read(memory, 5, 6, 7)
     memory.remember(_waiting((0, 5, 1)))

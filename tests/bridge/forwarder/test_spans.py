@@ -77,7 +77,7 @@ def test_a_half_has_the_id_of_the_whole():
     assert [_times_ms(span) for span in halves] == [(START_MS + 100,) * 2, (START_MS + 100, START_MS + 150)]
 
 
-def test_a_listener_call_says_what_both_halves_say():
+def test_listener_call_has_the_fields_of_both_halves():
     span = _call(before(retry_times=2), after(success=False, context_code=ContextCode.FAILED))
     assert (span.name, span.kind, span.status.status_code) == ("process", SpanKind.CONSUMER, StatusCode.ERROR)
     assert _times_ms(span) == (START_MS + 100, START_MS + 150)
@@ -101,7 +101,7 @@ def test_a_short_half_alone_takes_the_time_it_arrived():
     assert span.resource.attributes["service.name"] == "unknown_service"
 
 
-def test_a_timeout_is_an_error_although_rocketmq_says_success():
+def test_timeout_is_an_error_despite_success():
     span = _call(second=after(success=True, context_code=ContextCode.TIME_OUT))
     assert (span.status.status_code, span.attributes[semconv.ERROR_TYPE]) == (StatusCode.ERROR, "TIME_OUT")
     assert span.attributes[semconv.MQTRACE_SUCCESS] is True
@@ -143,7 +143,7 @@ def test_a_client_that_stamps_after_the_send_ends_at_its_stamp():
 
 
 @pytest.mark.parametrize(("rules", "service"), [(SpanRules(), "PG_order"), (SpanRules(service_name="mq"), "mq")])
-def test_the_service_is_the_group_or_what_was_said(rules, service):
+def test_service_is_the_group_or_the_option(rules, service):
     assert dict(_span(pub(), rules).resource.attributes) == {"service.name": service}
 
 
@@ -160,7 +160,7 @@ def test_another_system_has_none_of_rocketmq_s_names():
     assert not [name for name in said if name.startswith("messaging.rocketmq")]
 
 
-def test_a_span_says_again_what_the_record_said():
+def test_span_has_every_field_of_the_record():
     assert trace_context_of(_span(pub())) == pub()
     both = trace_context_of(_call())
     assert (both.group_name, both.request_id, both.cost_ms, both.success) == ("CG_bill", "R1", 50, True)
@@ -168,7 +168,7 @@ def test_a_span_says_again_what_the_record_said():
 
 @settings(deadline=None)
 @given(sayable())
-def test_whatever_a_record_says_can_be_encoded(said):
+def test_any_record_can_be_encoded(said):
     trace_ctx, dialect, channel = said
     body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
     for each in decode_body(body).contexts:
@@ -178,7 +178,7 @@ def test_whatever_a_record_says_can_be_encoded(said):
         assert 0 <= span.start_time <= span.end_time < 1 << 63
 
 
-def test_a_record_without_a_message_id_has_ids_of_all_it_says():
+def test_record_without_a_message_id_has_ids_of_all_its_fields():
     nameless = TraceContext(trace_type=TraceType.RECALL, timestamp_ms=START_MS, beans=pub("null").beans)
     assert _span(nameless).to_json() == _span(nameless).to_json()
     assert _span(nameless).context.trace_id != trace_id_of("null")

@@ -87,7 +87,7 @@ def test_a_half_that_waits_holds_its_partition_back_and_no_other(receiver, deliv
     assert len(receiver.ids()) == 4
 
 
-def test_a_half_waits_its_time_and_then_lets_go(receiver, delivery):
+def test_half_is_released_after_its_timeout(receiver, delivery):
     """At the topic's end the wall clock tells; the marked span is delivered before the position moves."""
     log, clock = _Log(body_of(before())), ManualClock()
     spans = SpanForwarding(delivery, pairing=Pairing(timeout_ms=60_000), clock=clock)
@@ -100,7 +100,7 @@ def test_a_half_waits_its_time_and_then_lets_go(receiver, delivery):
     assert (log.committed, spans.counts.halves) == ({0: 1}, 1)
 
 
-def test_in_a_backlog_the_slowest_partition_tells_the_time(delivery):
+def test_slowest_partition_is_the_clock_in_a_backlog(delivery):
     """A half is not given up because another partition is far ahead; nor kept until the backlog's end."""
     clock = ManualClock()
     clock.advance(ms=10_000_000)
@@ -118,7 +118,7 @@ def test_in_a_backlog_the_slowest_partition_tells_the_time(delivery):
     assert (spans.counts.pending, spans.counts.halves) == (0, 1)
 
 
-def test_flush_lets_everything_go(delivery):
+def test_flush_releases_everything(delivery):
     log = _Log(body_of(before()), body_of(after("M2")))
     assert forward_once(log, spans=SpanForwarding(delivery, clock=ManualClock()), flush=True).spans == 2
     assert log.committed == {0: 1, 1: 1}
@@ -166,7 +166,7 @@ def test_bad_records_are_counted_and_stay_in_the_landing(delivery, tmp_path):
     assert len(landed_lines(tmp_path)) == 1
 
 
-def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tmp_path):
+def test_settled_message_is_neither_landed_nor_delivered_again(receiver, delivery, tmp_path):
     log, clock = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4"))), ManualClock()
 
     def run(source):
@@ -195,7 +195,7 @@ def test_a_broker_whose_clock_is_ahead_does_not_void_the_memory(receiver, delive
     assert sum(map(len, receiver.spans.values())) == 1
 
 
-def test_a_gbk_body_of_another_map_is_read_as_told(receiver, delivery):
+def test_gbk_body_of_another_map_is_read_with_its_options(receiver, delivery):
     """Charset and ordinals are options, as for decode."""
     body = body_of(pub(keys="订单"), dialect="5.0.0").decode().encode("gbk")
     forward_once(_Log(body), spans=SpanForwarding(delivery, reading=Reading(msg_type_map="b", charset="gbk")))

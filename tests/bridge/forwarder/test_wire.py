@@ -146,7 +146,7 @@ def test_rows_of_a_written_body_are_its_records(drawn, noise):
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
-def test_what_real_clients_said_is_written_as_opentelemetry_writes_it(name):
+def test_records_of_real_clients_are_encoded_like_opentelemetry(name):
     """Of every client and every version that was recorded."""
     said = _events_of([each.body for each in recorded(name)])
     theirs = encode_spans([span_of(event, SpanRules()) for event in said])
@@ -163,13 +163,13 @@ def test_whatever_comes_out_of_a_body_is_written(drawn):
     assert _written(said, SpanRules()) == theirs.SerializeToString()
 
 
-def test_a_number_that_no_attribute_can_say_is_left_out():
+def test_number_beyond_int64_is_left_out():
     said = [Event(record_of(pub(body_length=1 << 63), arrival_ms=TRACE_MS))]
     theirs = encode_spans([span_of(said[0], SpanRules())])
     assert _written(said, SpanRules()) == theirs.SerializeToString()
 
 
-def test_many_spans_are_several_requests_that_say_everything_once():
+def test_many_spans_are_split_into_requests_without_repeats():
     said = _events_of([body_of(pub(f"M{n}"), before(f"M{n}"), after(f"M{n}")) for n in range(1_500)])
     requests = list(requests_of(said, SpanRules()))
     assert [event for request in requests for event in request.events] == said

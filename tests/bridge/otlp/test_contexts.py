@@ -71,7 +71,7 @@ def test_every_recorded_record_comes_back_from_its_span_field_by_field(stem):
 
 
 @pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
-def test_spans_of_the_java_agent_say_what_the_reconciliation_reads_in_them(name, tmp_path):
+def test_java_agent_spans_have_the_same_fields_as_in_the_reconciliation(name, tmp_path):
     path = DUAL / name / "otlp.jsonl"
     items = read_messages(path, detect(path).layout, parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
@@ -138,7 +138,7 @@ def test_a_delivery_gives_both_halves_which_share_the_span_id_where_no_request_i
     assert half.request_id == whole.request_id == "AB12"
 
 
-def test_what_a_span_does_not_say_stays_absent():
+def test_fields_missing_on_a_span_stay_absent():
     (sent,) = contexts_of(
         _span(
             {"messaging.system": "rocketmq", "messaging.operation": "publish", "messaging.destination.name": "orders"},
@@ -165,7 +165,7 @@ def test_a_batch_is_one_record_for_each_message_and_the_link_wins():
     assert {each.cost_ms for each in joined[1::2]} == {20}
 
 
-def test_a_failed_delivery_says_so():
+def test_failed_delivery_has_its_outcome():
     """The name of the failure where it is one of RocketMQ's."""
     attributes = {
         **_delivery(**{"messaging.message.id": "M1"}),
@@ -185,7 +185,7 @@ def test_a_failed_delivery_says_so():
         ({"http.request.method": "GET"}, "CLIENT", "NOT_MESSAGING"),
     ],
 )
-def test_a_span_about_no_message_says_why_it_has_no_record(attributes, kind, scope):
+def test_span_without_a_message_has_a_scope(attributes, kind, scope):
     assert contexts_of(_span(attributes, kind=kind)) == ((), scope)
 
 

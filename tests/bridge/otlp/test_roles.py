@@ -44,7 +44,7 @@ def test_what_is_no_span_plays_no_part():
         ({"operation": "receive", "is_trace_traffic": True}, None, "TRACE_TRAFFIC"),
     ],
 )
-def test_a_span_is_an_event_or_says_by_its_scope_why_it_is_none(words, kind, scope):
+def test_span_is_an_event_or_has_a_scope(words, kind, scope):
     facts = role(**words)
     assert (facts.kind, facts.scope) == (kind, scope)
     assert (facts.half is None) == (kind is None)
@@ -69,7 +69,7 @@ def test_every_operation_of_the_table_has_a_part():
         ({**NEW, "library": None}, "other"),
     ],
 )
-def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
+def test_writer_of_a_span_is_detected_by_library_and_names(words, writer):
     assert role(**words).writer == writer
 
 
@@ -97,7 +97,7 @@ def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
         ({"operation": "receive", "success": "true", "context_code": "?"}, True, "?"),
     ],
 )
-def test_how_a_call_ended_is_told_as_far_as_the_span_tells_it(words, success, code):
+def test_outcome_is_read_as_far_as_the_span_has_it(words, success, code):
     facts = role(**words)
     assert (facts.success, facts.context_code) == (success, code)
 
@@ -135,7 +135,7 @@ def test_a_message_was_alone_in_its_call_unless_the_span_leaves_it_open(words, i
         ({}, None),
     ],
 )
-def test_the_type_of_a_message_is_said_in_rocketmqs_words(words, msg_type):
+def test_message_type_has_the_name_of_rocketmq(words, msg_type):
     assert role(**words).msg_type == msg_type
 
 
@@ -149,5 +149,5 @@ def test_a_span_of_the_first_half_only_has_not_ended(half, facts, has_ended):
 
 
 @pytest.mark.parametrize(("text", "facts"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
-def test_a_check_of_a_transaction_is_one_when_the_span_says_so(text, facts):
+def test_transaction_check_is_read_from_the_span(text, facts):
     assert role(from_transaction_check=text).from_transaction_check is facts

@@ -63,7 +63,7 @@ def test_a_scan_reads_everything_in_as_many_pulls_as_it_takes(cluster):
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.SUCCESS])
-def test_a_scan_that_gets_nowhere_says_so(cluster, monkeypatch, code):
+def test_scan_without_progress_is_an_error(cluster, monkeypatch, code):
     """What a broker announced and does not give may be what is looked for; and nobody asks for it for ever."""
     broker, given = cluster.brokers[0], []
 
@@ -87,12 +87,12 @@ def test_what_the_index_does_not_know_a_scan_finds(cluster):
     assert _search(cluster, "B2").stories == ()
 
 
-def test_the_index_alone_says_that_it_is_not_all(cluster):
+def test_index_search_is_reported_as_incomplete(cluster):
     (remark,) = _search(cluster).searched.remarks
     assert "--scan" in remark
 
 
-def test_an_index_that_gives_all_it_may_says_so(cluster):
+def test_full_index_answer_is_reported_as_incomplete(cluster):
     for number in range(70):
         _put(cluster.brokers[0], landed(pub(T0 + number))[0])
     _, remark = _search(cluster).searched.remarks

@@ -102,7 +102,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_story_is_said_in_one_sentence_with_what_to_look_at(name):
+def test_story_is_one_sentence_with_findings(name):
     contexts, codes, sentence = CASES[name]
     story = story_of(*contexts)
     assert ([finding.code for finding in findings(story)], in_one_sentence(story)) == (codes, sentence)
@@ -127,6 +127,6 @@ def test_a_hostile_group_cannot_leave_its_finding():
 
 
 @pytest.mark.parametrize("ends", [[], [end(T0 + 20, TransactionState.UNKNOW)]])
-def test_what_was_consumed_is_not_said_to_be_invisible(ends):
+def test_consumed_message_is_not_called_invisible(ends):
     (finding,) = findings(story_of(HALF, *ends, *USED))
     assert (finding.code, finding.text.partition(",")[0]) == ("transaction_undecided", "It was consumed")

@@ -47,7 +47,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("file", "key", "sentence", "codes"), GOLDEN)
-def test_a_recorded_message_is_told_as_it_was(file, key, sentence, codes):
+def test_recorded_message_has_its_story(file, key, sentence, codes):
     (story,) = answer_of(recorded_messages(file), key=key).stories
     assert (in_one_sentence(story), [finding.code for finding in findings(story)]) == (sentence, codes)
 
@@ -91,7 +91,7 @@ def test_one_listener_call_for_a_batch_is_one_delivery_of_each():
     assert {them[0].missing for them in attempts} == {None}
 
 
-def test_a_message_beside_the_one_with_separators_is_found_and_the_damage_is_told():
+def test_message_beside_one_with_separators_is_found_with_the_damage():
     """RocketMQ's own reader throws on the whole body."""
     (story,) = answer_of(recorded_messages("rocketmq-5.3.3"), key="good-neighbour").stories
     assert [finding.code for finding in findings(story)] == ["not_consumed", "bad_records"]

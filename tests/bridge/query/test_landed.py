@@ -78,7 +78,7 @@ def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_pa
     assert (len(_bodies(archive)), archive.searched.remarks) == (1, ())
 
 
-def test_a_manifest_that_says_nonsense_or_nothing_excludes_nothing(tmp_path):
+def test_invalid_or_empty_manifest_excludes_nothing(tmp_path):
     _land(tmp_path, MESSAGES)
     manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')
     everything = ArrivalRange(T0 - 1, None)

@@ -41,7 +41,7 @@ def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
     assert "Searched 4 trace messages" in out
 
 
-def test_nothing_found_is_exit_code_1_and_one_line_that_says_what_was_searched(landing, tmp_path, capsysbinary):
+def test_nothing_found_is_exit_code_1_and_one_line_with_the_search(landing, tmp_path, capsysbinary):
     page = tmp_path / "message.html"
     code, out, err = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--html", str(page))
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -70,7 +70,7 @@ def test_a_list_in_a_pipe_breaks_no_name(tmp_path, capsysbinary):
     assert [group in line for line in out.splitlines()[1:3]] == [True, True]
 
 
-def test_pages_are_disjoint_and_an_empty_one_says_so(landing, capsysbinary):
+def test_pages_are_disjoint_and_an_empty_one_is_reported(landing, capsysbinary):
     pages = []
     for page in ("1", "2"):
         _, out, _ = _query(capsysbinary, landing, "--key", "order-1", "--limit", "1", "--page", page, "--json")

@@ -48,7 +48,7 @@ def _search(options, **how):
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_search_returns_the_messages_for_which_everything_asked_for_holds(name):
+def test_search_returns_messages_that_meet_all_criteria(name):
     options, msg_ids = FOUND[name]
     answer = _search(options)
     assert [story.msg_id for story in answer.stories] == msg_ids

@@ -84,7 +84,7 @@ def test_every_send_attempt_is_kept_with_its_host_and_cost():
     ]
 
 
-def test_attempts_of_a_group_are_told_apart_and_in_order():
+def test_attempts_of_a_group_are_distinct_and_in_order():
     billing = story_of(*LIFE).groups[0]
     assert billing.group == "billing"
     assert [(one.request_id, one.retry_times, one.outcome, one.context_code) for one in billing.attempts] == [
@@ -93,7 +93,7 @@ def test_attempts_of_a_group_are_told_apart_and_in_order():
     ]
 
 
-def test_one_half_alone_is_told_as_what_it_is():
+def test_single_half_is_shown_as_such():
     groups = {group.group: group.attempts[0] for group in story_of(*LIFE).groups}
     mail, audit = groups["mail"], groups["audit"]
     assert (mail.missing, mail.outcome, mail.end_ms) == (Half.END, Outcome.UNFINISHED, None)
@@ -129,7 +129,7 @@ def test_an_end_alone_without_a_group_is_shown_under_no_name():
     assert (group.group, group.attempts[0].from_ms) == (None, None)
 
 
-def test_the_cost_of_a_batch_listener_is_a_share_and_the_time_it_took_is_told():
+def test_cost_of_a_batch_listener_is_a_share_beside_its_duration():
     """RocketMQ divides by the number of messages."""
     before, after = consume("R", T0, 60)
     (group,) = story_of(before, replace(after, cost_ms=20)).groups
@@ -142,7 +142,7 @@ def test_a_clock_that_was_set_back_takes_no_time_away():
     assert (group.attempts[0].end_ms, group.attempts[0].elapsed_ms) == (T0 - 900, 60)
 
 
-def test_the_client_host_is_told_where_it_is_on_the_wire():
+def test_client_host_is_shown_if_on_the_wire():
     """4.8.0 wrote it; a reader that makes it up shows its own machine."""
     assert story_of(pub(client_host="10.0.0.1"), dialect="4.8.0").sends[0].client_host == "10.0.0.1"
     assert story_of(pub(client_host="10.0.0.1")).sends[0].client_host is None
@@ -223,7 +223,7 @@ def test_bad_records_beside_the_message_are_part_of_its_story():
     assert (bad.place.offset, bad.place.record_index, bad.reason) == (0, 1, "2 fields, needs 12")
 
 
-def test_bad_records_beside_another_message_are_not_told_of_this_one():
+def test_bad_records_beside_another_message_are_not_shown():
     well, damaged = landed(pub(), pub(T0 + 1, msg_id="OTHER"))
     damaged = replace(damaged, body=damaged.body + b"Pub\x01torn\x02")
     answer = answer_of([well, damaged], key="order-1")
@@ -248,7 +248,7 @@ def test_a_repeated_record_is_counted_with_every_place():
     assert (story.repeats, sighting.seen, [place.offset for place in sighting.places]) == (2, 3, [0, 7])
 
 
-def test_an_event_without_a_time_is_told_last():
+def test_event_without_a_time_is_last():
     story = story_of(
         pub(), context(TraceType.SUB_AFTER, None, request_id="R", cost_ms=1, success=True), dialect="4.4.0"
     )

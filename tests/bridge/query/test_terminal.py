@@ -48,7 +48,7 @@ def test_at_a_hundred_columns_every_event_is_one_line():
     assert "+10.1 min consume (delivery 2) the-consumer-group 5 ms ✓ success" in lines
 
 
-def test_what_was_left_off_or_could_not_be_read_is_said():
+def test_omitted_and_unreadable_records_are_reported():
     written = io.StringIO()
     searched = Searched(where="a shelf", remarks=("part-1.jsonl, line 2: no landed message",))
     answer = Answer((STORY,), 3, searched, pages=4, total=4)
@@ -58,12 +58,12 @@ def test_what_was_left_off_or_could_not_be_read_is_said():
     assert "part-1.jsonl, line 2" in out
 
 
-def test_invisible_characters_are_spelled_out_and_long_texts_say_so():
+def test_invisible_characters_are_escaped_and_long_texts_marked():
     assert visible("a\x1b\n\u202e\u200b\U000e0041b") == "a⟨U+001B⟩⟨U+000A⟩⟨U+202E⟩⟨U+200B⟩⟨U+E0041⟩b"
     assert visible("x" * 9, limit=5) == "xxxxx… (9 characters)"
 
 
-def test_times_are_said_as_a_person_would():
+def test_times_are_formatted_for_people():
     assert [duration(ms) for ms in (None, 0, 31, 9_110, 12_000, 90_000, 5_400_000, 200_000_000)] == [
         *("—", "< 1 ms", "31 ms", "9,110 ms", "12 s", "1.5 min", "1.5 h", "2.3 d"),
     ]

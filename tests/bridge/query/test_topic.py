@@ -62,7 +62,7 @@ def test_all_partitions_are_read_to_their_end(kafka):
     assert places == {(0, 0)}
 
 
-def test_a_record_is_found_whatever_its_keys_header_says(kafka):
+def test_record_is_found_despite_its_keys_header(kafka):
     bare = [type(message)(source=TOPIC, arrival_ms=T0, body=message.body, keys="other") for message in MESSAGES]
     (story,) = _search(kafka, _filled(kafka, "keyless", bare)).stories
     assert story.records == 3
@@ -91,7 +91,7 @@ def test_an_empty_topic_is_searched_at_once(kafka):
     assert (answer.stories, answer.searched.messages) == ((), 0)
 
 
-def test_a_large_topic_is_read_in_batches_and_its_progress_is_told(kafka):
+def test_large_topic_is_read_in_batches_with_progress(kafka):
     seen = []
     many = [type(MESSAGES[0])(source=TOPIC, arrival_ms=T0, body=b"x" * 50) for _ in range(1700)]
     topic = _filled(kafka, "many", [*many, *MESSAGES])

@@ -88,7 +88,9 @@ async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, 
 
 class TestHowItEnds:
     @pytest.mark.parametrize("with_block", [True, False])
-    def test_an_exception_that_closes_the_consumer_says_so(self, instrument, kafka, spans, fill, topic, with_block):
+    def test_exception_that_closes_the_consumer_fails_the_message(
+        self, instrument, kafka, spans, fill, topic, with_block
+    ):
         fill(topic, {"value": b"x"})
         instrument()
 
@@ -247,7 +249,7 @@ async def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, k
     assert dict(seen)[0] == last.context.span_id
 
 
-async def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
+async def test_ending_task_sets_the_outcome(instrument, kafka, spans, fill, topic):
     fill(topic, *({"value": b"x"} for _ in range(3)))
     instrument()
 
@@ -279,7 +281,7 @@ async def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
     assert [span.attributes.get("error.type") for span in ended] == [None, "KeyError", "CancelledError"]
 
 
-def test_an_exception_nobody_asks_for_is_still_complained_of(instrument, kafka, spans, fill, topic):
+def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, topic):
     """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
     fill(topic, {"value": b"x"})
     instrument()

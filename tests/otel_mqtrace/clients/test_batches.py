@@ -131,7 +131,7 @@ class TestAsTheClient:
         assert len(spans.take_all(f"send {topic}")) == 3
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_a_refused_message_says_so_in_its_dict_and_in_its_span(self, producer_of, spans, topic, policy):
+    def test_refused_message_has_its_error_in_dict_and_span(self, producer_of, spans, topic, policy):
         """Too large: the others go, the count tells, ``_error`` is the same object's worth, no callback is called."""
 
         def run(policy):

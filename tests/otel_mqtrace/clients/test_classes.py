@@ -315,7 +315,7 @@ def test_a_neighbour_is_known_by_its_classes(stranger, name):
     assert identify_class("confluent-kafka", stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
 
 
-def test_the_clients_own_classes_are_nobodys(stranger):
+def test_unknown_classes_belong_to_no_instrumentation(stranger):
     assert identify_class("confluent-kafka", ours.ORIGINAL_PRODUCER) is None
     assert identify_class("confluent-kafka", stranger("ddtracer.of.our.own")) is None
 
@@ -341,7 +341,7 @@ def test_who_replaced_the_class_in_the_c_module_is_seen(stranger, monkeypatch):
     assert "New Relic" in find_foreign_class([(swapped, stranger("cimpl", swapped))])
 
 
-def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, monkeypatch, caplog, kafka):
+def test_later_instrumentation_is_reported_with_the_first_client(stranger, instrument, monkeypatch, caplog, kafka):
     instrument()
     monkeypatch.setattr(confluent_kafka, "Producer", stranger(SHAPES["Datadog's ddtrace"]))
     with caplog.at_level(logging.WARNING):
@@ -352,7 +352,7 @@ def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, 
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
-def test_the_incumbent_after_us_is_told_and_no_message_is_traced_twice(
+def test_later_instrumentation_is_reported_and_no_message_is_traced_twice(
     instrument, incumbent, kafka, topic, spans, caplog
 ):
     """Its classes were made at its import, of the client's own: it takes over, and that is said."""
@@ -366,7 +366,7 @@ def test_the_incumbent_after_us_is_told_and_no_message_is_traced_twice(
     spans.assert_empty()
 
 
-def test_without_a_neighbour_nobody_is_named(instrument, kafka, caplog):
+def test_without_another_instrumentation_none_is_named(instrument, kafka, caplog):
     with caplog.at_level(logging.WARNING):
         instrument()
         confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -56,7 +56,7 @@ def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
     assert attributes["mqtrace.send_outcome"] == attributes["error.type"] == "abandoned"
 
 
-def test_a_callback_that_the_client_lets_go_of_waits_for_no_lock(lock, spans, kafka, topic):
+def test_released_callback_waits_for_no_lock(lock, spans, kafka, topic):
     """Where only errors are reported, letting go of the callback is the answer."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}

@@ -69,19 +69,19 @@ class TestCommit:
         span = spans.take(f"commit {topic}")
         assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
 
-    def test_without_arguments_and_answer_it_speaks_of_all_that_was_handed_over(self, handled, spans, topic):
+    def test_commit_without_arguments_settles_delivered_messages(self, handled, spans, topic):
         consumer, *_ = handled
         consumer.store_offsets(offsets=[TopicPartition(topic, 0, 2)])
         spans.take(f"store {topic}")
         consumer.commit()
         assert spans.take(f"commit {topic}").attributes["messaging.kafka.offset"] == 2
 
-    def test_an_offset_of_a_message_nobody_handed_over_has_no_link(self, handled, spans, topic):
+    def test_offset_of_an_undelivered_message_has_no_link(self, handled, spans, topic):
         consumer, *_ = handled
         consumer.commit(offsets=[TopicPartition(topic, 0, 40)], asynchronous=False)
         assert _linked(spans.take(f"commit {topic}")) == []
 
-    def test_one_that_raises_says_why_and_raises(self, handled, spans, topic):
+    def test_commit_that_raises_is_recorded_and_raises(self, handled, spans, topic):
         consumer, *_ = handled
         with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
             consumer.commit(offsets=[TopicPartition(topic, 77, 1)], asynchronous=False)
@@ -108,7 +108,7 @@ class HalfRefused(confluent_kafka.Consumer):
         return [Answered("orders", 0, 5), Answered("orders", 1, 9, KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE))]
 
 
-def test_a_partition_that_failed_says_so_on_the_span(instrument, spans):
+def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
     instrument(settle_spans=True)
     with HalfRefused({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
         assert len(consumer.commit(asynchronous=False)) == 2
@@ -128,7 +128,7 @@ def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consume
 
 
 class TestSilence:
-    def test_nobody_asked(self, instrument, spans, fill, consumer_of, topic):
+    def test_no_commit_is_recorded_by_default(self, instrument, spans, fill, consumer_of, topic):
         fill(topic, _message(0))
         instrument()
         consumer = consumer_of(topic)
@@ -184,7 +184,7 @@ def test_no_more_is_remembered_than_ten_thousand_messages():
     assert [each.offset for each in positions.unsettled()] == [10_001]
 
 
-def test_a_commit_speaks_of_what_is_assigned_and_not_settled_yet(instrument, kafka, spans, fill, topic):
+def test_commit_settles_assigned_unsettled_messages(instrument, kafka, spans, fill, topic):
     wide = f"{topic}-wide"
     kafka.create_topic(wide, partitions=2)
     fill(wide, {"value": b"0", "partition": 0}, {"value": b"1", "partition": 1})

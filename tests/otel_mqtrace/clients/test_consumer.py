@@ -143,7 +143,7 @@ class TestReceiveSpans:
 
 
 class TestHowItEnds:
-    def test_an_exception_that_closes_the_consumer_says_so(self, instrument, spans, fill, consumer_of, topic):
+    def test_exception_that_closes_the_consumer_fails_the_message(self, instrument, spans, fill, consumer_of, topic):
         fill(topic, {"value": b"x"})
         instrument()
         consumer = consumer_of(topic)
@@ -161,7 +161,7 @@ class TestHowItEnds:
         assert trace_context_of(span).context_code is ContextCode.EXCEPTION
         assert span.status.status_code is StatusCode.ERROR
 
-    def test_a_consumer_as_context_manager_says_so_too(self, instrument, kafka, spans, fill, topic):
+    def test_exception_in_a_consumer_context_manager_fails_the_message(self, instrument, kafka, spans, fill, topic):
         """The C __exit__ closes without calling close()."""
         fill(topic, {"value": b"x"})
         instrument()

@@ -95,7 +95,7 @@ class TestLoops:
         assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
 
 
-def test_a_message_says_which_cluster_it_came_from(instrument, spans, fill, consumer_of, topic, kafka):
+def test_message_has_its_cluster_id(instrument, spans, fill, consumer_of, topic, kafka):
     fill(topic, {"value": b"1"})
     instrument()
     consumer = consumer_of(topic)
@@ -171,7 +171,7 @@ class TestWhatIsNoMessage:
         assert len(spans.take(f"poll {topic}").links) == 2
         assert spans.take(f"process {topic}").attributes["messaging.batch.message_count"] == 2
 
-    def test_an_empty_poll_is_recorded_where_it_is_asked_for(self, instrument, spans, consumer_of, topic):
+    def test_empty_poll_is_recorded_if_configured(self, instrument, spans, consumer_of, topic):
         instrument(receive_spans=True, empty_poll_spans=True)
         consumer = consumer_of(topic)
         assert consumer.poll(0) is None

@@ -55,7 +55,7 @@ def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer
         (lambda handling: handling.outcome(ContextCode.SUCCESS), ContextCode.SUCCESS, True),
     ],
 )
-def test_the_handle_says_the_outcome(instrument, spans, fill, consumer_of, topic, say, code, success):
+def test_handle_sets_the_outcome(instrument, spans, fill, consumer_of, topic, say, code, success):
     fill(topic, {"value": b"1"})
     instrument()
     with process(poll(consumer_of(topic))) as handling:
@@ -210,7 +210,7 @@ def test_block_after_its_consumer_was_collected_is_recorded_and_not_missing(
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
-def test_a_block_that_comes_late_says_so_once_and_its_failure_is_counted(
+def test_late_block_is_logged_once_and_its_failure_is_counted(
     instrument, spans, fill, consumer_of, topic, unhandled, caplog
 ):
     """The span said SUCCESS with the next poll: that the handler failed later must not go without any trace."""

@@ -68,7 +68,7 @@ def truth(three_brokers):
     return hosts
 
 
-def test_the_cluster_says_its_name_with_the_first_answer(leaders, cluster):
+def test_cluster_id_comes_with_the_first_answer(leaders, cluster):
     assert leaders.cluster_id is None
     leaders.of("orders", 1)
     leaders.refresh()
@@ -102,7 +102,7 @@ def test_a_message_without_a_partition_has_no_leader_to_ask_for(leaders, cluster
     assert cluster.asked == []
 
 
-def test_a_topic_is_asked_for_once_in_five_minutes_and_answers_meanwhile(leaders, cluster, clock):
+def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
     """A leader that moved is known after the next look-up; until then the old one is named."""
     leaders.want("orders")
     leaders.refresh()
@@ -115,7 +115,7 @@ def test_a_topic_is_asked_for_once_in_five_minutes_and_answers_meanwhile(leaders
     assert leaders.of("orders", 0) == "b3:3"
 
 
-def test_a_cluster_that_is_away_is_asked_once_in_a_minute_and_forgets_nothing(leaders, cluster, clock):
+def test_absent_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, cluster, clock):
     """What was learned before goes on being said."""
     leaders.want("orders")
     leaders.refresh()
@@ -254,7 +254,7 @@ def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
     spans.take(f"send {topic}")
 
 
-def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
+def test_child_forked_during_a_look_up_starts_its_own():
     answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
 
     def look_up(connection, topics):

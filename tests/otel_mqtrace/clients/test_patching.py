@@ -169,7 +169,7 @@ class TestAnotherInstrumentation:
         assert confluent_kafka.Producer is before
         assert "MQTRACE_ON_CONFLICT=wrap" in caplog.text
 
-    def test_ours_traces_as_well_when_told_to(self, incumbent, instrument, kafka, spans, topic, consumer_of):
+    def test_ours_traces_as_well_if_configured(self, incumbent, instrument, kafka, spans, topic, consumer_of):
         instrument(on_conflict="wrap")
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce(topic, b"x")
@@ -281,7 +281,7 @@ def test_a_client_without_configuration_is_refused_as_ever(instrument):
             client()
 
 
-def test_classes_and_clients_made_of_the_original_are_told(instrument, kafka):
+def test_classes_and_clients_of_the_original_are_reported(instrument, kafka):
     early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
     original = type(early)
     instrument()

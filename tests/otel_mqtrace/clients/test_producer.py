@@ -122,7 +122,7 @@ def test_a_message_sent_on_has_one_trace_header_and_a_link_to_its_past(producer,
     assert second.attributes["messaging.message.id"] == first.attributes["messaging.message.id"]
 
 
-def test_a_tombstone_says_so_and_a_binary_key_is_left_out(producer, spans, topic):
+def test_tombstone_is_marked_and_binary_key_is_left_out(producer, spans, topic):
     span = _sent(producer, spans, topic, None, b"\xff\xfe")
     assert span.attributes["messaging.kafka.message.tombstone"] is True
     assert span.attributes["messaging.message.body.size"] == 0

@@ -111,7 +111,7 @@ def test_the_first_delivery_is_no_retry(share, spans, count, retries):
     assert spans.take().attributes["mqtrace.retry_times"] == retries
 
 
-def test_messages_delivered_a_different_number_of_times_say_so_on_their_links(share, spans):
+def test_delivery_counts_that_differ_are_on_the_links(share, spans):
     consumer = share([_message(0, count=3), _message(1)], mode="implicit")
     consumer.poll(1)
     consumer.poll(1)
@@ -161,7 +161,7 @@ def test_a_poll_that_is_refused_ends_nothing(share, spans):
     assert spans.take().context.span_id == current
 
 
-def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
+def test_refused_acknowledgement_has_no_effect(share, spans):
     consumer = share([_message(0)], mode="implicit")
     (message,) = consumer.poll(1)
     with pytest.raises(IllegalStateException):
@@ -171,14 +171,14 @@ def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
 
 
 class TestHowItEnds:
-    def test_closing_with_something_unsaid_is_returnnull(self, share, spans):
+    def test_closing_without_acknowledgement_is_returnnull(self, share, spans):
         """The message comes again when its lock runs out, as when a RocketMQ listener returns nothing."""
         consumer = share([_message(0), _message(1)])
         consumer.acknowledge(consumer.poll(1)[0])
         consumer.close()
         assert code_of(spans.take()) is ContextCode.RETURNNULL
 
-    def test_closing_after_everything_was_said_keeps_it(self, share, spans):
+    def test_closing_after_acknowledgement_keeps_the_outcome(self, share, spans):
         consumer = share([_message(0)])
 
         def work():

@@ -64,7 +64,7 @@ def _until(answer, turn, *, turns=200):
     raise AssertionError("nothing was told")
 
 
-def test_nobody_is_asked_for_statistics_unless_somebody_wants_them(instrument, kafka):
+def test_statistics_are_off_by_default(instrument, kafka):
     instrument()
     assert active.configure is None
 
@@ -92,7 +92,7 @@ def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fil
     }
 
 
-def test_what_was_fetched_and_waits_is_told_once_however_many_partitions(measured, kafka, reader, fill, spans):
+def test_fetched_waiting_messages_are_counted_once_for_all_partitions(measured, kafka, reader, fill, spans):
     """All partitions share one queue, in which events of the client wait as well: of 100 messages one is read."""
     kafka.create_topic("of-four", partitions=4)
     fill("of-four", *[{"value": b"x" * 100, "partition": each % 4} for each in range(100)])
@@ -131,7 +131,7 @@ def test_what_was_fetched_and_waits_is_told_once_however_many_partitions(measure
     spans.take_all()
 
 
-def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, reader, spans):
+def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, reader, spans):
     measured()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"})
     producer.produce(topic, b"x")
@@ -145,7 +145,7 @@ def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, read
     spans.take(f"send {topic}")
 
 
-def test_the_applications_callback_is_told_as_ever(measured, kafka, topic, reader):
+def test_application_callback_is_still_called(measured, kafka, topic, reader):
     told = []
 
     def refuse(text):
@@ -278,7 +278,7 @@ def _consumer(**partition):
         ({"consumer_lag": 9, "partition": -1}, []),
     ],
 )
-def test_the_lag_is_told_where_it_is_known(observe, clock, partition, lag):
+def test_known_lag_is_reported(observe, clock, partition, lag):
     """Committed, else stored, else handed over; nothing of a partition that is not ours, and no made-up number."""
     report = _report(clock, _consumer(**partition))
     assert observe(LAG, report) == lag

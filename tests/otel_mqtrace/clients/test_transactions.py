@@ -142,7 +142,7 @@ class TestOffsets:
             transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
 
-    def test_nothing_is_recorded_until_asked_for(self, transactional, spans, topic, group):
+    def test_nothing_is_recorded_by_default(self, transactional, spans, topic, group):
         transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         transactional.commit_transaction(10)
         spans.assert_empty()

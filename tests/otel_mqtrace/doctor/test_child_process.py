@@ -64,7 +64,7 @@ def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, enviro
     assert all(line == line.rstrip() for line in done.stdout.splitlines()), "padded in a pipe"
 
 
-def test_everything_that_goes_untraced_is_told(application, ask, kafka, topic):
+def test_everything_untraced_is_reported(application, ask, kafka, topic):
     code, findings, facts = ask("--", *application(BROKEN), kafka.bootstrap_servers, topic)
     assert code == 1
     assert set(findings) == {
@@ -79,14 +79,14 @@ def test_everything_that_goes_untraced_is_told(application, ask, kafka, topic):
     assert facts["command"]["exit_code"] == 0
 
 
-def test_a_command_that_never_instruments_is_told(ask):
+def test_command_that_never_instruments_is_reported(ask):
     code, findings, facts = ask("--", sys.executable, "-c", "raise SystemExit(3)")
     assert (code, set(findings)) == (1, {"not_instrumented"})
     assert facts["command"]["exit_code"] == 3
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
-def test_under_opentelemetry_instrument_the_incumbent_is_told(application, ask, kafka, topic):
+def test_other_instrumentation_is_reported_under_opentelemetry_instrument(application, ask, kafka, topic):
     program = "import sys, confluent_kafka; confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]})"
     instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
     command = [instrumented, *application(program), kafka.bootstrap_servers]
@@ -150,7 +150,7 @@ assert producer.flush(10) == 0
 
 
 @pytest.mark.parametrize("processor", ["own", "ours"])
-def test_a_provider_given_in_code_records_and_is_told_once(application, ask, kafka, topic, processor):
+def test_provider_given_in_code_records_and_is_reported_once(application, ask, kafka, topic, processor):
     """No SDK is set up globally, and none is needed; two clients share one processor, whose books are the final ones."""
     code, findings, facts = ask("--", *application(OWN_PROVIDER), kafka.bootstrap_servers, topic, processor)
     assert (code, findings) == (0, {})
@@ -248,20 +248,20 @@ def _told(**changes):
         ({"propagated": ["baggage"]}, ["no_propagator"]),
     ],
 )
-def test_what_a_process_tells_is_judged(changes, findings):
+def test_report_of_a_process_becomes_findings(changes, findings):
     checkup = Checkup()
     examine_reports(checkup, [_told(**changes)])
     assert [each.code for each in checkup.findings] == findings
 
 
-def test_what_the_process_said_of_its_losses_is_the_mend():
+def test_loss_warning_of_a_process_is_the_fix():
     checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
     examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
     assert checkup.findings[0].fix.endswith("No such configuration property")
 
 
-def test_the_count_of_untraced_clients_is_told_once(application, ask, kafka, topic):
+def test_count_of_untraced_clients_is_reported_once(application, ask, kafka, topic):
     program = f"""{SDK}
 trace.set_tracer_provider(TracerProvider())
 early = [confluent_kafka.Producer(conf)]

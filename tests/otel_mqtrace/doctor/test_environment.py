@@ -65,7 +65,7 @@ def test_what_an_application_would_warn_of_is_found(ask, finding, changes, words
     assert SECRET not in str(facts) + str(findings)
 
 
-def test_credentials_are_told_as_a_fact(ask):
+def test_credentials_are_listed_as_a_fact(ask):
     keys = {f"MQTRACE_ROCKETMQ_{each}_KEY": SECRET for each in ("ACCESS", "SECRET")}
     code, _, facts = ask(**keys)
     assert code == 0
@@ -111,7 +111,7 @@ def test_a_name_no_topic_can_have_is_not_to_be_created(kafka):
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
-def test_all_that_is_broken_is_told_at_once(ask):
+def test_all_findings_are_reported_at_once(ask):
     together = {name: value for changes in BROKEN.values() for name, value in changes.items()}
     together |= {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "mqtrace_confluent_kafka"}
     code, findings, _ = ask(**together)
@@ -149,7 +149,7 @@ def test_a_missing_trace_topic_is_found_and_not_created(ask, kafka):
     assert ask(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[:2] == (0, {})
 
 
-def test_a_trace_topic_that_is_there_is_told(ask, kafka, topic):
+def test_existing_trace_topic_is_reported(ask, kafka, topic):
     code, findings, facts = ask(
         MQTRACE_EXPORTERS="mqtrace_native",
         MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
@@ -196,7 +196,7 @@ class _Collector(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])
-def test_an_http_endpoint_is_asked_for_its_traces_path(status, findings):
+def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
     """Any answer is one, but for the one that says that traces are not taken there."""
     handler = type("Answering", (_Collector,), {"status": status})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
@@ -213,7 +213,7 @@ def test_an_http_endpoint_is_asked_for_its_traces_path(status, findings):
     assert [each.code for each in checkup.findings] == findings
 
 
-def test_the_applications_brokers_are_asked_when_no_others_are_named(kafka, topic):
+def test_application_brokers_are_checked_when_no_others_are_named(kafka, topic):
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic=topic), servers=kafka.bootstrap_servers, probe=False)
     assert checkup.healthy

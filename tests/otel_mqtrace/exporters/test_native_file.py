@@ -38,7 +38,7 @@ def test_spans_become_records_in_the_landing(tmp_path):
     ]
 
 
-def test_a_line_says_where_it_would_have_gone(tmp_path):
+def test_line_holds_its_topic(tmp_path):
     clock = ManualClock()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path, trace_topic="MY_TRACE", clock=clock))
     trace(pub(1))
@@ -92,7 +92,7 @@ def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
     assert landed_lines(tmp_path) == []
 
 
-def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog):
+def test_part_that_cannot_be_finished_is_logged_and_retried(tmp_path, caplog):
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
     trace(pub(1))
     processor.run_once()
@@ -125,7 +125,7 @@ def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_pat
     assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(1).msg_id, bean(4).msg_id]
 
 
-def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp_path, caplog):
+def test_unwritable_directory_fails_the_batch_and_is_logged_once(tmp_path, caplog):
     (tmp_path / "file").touch()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path / "file"), max_export_batch_size=1)
     with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
@@ -137,7 +137,7 @@ def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp
 
 
 @pytest.mark.parametrize("said", ["in the environment", "in code"])
-def test_an_unknown_dialect_is_told_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
+def test_unknown_dialect_is_logged_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     if said == "in the environment":
         monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")

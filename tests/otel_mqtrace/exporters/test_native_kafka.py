@@ -114,7 +114,7 @@ def test_only_the_spans_of_the_refused_message_are_failed(kafka):
     assert exporter.stats()["undelivered_messages"] == 1
 
 
-def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka, caplog):
+def test_missing_trace_topic_is_logged_once_with_its_setting(kafka, caplog):
     kafka.set_topic_error(TOPIC, UNKNOWN_TOPIC)
     processor, trace = traced(
         _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
@@ -221,7 +221,7 @@ def test_shutdown_ends_a_running_export_early(kafka):
     assert processor.stats()[NAME]["exported"] == 0
 
 
-def test_without_a_known_broker_the_batch_fails_with_the_setting_that_mends_it(monkeypatch, caplog):
+def test_batch_without_a_known_broker_fails_with_the_setting(monkeypatch, caplog):
     config.forget_application_kafka_config()
     monkeypatch.delenv("MQTRACE_BOOTSTRAP_SERVERS", raising=False)
     with caplog.at_level(logging.WARNING):
@@ -232,7 +232,7 @@ def test_without_a_known_broker_the_batch_fails_with_the_setting_that_mends_it(m
     assert processor.stats()[NAME]["failed"] == 1
 
 
-def test_the_applications_own_broker_is_used_when_nothing_else_is_said(kafka):
+def test_application_broker_is_the_default(kafka):
     kafka.create_topic(TOPIC)
     config.forget_application_kafka_config()
     processor, trace = traced(NativeKafkaSpanExporter())
@@ -393,7 +393,7 @@ def test_our_own_purge_reads_as_no_answer(said):
     assert "PURGE" not in line
 
 
-def test_a_broker_that_does_not_allow_it_is_told_with_the_setting(said):
+def test_unauthorised_broker_is_logged_with_the_setting(said):
     with EmbeddedKafka() as kafka:
         kafka.create_topic("MY_TRACE")
         kafka.set_topic_error("MY_TRACE", NOT_AUTHORISED)
@@ -403,19 +403,19 @@ def test_a_broker_that_does_not_allow_it_is_told_with_the_setting(said):
     assert all(word in line for word in (servers, "MY_TRACE", "TOPIC_AUTHORIZATION_FAILED", "MQTRACE_KAFKA_CONFIG"))
 
 
-def test_a_wrong_property_is_told_with_the_setting(said):
+def test_wrong_property_is_logged_with_the_setting(said):
     exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, kafka_config={"nonsense.key": "1"})
     [line] = said(exporter)
     assert all(word in line for word in (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG"))
 
 
-def test_with_a_spool_nothing_is_said_to_be_lost(said, tmp_path):
+def test_message_kept_by_a_spool_is_not_logged_as_lost(said, tmp_path):
     [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, spool_dir=tmp_path))
     assert "wait on disk" in line
     assert "not delivered" not in line
 
 
-def test_what_no_spool_keeps_is_said_to_be_lost(said, tmp_path):
+def test_message_without_a_spool_is_logged_as_lost(said, tmp_path):
     with EmbeddedKafka() as kafka:
         kafka.create_topic("MY_TRACE")
         kafka.push_request_errors(PRODUCE, TOO_LARGE)

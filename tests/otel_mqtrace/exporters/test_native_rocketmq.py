@@ -94,7 +94,7 @@ def test_threads_that_export_at_once_take_turns(cluster):
     assert ids_in(landed_in(cluster)) == sorted(bean(number).msg_id for number in range(100))
 
 
-def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
+def test_trace_topic_is_created_if_configured(cluster):
     processor, trace = traced(exporter_to(cluster, trace_topic="MINE", create_trace_topic=True))
     trace(pub(1))
     assert processor.force_flush()
@@ -103,7 +103,7 @@ def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
     processor.shutdown()
 
 
-def test_a_topic_that_cannot_be_made_is_told_as_missing(cluster, caplog):
+def test_topic_that_cannot_be_created_is_logged_as_missing(cluster, caplog):
     """Brokers refuse to make RocketMQ's own topics by request."""
     for broker in cluster.brokers:
         broker.topics.clear()
@@ -128,7 +128,7 @@ def test_over_cloud_every_region_has_its_own_topic(cluster):
     processor.shutdown()
 
 
-def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
+def test_wrong_access_channel_is_logged_and_local_is_used(cluster, caplog):
     processor, trace = traced(exporter_to(cluster, access_channel="SKY"))
     assert "one of LOCAL, CLOUD" in caplog.text
     trace(pub(1))
@@ -145,7 +145,7 @@ def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
         ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
     ],
 )
-def test_without_a_usable_address_or_key_the_batch_fails_with_the_mend(said, complaint, caplog):
+def test_batch_without_a_usable_address_or_key_fails_with_the_fix(said, complaint, caplog):
     with caplog.at_level(logging.WARNING):
         processor, trace = traced(NativeRocketMqSpanExporter(**said))
         trace(pub(1))
@@ -221,7 +221,7 @@ def test_what_one_broker_does_not_take_another_does(cluster, answer):
     processor.shutdown()
 
 
-def test_a_broker_that_failed_is_not_asked_first_again(cluster):
+def test_failed_broker_is_not_tried_first_again(cluster):
     """For thirty seconds, as long as another one does."""
     failing, other = cluster.brokers
     failing.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
@@ -299,7 +299,7 @@ def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on
     processor.shutdown()
 
 
-def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
+def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, caplog):
     for broker in cluster.brokers:
         broker.topics.clear()
     processor, trace = traced(exporter_to(cluster, export_timeout_millis=150), max_export_batch_size=1)
@@ -374,7 +374,7 @@ def test_over_cloud_a_spool_is_declined(cluster, tmp_path, caplog):
     exporter.shutdown()
 
 
-def test_a_refusal_is_told_once_whatever_its_numbers(cluster, caplog, monkeypatch):
+def test_refusal_is_logged_once_for_all_its_numbers(cluster, caplog, monkeypatch):
     """Busy brokers say how long their queues are, which is another number each time: that must not fill the log."""
     lengths = count()
     for broker in cluster.brokers:

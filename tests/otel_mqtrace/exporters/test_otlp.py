@@ -69,7 +69,7 @@ def test_grpc_carries_the_spans_and_the_headers_of_the_environment(spans, monkey
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_http_carries_the_spans_compressed_as_the_environment_says(spans, compression, monkeypatch):
+def test_http_compresses_spans_by_the_environment(spans, compression, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     with OtlpReceiver() as receiver:

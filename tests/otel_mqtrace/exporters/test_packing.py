@@ -102,7 +102,7 @@ def test_what_cannot_be_encoded_is_counted_and_its_neighbours_travel():
     assert packed.first_error
 
 
-def test_an_encoder_that_has_nothing_to_say_makes_no_message():
+def test_encoder_that_returns_nothing_makes_no_message():
     packed = _pack(pub(1), encode=lambda _ctx, _dialect: EncodedContext(b"", frozenset({"k"})))
     assert (packed.messages, packed.refused) == ([], {})
 
@@ -295,7 +295,7 @@ def test_links_that_were_dropped_are_messages_that_were(limited, caplog):
     assert "OTEL_SPAN_LINK_COUNT_LIMIT" in caplog.text
 
 
-def test_links_without_their_attributes_are_told_by_their_limit(limited, caplog):
+def test_links_without_their_attributes_are_logged_with_the_limit(limited, caplog):
     tracing, outcome = limited(SpanLimits(max_link_attributes=0))
     _process(tracing, 0, 1)
     with caplog.at_level(logging.WARNING, logger="bridge"):

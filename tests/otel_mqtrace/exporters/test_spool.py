@@ -162,7 +162,7 @@ def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path)
     assert Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("after")]) == 1
 
 
-def test_a_file_that_cannot_be_read_costs_nobody_the_spool(tmp_path, caplog):
+def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
     """Somebody else's, or no file at all: it is told, and left alone."""
     (tmp_path / "spool-other-1-0.mqspool").mkdir()
     spool = Spool(tmp_path, max_bytes=PLENTY)
@@ -261,7 +261,7 @@ def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
         assert file.read() == b"own data"
 
 
-def test_a_child_that_was_not_told_of_its_fork_leaves_its_parents_file_alone(tmp_path):
+def test_child_of_an_unnoticed_fork_leaves_its_parents_file_alone(tmp_path):
     """A processor of somebody else tells its exporters nothing; two would write at one place."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("of the parent")])
@@ -396,7 +396,7 @@ def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
     processor.shutdown()
 
 
-def test_a_spool_that_cannot_be_had_is_told_and_the_exporter_works(kafka, tmp_path, caplog):
+def test_unusable_spool_is_logged_and_the_exporter_works(kafka, tmp_path, caplog):
     (tmp_path / "taken").write_text("")
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path / "taken", export_timeout_millis=10_000)
     assert "taken" in caplog.text

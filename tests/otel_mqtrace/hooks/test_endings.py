@@ -96,7 +96,7 @@ def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(trac
         ([], "RETURNNULL"),
     ],
 )
-def test_an_outcome_nobody_knows_is_no_outcome(tracing, exporter, said, code):
+def test_unknown_outcome_is_returnnull(tracing, exporter, said, code):
     """Neither door raises, neither loses the span: it reads RETURNNULL, as when nobody says how it went."""
     before = guard.failures()
     hook = ConsumeHook(tracing=tracing)
@@ -169,7 +169,7 @@ def told(monkeypatch, caplog):
     return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
 
 
-def test_another_exception_at_the_same_place_is_told_too(told):
+def test_another_exception_at_the_same_place_is_logged_too(told):
     """The first may hide what matters: one line for each type, however often it comes."""
 
     @guarded("Hook.before")

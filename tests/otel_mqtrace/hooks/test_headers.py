@@ -41,7 +41,7 @@ def test_headers_tell_what_the_client_does_not(processed):
     assert (bean.msg_id, bean.tags, bean.keys, bean.retry_times) == ("FROM-HEADER", "paid", "k1 k2", 3)
 
 
-def test_what_the_client_tells_wins_over_headers(processed):
+def test_client_values_win_over_headers(processed):
     message = _message(
         headers=(*HEADERS, ("DELAY", b"1")), msg_id="TOLD", tags="due", keys=["a", "b"], retry_times=1,
         msg_type=MessageType.ORDER,
@@ -51,7 +51,7 @@ def test_what_the_client_tells_wins_over_headers(processed):
     assert bean.msg_type is MessageType.ORDER
 
 
-def test_a_first_delivery_told_by_the_client_is_no_retry(processed):
+def test_first_delivery_of_the_client_is_not_a_retry(processed):
     assert processed(_message(headers=HEADERS, retry_times=0)).attributes["mqtrace.retry_times"] == 0
 
 
@@ -140,7 +140,7 @@ def _send(tracing, headers, **more):
     return call
 
 
-def test_no_header_is_captured_unless_asked_for(tracing_with, exporter):
+def test_no_header_is_captured_by_default(tracing_with, exporter):
     """Headers hold secrets."""
     tracing = tracing_with()
     assert tracing.capture is None

@@ -81,7 +81,7 @@ def test_a_message_goes_through_both_doors(tracing, clock, exporter):
     assert processed.parent.span_id == call.span_context.span_id
 
 
-def test_a_span_ends_once_whoever_comes_second(tracing, exporter, caplog):
+def test_span_ends_once_for_two_enders(tracing, exporter, caplog):
     """A delivery report and a closing producer may race: exactly one of them ends the span, without a complaint."""
     hook = SendHook(tracing=tracing)
     call = hook.before("orders")
@@ -244,7 +244,7 @@ class TestScopes:
         exporter.take("mine")
 
 
-def test_what_a_message_said_stays_said_whatever_becomes_of_it(tracing, exporter):
+def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     """The list, the message, its headers and its key are the caller's own, who may use them again."""
     hook = ConsumeHook(tracing=tracing)
     headers, key = [("UNIQ_KEY", b"ID1")], bytearray(b"k1")
@@ -259,7 +259,7 @@ def test_what_a_message_said_stays_said_whatever_becomes_of_it(tracing, exporter
     assert [said[name] for name in names] == ["ID1", 1, "k1"]
 
 
-def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(tracing, exporter):
+def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter):
     """It may look at what is current there; what it finds is what counts, whichever is in force when a span is read."""
 
     class Watching(_Counting):
@@ -442,7 +442,7 @@ def test_a_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter,
 
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])
 @both_ways
-def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, code):
+def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, code):
     def deep():
         with trace.NoOpTracer().start_as_current_span("inner"):
             process.outcome(code.name)
@@ -454,7 +454,7 @@ def test_the_handler_says_it_from_wherever_it_is(mailbox, exporter, automatic, c
     assert span.attributes["error.type"] == code.name
 
 
-def test_a_task_of_the_handler_says_it(mailbox, exporter):
+def test_task_of_the_handler_sets_the_outcome(mailbox, exporter):
     async def part():
         process.failed()
 
@@ -466,7 +466,7 @@ def test_a_task_of_the_handler_says_it(mailbox, exporter):
     assert _taken(exporter)[1] is ContextCode.FAILED
 
 
-def test_what_was_said_last_counts(mailbox, exporter):
+def test_last_outcome_wins(mailbox, exporter):
     mailbox.take(Letter(1))
     process.failed()
     process.outcome(ContextCode.SUCCESS)
@@ -474,7 +474,7 @@ def test_what_was_said_last_counts(mailbox, exporter):
     assert _taken(exporter)[1] is ContextCode.SUCCESS
 
 
-def test_a_message_says_nothing_of_the_next(mailbox, exporter):
+def test_outcome_of_a_message_does_not_affect_the_next(mailbox, exporter):
     mailbox.take(Letter(1))
     process.failed()
     mailbox.take(Letter(2))
@@ -482,7 +482,7 @@ def test_a_message_says_nothing_of_the_next(mailbox, exporter):
     assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.FAILED, ContextCode.SUCCESS]
 
 
-def test_outside_of_any_handler_nobody_takes_notice(mailbox, exporter):
+def test_outcome_outside_of_a_handler_has_no_effect(mailbox, exporter):
     process.failed()
     process.outcome("RETURNNULL")
     assert not process.current().span.is_recording()
@@ -518,7 +518,7 @@ def test_the_handle_of_a_block_is_what_current_returns(mailbox, exporter):
     assert [_taken(exporter)[1] for _ in range(2)] == [ContextCode.SUCCESS, ContextCode.FAILED]
 
 
-def test_one_failure_names_a_bundle_whoever_says_it(mailbox, exporter):
+def test_one_failure_sets_the_outcome_of_the_batch(mailbox, exporter):
     for letter in process.each(mailbox.bundle(Letter(1), Letter(2), Letter(3))):
         if letter.number == 2:
             process.failed()

@@ -61,7 +61,7 @@ def _of_message(offset, partition=2):
 
 
 @pytest.mark.parametrize("asked", ["", "http", "messaging", " messaging , http/dup", "MESSAGING"])
-def test_the_names_of_today_are_written_unless_others_are_asked_for(opt_in, tracing_with, exporter, asked):
+def test_current_names_are_written_by_default(opt_in, tracing_with, exporter, asked):
     opt_in(asked)
     tracing = tracing_with()
     assert tracing.naming is None
@@ -101,7 +101,7 @@ def test_dup_writes_both_and_wins(opt_in, tracing_with, exporter, asked):
     assert process.attributes["messaging.consumer.group.name"] == "billing"
 
 
-def test_the_links_of_a_batch_have_the_names_asked_for(opt_in, tracing_with, exporter):
+def test_links_of_a_batch_have_the_requested_names(opt_in, tracing_with, exporter):
     opt_in("messaging/legacy")
     _process(tracing_with(), _of_message(7), _of_message(8, partition=3))
     span = exporter.take("orders process")
@@ -197,7 +197,7 @@ def _kafka_attributes(draw):
 
 
 @given(_kafka_attributes())
-def test_dup_is_the_names_of_today_and_the_old_ones_together(said):
+def test_dup_writes_current_and_old_names(said):
     assert LegacyNames(both=True).attributes(said) == {**LegacyNames(both=False).attributes(said), **said}
 
 

@@ -81,14 +81,14 @@ class TestOption:
         assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
 
     @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
-    def test_several_senders_are_linked_and_nobody_s_parent(self, tracing_with, exporter, process_context):
+    def test_several_senders_are_linked_without_a_parent(self, tracing_with, exporter, process_context):
         tracing = tracing_with(process_context=process_context)
         messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
         assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
 
     @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
     @pytest.mark.usefixtures("ambient")
-    def test_a_message_nobody_traced_belongs_to_what_is_current(self, tracing_with, exporter, process_context):
+    def test_untraced_message_gets_the_current_span_as_parent(self, tracing_with, exporter, process_context):
         tracing = tracing_with(process_context=process_context)
         assert _hangs(_processed(tracing, exporter, _message())) == (HERE, [])
 
@@ -122,7 +122,7 @@ class TestTold:
         assert counted == {"consume_hook": 1}
         counted.clear()
 
-    def test_a_span_that_does_not_record_is_not_told_of(self, tracing_with):
+    def test_hook_is_not_called_for_a_non_recording_span(self, tracing_with):
         collaborators = {
             "consume_hook": lambda span, messages: 1 / 0,
             "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
@@ -234,7 +234,7 @@ def test_one_message_of_ten_in_a_block_is_not_enough():
 
 
 @pytest.mark.parametrize("seen", [1, 3])
-def test_it_is_said_once(seen, caplog):
+def test_warning_is_logged_once(seen, caplog):
     blocks = ExplicitMode("auto")
     for _ in range(seen):
         blocks.record_late_block("billing")

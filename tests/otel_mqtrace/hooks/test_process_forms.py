@@ -121,13 +121,13 @@ class TestLoops:
             list(process.each(failing()))
         assert _codes(exporter) == ["SUCCESS"]
 
-    def test_the_body_says_its_outcome(self, exporter):
+    def test_body_sets_its_outcome(self, exporter):
         for letter in process.each([Letter(1), Letter(2)]):
             if letter.number == 1:
                 process.failed()
         assert _codes(exporter) == ["FAILED", "SUCCESS"]
 
-    def test_what_cannot_be_iterated_says_so_itself(self):
+    def test_object_that_cannot_be_iterated_raises_its_own_error(self):
         with pytest.raises(TypeError):
             process.each(5)
 
@@ -190,7 +190,7 @@ class TestDecorated:
         assert exporter.take("part").parent.span_id == parent
         assert _codes(exporter) == ["FAILED"]
 
-    def test_a_generator_hears_what_is_thrown_into_it(self, exporter):
+    def test_generator_receives_a_thrown_exception(self, exporter):
         @process
         def parts(letter):
             try:
@@ -230,7 +230,7 @@ class TestDecorated:
         assert cleaned == [7]
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_a_generator_nobody_starts_opens_nothing(self):
+    def test_generator_that_is_never_started_opens_no_span(self):
         @process
         def parts(letter):
             yield 1

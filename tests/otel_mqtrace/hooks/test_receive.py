@@ -49,7 +49,7 @@ def _counts(reader, name):
     return [point for metric in metrics for point in metric.data.data_points]
 
 
-def test_a_poll_is_no_span_unless_asked(hook_with, clock):
+def test_poll_has_no_span_by_default(hook_with, clock):
     hook = hook_with()
     _polled(hook, clock, _messages(1))
     hook.empty(start_ns=hook.now_ns())
@@ -70,7 +70,7 @@ def test_a_poll_span_began_when_the_poll_did(hook_with, exporter, clock):
     assert trace_context_of(span) is None
 
 
-def test_a_call_that_gives_one_message_says_it_all_on_the_span(hook_with, exporter, clock):
+def test_call_for_one_message_puts_all_attributes_on_the_span(hook_with, exporter, clock):
     _polled(hook_with(receive_spans=True), clock, _messages(1))
     span = exporter.take("poll orders")
     assert "messaging.batch.message_count" not in span.attributes
@@ -80,7 +80,7 @@ def test_a_call_that_gives_one_message_says_it_all_on_the_span(hook_with, export
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_call_that_may_give_several_says_each_message_s_own_on_its_link(hook_with, exporter, clock, count):
+def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, exporter, clock, count):
     """Offset and key never stand on the span of a batch, not even of one."""
     _polled(hook_with(receive_spans=True), clock, _messages(count), batch=True)
     span = exporter.take("poll orders")
@@ -106,7 +106,7 @@ def test_a_poll_of_more_than_a_span_can_name_is_one_span(hook_with, exporter, cl
     assert len(span.links) == 128
 
 
-def test_an_empty_poll_is_a_span_only_if_that_was_asked_too(hook_with, exporter):
+def test_empty_poll_has_a_span_only_if_configured(hook_with, exporter):
     hook_with(receive_spans=True).empty(start_ns=0)
     hook_with(empty_poll_spans=True).empty(start_ns=0)
     hook = hook_with(receive_spans=True, empty_poll_spans=True)
@@ -119,7 +119,7 @@ def test_an_empty_poll_is_a_span_only_if_that_was_asked_too(hook_with, exporter)
     assert span.status.status_code is StatusCode.UNSET
 
 
-def test_a_poll_that_failed_is_a_span_that_says_why(hook_with, exporter):
+def test_failed_poll_has_a_span_with_its_error_type(hook_with, exporter):
     """By the client's name of the error, else by the exception's class, else by the conventions' word."""
     hook = hook_with(receive_spans=True)
     hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN", description="2/2 brokers are down")

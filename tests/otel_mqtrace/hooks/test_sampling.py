@@ -240,7 +240,7 @@ def test_without_an_sdk_nothing_is_ever_recorded() -> None:
     assert not is_never_recorded(object(), ROOT)
 
 
-def test_links_of_a_span_are_bounded_as_the_provider_says() -> None:
+def test_links_of_a_span_are_bounded_by_the_provider() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
 
@@ -312,11 +312,11 @@ def _send(tracing, topic="orders"):
     return call
 
 
-def test_without_shares_nothing_is_asked(tracing_with):
+def test_without_shares_no_sampling_is_configured(tracing_with):
     assert tracing_with().sampling is None
 
 
-def test_a_share_of_nothing_records_nothing_and_says_so_on_the_wire(sampling):
+def test_share_of_zero_records_nothing_and_sends_the_unsampled_flag(sampling):
     """A parent-based sampler downstream obeys the flag; the message has its ids all the same."""
     call = _send(sampling({"orders": 0.0}))
     headers = dict(call.headers)

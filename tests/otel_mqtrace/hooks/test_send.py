@@ -214,7 +214,7 @@ def test_the_cluster_is_named_when_it_is_known(sender, exporter):
     assert exporter.take("send orders").attributes["messaging.kafka.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qk"
 
 
-def test_a_failed_send_says_what_failed(sender, exporter):
+def test_failed_send_has_its_error_type(sender, exporter):
     hook = sender()
     hook.after(hook.before("orders"), error="NOT_ENOUGH_REPLICAS", description="too few", exception=OSError("torn"))
     span = exporter.take("send orders")
@@ -229,7 +229,7 @@ def test_an_exception_alone_names_the_error(sender, exporter):
     assert exporter.take("send orders").attributes["error.type"] == "TimeoutError"
 
 
-def test_what_the_client_knows_wins_over_the_headers(sender, exporter):
+def test_client_fields_win_over_the_headers(sender, exporter):
     """A client of RocketMQ has tags and keys of its own."""
     hook = sender()
     call = hook.before(
@@ -404,7 +404,7 @@ def _send(tracing):
     return call
 
 
-def test_a_produce_hook_may_say_more_and_rename(tracing_with, exporter):
+def test_produce_hook_may_add_attributes_and_rename(tracing_with, exporter):
     """It sees the message as it will be sent; the native record does not mind what the span is called."""
 
     def name_it(span, call):

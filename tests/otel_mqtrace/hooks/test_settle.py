@@ -26,7 +26,7 @@ def hook(tracing_with):
     return SettleHook(tracing=tracing_with(settle_spans=True), group_name="billing", servers="broker:9092")
 
 
-def test_nothing_is_noted_unless_asked(tracing_with):
+def test_nothing_is_recorded_by_default(tracing_with):
     hook = SettleHook(tracing=tracing_with())
     assert hook.before("commit") is None
     hook.after(None, [SettledOffset("orders", 0, 1)])
@@ -88,7 +88,7 @@ def test_a_message_settled_by_its_id_is_named_by_it(tracing_with, exporter):
     assert not [name for name in said if name.startswith("messaging.kafka")]
 
 
-def test_a_failed_settlement_says_why(hook, exporter):
+def test_failed_settlement_has_its_error_type(hook, exporter):
     hook.after(hook.before(), [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
     span = exporter.take("commit orders")
     assert span.attributes["error.type"] == "ILLEGAL_GENERATION"
@@ -241,7 +241,7 @@ def test_a_recall_is_a_record_of_its_own(recalls, exporter, clock):
     assert span.kind is SpanKind.CLIENT
 
 
-def test_a_recall_ends_once_and_says_why_it_failed(recalls, exporter):
+def test_recall_ends_once_with_its_error_type(recalls, exporter):
     call = recalls.before("reminders")
     recalls.after(call, exception=ValueError("too late"), description="too late")
     recalls.after(call, msg_id="0102")

@@ -256,7 +256,7 @@ def test_child_of_a_fork_does_not_end_what_its_parent_polled():
 
 @pytest.mark.parametrize(("status", "is_success"), [(StatusCode.UNSET, True), (StatusCode.ERROR, False)])
 @pytest.mark.parametrize("form", ["record", "open"])
-def test_span_that_the_handler_ended_says_the_same_in_both_formats(form, status, is_success):
+def test_span_that_the_handler_ended_is_equal_in_both_formats(form, status, is_success):
     world = _World()
     call = getattr(world, form)(_Message())
     call.span.set_status(status, "card refused")

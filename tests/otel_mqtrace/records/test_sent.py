@@ -132,7 +132,7 @@ def test_request_id_is_the_same_for_every_reader():
 @pytest.mark.parametrize(
     "copied", [copy.copy, pytest.param(copy.deepcopy, marks=needs_sdk(40, "attributes cannot be copied deeply"))]
 )
-def test_copy_of_a_span_says_the_same(copied):
+def test_copy_of_a_span_is_equal(copied):
     _, span = _World(resource=Resource({"service.name": "shop"})).by_record(_Sending(key=b"k"))
     assert json.loads(copied(span).to_json()) == json.loads(span.to_json())
 

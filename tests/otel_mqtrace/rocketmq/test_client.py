@@ -132,7 +132,7 @@ def test_when_no_name_server_answers_all_are_named(cluster):
         client.route("T")
 
 
-def test_what_listens_but_is_no_rocketmq_is_told():
+def test_server_other_than_rocketmq_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -271,7 +271,7 @@ def _route(**changes):
     return read_route("T", json.dumps(said).encode())
 
 
-def test_a_route_tells_queues_to_read_to_write_and_whom_to_ask():
+def test_route_lists_readable_and_writable_queues_and_addresses():
     """Reading prefers the master and may use a slave; writing may not."""
     route = _route()
     assert route.readable == (Queue("T", "broker-a", 0), Queue("T", "broker-a", 1))

@@ -110,7 +110,7 @@ def test_malformed_header_is_named(header, complaint):
         FrameReader().feed(frame)
 
 
-def test_what_speaks_another_protocol_is_told_at_its_first_bytes():
+def test_other_protocol_is_detected_at_its_first_bytes():
     with pytest.raises(ProtocolError, match="not a RocketMQ remoting port"):
         FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -121,7 +121,7 @@ def test_a_binary_header_is_refused_by_name():
         FrameReader().feed(struct.pack(">ii", 4 + 2, 1 << 24 | 2) + b"{}")
 
 
-def test_fields_without_text_are_read_as_json_says_them():
+def test_fields_other_than_text_are_read_as_json():
     header = b'{"code":0,"extFields":{"a":1,"b":true}}'
     [command] = FrameReader().feed(struct.pack(">ii", 4 + len(header), len(header)) + header)
     assert command.fields == {"a": "1", "b": "true"}
@@ -251,7 +251,7 @@ def test_a_damaged_message_is_messages_or_an_error_of_ours(at, damage):
 
 
 @pytest.mark.parametrize("length", range(1, len(IPV4)))
-def test_a_message_that_is_cut_off_is_told(length):
+def test_truncated_message_is_reported(length):
     with pytest.raises(ProtocolError, match="at byte 0"):
         decode_messages(IPV4[:length])
 

@@ -52,7 +52,7 @@ def test_a_delay_may_count_from_the_last_batch():
     assert lane.run_once(clock.monotonic_ns()) == 0
 
 
-def test_a_closing_lane_lets_everything_go():
+def test_closing_lane_exports_everything():
     lane = lane_of(Scripted())
     _offer(lane, "a")
     lane.close(FOREVER)
@@ -88,7 +88,7 @@ class _Precise(Scripted):
         return self.outcome
 
 
-def test_an_exporter_that_knows_better_is_believed():
+def test_outcome_of_the_exporter_is_counted():
     lane = lane_of(_Precise(SpanExportResult.FAILURE), max_export_batch_size=3)
     _offer(lane, "a", "b", "c")
     lane.run_once(MonotonicNs(0))
@@ -128,7 +128,7 @@ class _Picky(Scripted):
         return each.name != "not mine"
 
 
-def test_a_lane_asks_its_exporter_what_it_wants():
+def test_lane_offers_only_wanted_spans():
     lane = lane_of(_Picky())
     assert lane.wants(span("mine"))
     assert not lane.wants(span("not mine"))
@@ -138,7 +138,7 @@ def test_a_lane_asks_its_exporter_what_it_wants():
     assert account_balances(lane.stats())
 
 
-def test_losses_are_told_in_sums_and_not_per_span(caplog):
+def test_losses_are_logged_in_sums(caplog):
     clock = ManualClock()
     lane = lane_of(Scripted(), clock=clock, max_queue_size=1, max_export_batch_size=1)
     with caplog.at_level(logging.WARNING):
@@ -205,7 +205,7 @@ def test_a_living_worker_is_left_alone():
     assert runs == [1]
 
 
-def test_a_worker_knows_itself():
+def test_worker_detects_its_own_thread():
     answers = []
     worker = Worker("test", lambda: answers.append(worker.is_current))
     worker.ensure_running()
@@ -214,7 +214,7 @@ def test_a_worker_knows_itself():
     assert not worker.is_current
 
 
-def test_a_subinterpreter_is_refused_with_the_mend(capfd):
+def test_subinterpreter_is_refused_with_the_fix(capfd):
     """Its threads would be refused, or outlive it; mod_wsgi makes one for each application unless told otherwise."""
     interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has another door to subinterpreters")
     other = interpreters.create(isolated=False)

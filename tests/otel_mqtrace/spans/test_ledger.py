@@ -35,7 +35,7 @@ def on_ledger(book):
     return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in book.rows()]
 
 
-def test_a_row_says_who_lost_what_when_and_why():
+def test_row_holds_side_component_bucket_and_cause():
     book = LossBook(side="native", component="NativeKafkaSpanExporter")
     book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
     assert book.rows() == [
@@ -99,7 +99,7 @@ def test_a_ledger_stays_bounded_and_keeps_the_count():
 
 
 @pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
-def test_what_is_no_span_costs_nobody_anything(nonsense):
+def test_object_that_is_not_a_span_is_ignored(nonsense):
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", nonsense)
     book.note("queue_full", lost_span())
@@ -128,7 +128,7 @@ def test_the_file_is_written_when_something_is_lost_and_not_before(tmp_path):
     assert [each.name for each in tmp_path.rglob("*.part")] == []
 
 
-def test_a_directory_that_cannot_be_written_is_told_once(tmp_path, caplog):
+def test_unwritable_directory_is_logged_once(tmp_path, caplog):
     (tmp_path / "taken").write_text("a file")
     clock = ManualClock()
     ledger = Ledger(tmp_path / "taken", clock=clock)
@@ -229,7 +229,7 @@ def lossy(on_drop, *answers, **settings):
     )
 
 
-def test_the_callback_is_told_what_is_new_by_reason_and_once():
+def test_callback_gets_new_losses_by_reason_once():
     told = []
     processor = lossy(lambda lane, lost: told.append((lane, dict(lost))), SpanExportResult.FAILURE)
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_a_callback_that_raises_stops_nothing():
     assert processor.stats()["Scripted"]["exported"] == 1
 
 
-def test_what_two_threads_tell_at_once_is_told_once():
+def test_losses_reported_by_two_threads_are_logged_once():
     """A shutdown and the lane may both look; the later look may carry the older account."""
     told = []
     watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
@@ -286,7 +286,7 @@ def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdo
     exporter.let_go.set()
 
 
-def test_what_the_application_does_when_it_is_told_is_traced():
+def test_spans_of_the_loss_callback_are_traced():
     """On the lane's own thread as well, where what the exporter does is not."""
     seen = []
     processor = MqTraceSpanProcessor(

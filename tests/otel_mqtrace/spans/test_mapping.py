@@ -90,7 +90,7 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
 
 
 @given(_contexts())
-def test_a_trace_context_said_on_a_span_is_read_back_unchanged(trace_ctx):
+def test_trace_context_on_a_span_is_read_back_unchanged(trace_ctx):
     assert trace_context_of(_span_of(trace_ctx)) == trace_ctx
 
 
@@ -121,7 +121,7 @@ def test_only_a_process_span_has_a_half_before_its_end(trace_type):
 
 
 @pytest.mark.parametrize(("status", "success"), [(StatusCode.ERROR, False), (StatusCode.OK, True), (None, True)])
-def test_a_span_that_does_not_say_its_success_is_judged_by_its_status(status, success):
+def test_span_without_success_is_judged_by_its_status(status, success):
     """Spans of other writers carry a status and times only."""
     record = trace_context_of(_span_of(TraceContext(trace_type=TraceType.PUB, timestamp_ms=10), status=status))
     assert (record.success, record.cost_ms, record.timestamp_ms) == (success, 7, 10)
@@ -144,7 +144,7 @@ def test_foreign_values_under_our_names_read_as_absent():
     assert record.context_code is None
 
 
-def test_what_is_equal_for_all_messages_is_said_once():
+def test_values_equal_for_all_messages_are_written_once():
     said = share_attributes([{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}])
     assert said.span == {"a": 1}
     assert said.links == ({"b": 2}, {"b": 3}, {})
@@ -166,7 +166,7 @@ def test_names_and_kinds_are_those_of_the_contract():
     }
 
 
-def test_a_span_that_answers_for_itself_is_asked():
+def test_span_with_its_own_reader_is_used():
     class Discreet(ReadableSpan):
         @property
         def attributes(self):
@@ -199,7 +199,7 @@ class _Starts(Scripted):
         return super().export(spans)
 
 
-def test_a_start_that_is_recorded_but_not_sampled_is_nobodys():
+def test_recorded_but_unsampled_start_is_not_exported():
     """Nor is an exporter asked whether it wants one: what it raises would be counted."""
 
     class Refusing(_Starts):
@@ -274,7 +274,7 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
         MqTraceSpanProcessor.preset("rocketmq6", Scripted())
 
 
-def test_the_environment_speaks_when_code_does_not(monkeypatch):
+def test_environment_is_used_without_arguments(monkeypatch):
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")

@@ -62,7 +62,7 @@ def test_a_span_leaves_by_itself_after_the_delay(provider):
     assert arrived.wait(GENEROUS_S)
 
 
-def test_unsampled_spans_are_nobodys():
+def test_unsampled_spans_are_not_exported():
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     processor, tracer = _attached(provider, Scripted(), background=False)
     tracer.start_span("a").end()
@@ -276,7 +276,7 @@ def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
     processor.shutdown()
 
 
-def test_self_metrics_say_what_the_account_says():
+def test_self_metrics_equal_the_stats():
     """The metrics of the SDK's own processors, losses by error.type."""
     reader = InMemoryMetricReader()
     processor = MqTraceSpanProcessor(
@@ -433,7 +433,7 @@ def test_a_flush_is_bounded_when_the_exporters_own_hangs():
     processor.shutdown()
 
 
-def test_nobody_is_flushed_for_who_has_stopped_waiting():
+def test_timed_out_flushes_are_not_passed_to_the_exporter():
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
     processor.on_end(span("a"))
@@ -455,7 +455,7 @@ def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
     processor.shutdown()
 
 
-def test_a_flush_after_shutdown_asks_nobody_and_starts_nothing(monkeypatch):
+def test_flush_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch):
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))

@@ -111,7 +111,7 @@ def test_an_exporter_gets_its_timeout_and_its_failures_are_no_queue_drops():
     assert (books(processor)["failed"], sum(books(processor)["dropped"].values())) == (1, 0)
 
 
-def test_a_flush_takes_what_came_before_it_and_tells_the_truth():
+def test_flush_exports_earlier_spans_and_returns_its_result():
     """``False`` for a failed export, for an exporter whose own flush failed, and for no time."""
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     processor = without_threads(exporter)
@@ -171,7 +171,7 @@ def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(
     assert (done.returncode, done.stdout, done.stderr) == (0, "last", "")
 
 
-def test_a_wrong_argument_is_refused_and_a_wrong_variable_is_told(monkeypatch, caplog):
+def test_wrong_argument_is_refused_and_wrong_variable_is_logged(monkeypatch, caplog):
     """Code is the developer's, the environment is the operator's: a service must start."""
     with pytest.raises(ValueError, match="max_queue_size must be"):
         without_threads(Scripted(), max_queue_size=0)

@@ -67,7 +67,7 @@ def test_a_forked_child_exports_its_own_spans_and_only_those(way):
     ]
 
 
-def test_a_fork_nobody_told_of_is_noticed_by_its_pid(monkeypatch):
+def test_unnoticed_fork_is_detected_by_its_pid(monkeypatch):
     """uWSGI forks without running Python's hooks."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter, background=False)
@@ -92,7 +92,7 @@ def test_an_exporter_that_raises_after_a_fork_leaves_the_others_their_own_start(
 
 
 @pytest.mark.parametrize("ending", ["force_flush", "shutdown"])
-def test_a_child_that_nobody_told_of_and_that_ends_at_once_exports_nothing_of_its_parents(ending, monkeypatch):
+def test_short_lived_unnoticed_child_exports_nothing_of_its_parent(ending, monkeypatch):
     """It never saw a span of its own."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter, background=False)

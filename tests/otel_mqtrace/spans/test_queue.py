@@ -82,7 +82,7 @@ def test_settle_without_outcome_counts_everything_in_flight_as_failed():
     assert (queue.stats()["failed"], queue.stats()["pending"]) == (1, 0)
 
 
-def test_lost_items_are_named_as_the_exporter_said_else_the_newest():
+def test_lost_items_are_those_of_the_exporter_else_the_newest():
     lost = []
     queue = _queue(note=lambda reason, item: lost.append((reason, item)))
     for outcome in (

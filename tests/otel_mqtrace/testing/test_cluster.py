@@ -70,7 +70,7 @@ def test_a_message_comes_back_with_its_headers(kafka: EmbeddedKafka) -> None:
     assert (message.headers(), message.key(), message.value()) == (headers, b"k", b"body")
 
 
-def test_a_topic_has_exactly_the_partitions_asked_for(kafka: EmbeddedKafka) -> None:
+def test_topic_has_the_requested_partitions(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("orders", 3)
     assert kafka.watermarks("orders") == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     with pytest.raises(PeerError, match="topic_create"):
@@ -192,7 +192,7 @@ def test_without_the_client_the_extra_is_named() -> None:
     assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
 
 
-def test_time_moves_only_when_told():
+def test_time_moves_only_by_advance():
     clock = ManualClock(wall_ns=5)
     clock.advance(ms=2, ns=3)
     assert (clock.wall_ns(), clock.monotonic_ns()) == (2_000_008, 2_000_003)
@@ -206,7 +206,7 @@ def test_ids_count_upwards():
     assert [span.context.span_id for span in exporter.take_all()] == [1, 2]
 
 
-def test_a_span_nobody_took_fails_the_test():
+def test_span_that_was_not_taken_fails_the_test():
     exporter = RecordingExporter()
     recording_provider(exporter).get_tracer("t").start_span("x").end()
     with pytest.raises(AssertionError, match="'x'"):

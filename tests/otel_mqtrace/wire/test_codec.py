@@ -124,7 +124,7 @@ def test_empty_fields_at_the_end_are_missing_numbers_but_empty_texts():
         ("Recall\x011\x01R\x01G\x01T\x01ID\x02", None, "6 fields, needs 7"),
     ],
 )
-def test_a_bad_record_says_which_field_and_why(text, field, reason):
+def test_bad_record_has_field_and_reason(text, field, reason):
     """X08, X09, X20, X22, X23: where the reference throws or looks away, we say what is wrong."""
     assert _bad(text) == (field, reason)
 
@@ -224,7 +224,7 @@ def test_clients_in_other_languages_are_read(vector, dialect, keys):
     assert decoded.contexts[0].beans[0].keys == keys
 
 
-def test_a_shape_nobody_writes_has_no_dialect():
+def test_unknown_shape_has_no_dialect():
     """Pub with 12 or 13 fields is read, but no released client wrote it."""
     assert decode_body((PUB + "\x010\x02").encode()).dialects == (None,)
 
@@ -381,7 +381,7 @@ def test_the_contexts_own_channel_wins():
         (replace(PUB_CONTEXT, trace_type=TraceType.RECALL), "5.3.1", "trace_type"),
     ],
 )
-def test_what_the_format_cannot_say_is_refused_by_field(trace_ctx, dialect, field):
+def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field):
     with pytest.raises(EncodeError) as caught:
         encode_context(trace_ctx, dialect)
     assert caught.value.field == field

@@ -68,27 +68,27 @@ END = TraceContext(
 
 
 @pytest.mark.parametrize(("dialect", "map_name"), [("5.0.0", "b"), ("5.1.4", "a")])
-def test_the_end_of_a_transaction_tells_the_map(dialect, map_name):
+def test_end_of_a_transaction_determines_the_map(dialect, map_name):
     told = guess(encode_context(END, dialect).body)
     assert told.message_type_map == map_name
     assert told.evidence[-1].startswith("1 EndTransaction with ordinal")
     assert ("5.0.0" in told.writers) == (map_name == "b")
 
 
-def test_both_maps_in_one_group_are_said_and_not_decided():
+def test_both_maps_in_one_group_are_listed_and_undecided():
     told = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
     assert told.message_type_map is None
     assert sum("EndTransaction with ordinal" in each for each in told.evidence) == 2
 
 
-def test_a_delay_of_map_b_is_told_by_what_no_client_writes():
+def test_delay_of_map_b_is_detected_by_its_ordinal():
     assert MESSAGE_TYPE_MAPS["a"][4] is MessageType.ORDER
     body = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
     assert guess(body).message_type_map == "b"
 
 
 @pytest.mark.parametrize(("keys", "writer"), [("dKey", "cpp-2"), ("", "rust")])
-def test_the_word_for_no_keys_tells_who_says_it(keys, writer):
+def test_placeholder_for_no_keys_identifies_the_writer(keys, writer):
     """Java writes null."""
     told = guess(f"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01{keys}\x02".encode())
     assert told.writers == (writer,)

@@ -202,7 +202,7 @@ def test_a_stream_of_nonsense_needs_the_memory_of_a_part(kind):
     st.lists(st.sampled_from([b"Pub\x01", b"\x01", b"\x02", b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x01", b"x"])),
     st.integers(1, 30),
 )
-def test_parts_say_what_the_whole_says(pieces, part_bytes):
+def test_parts_decode_like_the_whole(pieces, part_bytes):
     body = b"".join(pieces)
     parts = decode_stream(io.BytesIO(body).read, part_bytes=part_bytes)
     assert joined(parts) == decode_body(body)

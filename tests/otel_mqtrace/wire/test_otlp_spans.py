@@ -109,7 +109,7 @@ def test_one_and_true_are_not_mistaken_for_each_other():
     assert kinds == ["int_value", "bool_value", "double_value", "bool_value", "int_value"]
 
 
-def test_value_that_otlp_cannot_say_is_left_out_alone(caplog):
+def test_value_that_otlp_cannot_encode_is_left_out_alone(caplog):
     request, errors = _encoded(_span(attributes={"huge": 2**63, "odd": object(), "good": "yes"}))
     (span,) = request.resource_spans[0].scope_spans[0].spans
     assert [each.key for each in span.attributes] == ["good"]
@@ -117,7 +117,7 @@ def test_value_that_otlp_cannot_say_is_left_out_alone(caplog):
     assert [r.args[0] for r in caplog.records if "Failed to encode" in r.getMessage()] == ["huge", "odd"]
 
 
-def test_not_a_number_is_said():
+def test_not_a_number_is_encoded():
     request, _ = _encoded(_span(attributes={"x": math.nan}))
     assert math.isnan(request.resource_spans[0].scope_spans[0].spans[0].attributes[0].value.double_value)
 

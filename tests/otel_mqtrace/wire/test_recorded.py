@@ -180,7 +180,7 @@ def named(item):
 
 
 @pytest.mark.parametrize("item", READ, ids=named)
-def test_a_body_is_read_as_its_vector_says(item):
+def test_body_is_read_like_its_vector(item):
     """Record by record: the values that are there, ``None`` for those that are not, a bad one by field and reason."""
     read = list(body_json(0, decode_body(item["body"].encode(), msg_type_map=item.get("msg_type_map", "a"))))
     assert [_told(record, ours) for record, ours in zip(read, item["ours"], strict=True)] == item["ours"]
@@ -193,7 +193,7 @@ def _told(record, ours):
 
 
 @pytest.mark.parametrize("item", READ, ids=named)
-def test_a_vector_where_the_reference_loses_something_says_how_we_differ(item):
+def test_vector_where_the_reference_loses_data_describes_the_difference(item):
     """Wherever RocketMQ's reader throws, invents a value or looks away, the vector has a word on what we do instead."""
     newest = re.split(r"; 4\.8\.0| \(4\.", item["reference"])[
         0

@@ -64,7 +64,7 @@ def edge(plain):
     return of
 
 
-def test_graph_of_an_empty_file_is_drawn_and_one_line_says_that_it_is_empty(tmp_path, capsys):
+def test_graph_of_an_empty_file_is_drawn_with_a_warning(tmp_path, capsys):
     (tmp_path / "spans.jsonl").touch()
     assert main(["graph", "--otlp", str(tmp_path / "spans.jsonl"), "--out", str(tmp_path / "out")]) == 0
     assert "the graph is empty" in capsys.readouterr().err

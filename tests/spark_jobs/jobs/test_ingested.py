@@ -171,7 +171,7 @@ def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
     assert (native.sources, otlp.sources) == (("a.jsonl",), ("s.jsonl",))
 
 
-def test_everything_that_a_side_tells_is_joined(tmp_path):
+def test_all_facts_of_a_side_are_joined(tmp_path):
     full = {
         "records_read": 1,
         "exploded": 1,

@@ -41,13 +41,13 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
         assert left_in(tmp_path) == [work.name]
 
 
-def test_a_directory_that_no_run_has_locked_is_nobodys_to_remove(tmp_path: Path) -> None:
+def test_directory_without_a_lock_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / ".work-of-somebody").mkdir()
     with work_directory(tmp_path):
         pass
     assert left_in(tmp_path) == [".work-of-somebody"]
 
 
-def test_an_error_of_the_file_system_within_the_block_is_told(tmp_path: Path) -> None:
+def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"), work_directory(tmp_path):
         raise OSError("no space left")

@@ -242,7 +242,7 @@ def test_each_file_of_mixed_native_records_is_read_with_its_own_writer(tmp_path)
     assert writers.name_native_writers([own, other], plain) is plain
 
 
-def test_one_file_of_both_native_writers_asks_for_the_option(tmp_path):
+def test_one_file_of_both_native_writers_requires_the_option(tmp_path):
     own, other = pub(), pub(offset_msg_id=BROKER_ID)
     otlp = spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING))
     native = landing(tmp_path / "native.jsonl", own, other)

@@ -92,7 +92,7 @@ def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
     )
 
 
-def test_a_field_that_a_writer_is_said_never_to_record_is_not_comparable(rows):
+def test_field_that_the_policy_excludes_is_not_comparable(rows):
     assert rows["REGION"]["field_verdicts"]["region_id"] == "NOT_COMPARABLE"
     assert rows["REGION"]["status"] == "MATCHED_EXACT"
 

@@ -160,7 +160,7 @@ def test_the_thread_of_a_listener_names_its_group(thread, group):
         (1, 257, "send", None),
     ],
 )
-def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, facts):
+def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, facts):
     """A writer that never sets the bit says nothing by leaving it out."""
     (row,) = events(span({**SEND, "messaging.operation.type": kind}, links=[({}, link)], flags=own))
     assert row["sent_sampled"] is facts
@@ -213,7 +213,7 @@ def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, fac
         ),
     ],
 )
-def test_a_column_says_what_its_attributes_say(attributes, columns):
+def test_column_has_the_value_of_its_attribute(attributes, columns):
     (row,) = events(span({**SEND, **attributes}))
     assert {name: row[name] for name in columns} == columns
 

@@ -85,7 +85,7 @@ def test_a_batch_is_one_event_per_message_with_its_own_offset_id(tmp_path):
     assert (side.records_read, side.exploded) == (1, 1)
 
 
-def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(tmp_path):
+def test_bad_record_keeps_its_neighbours_and_its_mentioned_ids(tmp_path):
     good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
     path = landing(
         tmp_path / "d.jsonl",
@@ -255,7 +255,7 @@ def test_each_call_of_a_long_body_has_its_own_size(tmp_path):
     assert Counter(row["batch_size"] for row in events_of(side)) == {1: 2_000, 2: 2_000}
 
 
-def test_a_glued_pair_is_due_once_and_told_to_be_two_by_itself():
+def test_glued_pair_is_expected_once_and_read_as_two():
     events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
     assert (len(events), expected, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
 
@@ -280,7 +280,7 @@ def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
     assert expected + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
 
 
-def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(tmp_path):
+def test_time_after_9999_does_not_move_the_end_of_the_data(tmp_path):
     good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
     side = native_side(tmp_path, str(landing(tmp_path / "f.jsonl", [(good + far).encode()])))
     assert (side.records_read, side.last_event_ms) == (2, 5)

@@ -139,7 +139,7 @@ def test_arrows_lead_from_producer_to_topic_to_group():
     assert all(points[0][0] < points[-1][0] for points in edges)
 
 
-def test_a_large_graph_shows_the_busiest_and_says_how_many_more_there_are():
+def test_large_graph_shows_the_busiest_and_the_number_of_others():
     svg = graph_svg(made(60))
     texts = [text.text for text in ET.fromstring(svg).iter("text")]
     assert len(cards(svg)) == 3 + 2 * MOST_NODES
@@ -158,7 +158,7 @@ def test_the_same_graph_is_drawn_the_same_way_in_any_order():
     )
 
 
-def test_an_empty_graph_says_so_in_every_file():
+def test_empty_graph_is_marked_in_every_file():
     written = {name: render(Graph()) for name, render in GRAPH_FILES.items()}
     assert "no message was sent or delivered" in written["graph.svg"]
     assert json.loads(written["graph.json"])["edges"] == []

@@ -105,7 +105,7 @@ def test_inconclusive_run_shows_the_reason_first_and_provisional_outcomes():
     assert "so these outcomes are provisional" in page(made).text
 
 
-def test_clean_run_says_that_both_formats_agree():
+def test_clean_run_reports_that_both_formats_agree():
     clean = result(verdict="PASS", status={"MATCHED_EXACT": 5}, findings={}, loss={}, inputs=Inputs(), gates=())
     assert first_sentence(clean) == "The two formats agree: every gate holds."
 

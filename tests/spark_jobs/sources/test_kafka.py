@@ -118,7 +118,7 @@ def test_a_topic_is_inspected_like_a_file(kafka):
     assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
 
 
-def test_an_address_is_told_from_files_and_never_repeats_a_password():
+def test_address_differs_from_files_and_hides_its_password():
     files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
     assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):

@@ -75,7 +75,7 @@ def buckets(found) -> list[tuple[int | None, int | None, int]]:
     return [(drop.bucket_start_ms, drop.bucket_ms, drop.count) for drop in found.drops]
 
 
-def test_our_own_file_says_everything(read):
+def test_our_own_file_is_read_completely(read):
     """Each field of the row; the process id of the file's name, as message ids hold it."""
     found = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
     assert found.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
@@ -85,7 +85,7 @@ def test_our_own_file_says_everything(read):
     )
 
 
-def test_a_lost_start_is_told_from_a_lost_end(read):
+def test_lost_start_differs_from_a_lost_end(read):
     starts = read(own({**ROW, "side": "native", "component": "NativeKafkaSpanExporter start"}, ROW)).drops
     assert [drop.of_start for drop in starts] == [True, False]
 
@@ -211,7 +211,7 @@ def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
     assert buckets(read(text)) == [(100_000, 60_000, 7), (220_000, 60_000, 5)]
 
 
-def test_what_was_counted_before_the_first_reading_is_told_apart(read):
+def test_counts_before_the_first_reading_are_separate(read):
     loss, rest, name = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
     old = read(lines(metric(name, (loss, 100, 9_000, 700), (loss, 100, 9_060, 703))))
     assert [(drop.before, drop.count) for drop in old.drops] == [(True, 700), (False, 3)]
@@ -253,7 +253,7 @@ def test_a_file_that_was_being_written_gives_what_is_whole(read):
     assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
 
 
-def test_counters_of_our_own_processor_are_left_out_and_told(read):
+def test_counters_of_our_own_processor_are_left_out_and_reported(read):
     """They do not say which side a lane writes; the ledger file does, and both would count a loss twice."""
     kind = {"error.type": "queue_full", "otel.component.type": "otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
     found = read(lines(metric("otel.sdk.processor.span.processed", (kind, 1, 2, 9))))
@@ -293,7 +293,7 @@ def test_a_directory_gives_its_ledgers_once_and_may_be_empty(tmp_path):
         ("otelcol_receiver_refused_spans many", "line 1 is not a sample"),
     ],
 )
-def test_what_is_no_ledger_is_refused_in_one_line_that_says_where(read, text, said):
+def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, said):
     with pytest.raises(UnreadableInputError, match=said) as refused:
         read(text)
     assert "given.json" in str(refused.value)
@@ -301,7 +301,7 @@ def test_what_is_no_ledger_is_refused_in_one_line_that_says_where(read, text, sa
     assert "\n" not in str(refused.value)
 
 
-def test_a_source_that_names_nothing_says_what_to_name(tmp_path):
+def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):
     with pytest.raises(UsageError, match="name the directory itself"):
         read_ledgers([str(tmp_path / "ledger-*.json")])
 

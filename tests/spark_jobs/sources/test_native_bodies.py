@@ -109,7 +109,7 @@ def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
         ("x" * 300, NOT_JSON, "x" * 200),
     ],
 )
-def test_line_without_a_body_is_bad_and_says_why(tmp_path, text, reason, sample):
+def test_line_without_a_body_is_bad_with_a_reason(tmp_path, text, reason, sample):
     found = read_line(tmp_path, text)
     assert (found["body"], found["bad"]) == (
         None,

@@ -86,7 +86,7 @@ def test_whole_messages_on_one_line_are_all_read(tmp_path):
         assert (len(read), counts.expected) == (3 + bad, 3 + bad)
 
 
-def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
+def test_messages_of_a_topic_are_counted_one_by_one_and_read_together():
     data = TracesData()
     span = data.resource_spans.add().scope_spans.add().spans.add(name="proto", span_id=b"\xcd" * 8)
     span.attributes.add(key="a").value.array_value.values.add(string_value="x")

@@ -169,7 +169,7 @@ def one_by_one(texts):
 
 @settings(deadline=None, max_examples=40)
 @given(exports())
-def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
+def test_output_of_exporters_is_read_as_equal_columns(messages):
     texts = [json.dumps(message).encode() for message in messages]
     assert read_json(texts) is not None
     assert by_columns(texts) == one_by_one(texts)

@@ -100,7 +100,7 @@ async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instr
 
 
 @pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
-async def test_a_task_that_ends_says_how_its_message_went(instrument, spans, fill, kafka, topic, ending, error):
+async def test_ending_task_sets_the_outcome_of_its_message(instrument, spans, fill, kafka, topic, ending, error):
     _fill(fill, topic, 1)
     instrument()
     async with consuming(kafka, topic) as consumer:
@@ -145,7 +145,7 @@ async def test_several_messages_are_one_span_per_topic_with_a_link_each(instrume
     assert [counts for _, counts in seen] == [(len(offsets),) * 2 for _, offsets in answers]
 
 
-async def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic):
+async def test_polls_are_recorded_if_configured(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 1)
     instrument(receive_spans=True, empty_poll_spans=True)
     async with consuming(kafka, topic) as consumer:
@@ -196,7 +196,7 @@ async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument,
     ]
 
 
-def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instrument, spans, fill, kafka, topic):
+def test_exception_that_leaves_the_block_fails_the_message(instrument, spans, fill, kafka, topic):
     _fill(fill, topic, 1)
     instrument()
 

@@ -144,7 +144,7 @@ async def test_beside_another_instrumentation_the_trace_headers_are_its(instrume
     assert len(spans.take_all()) == 2
 
 
-def test_who_comes_after_us_is_told_of_once(instrument, neighbour, spans, kafka, topic, caplog):
+def test_later_instrumentation_is_reported_once(instrument, neighbour, spans, kafka, topic, caplog):
     instrument()
     neighbour()
 
@@ -172,7 +172,7 @@ def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, t
     assert len({span.attributes["messaging.message.id"] for span in sent}) == len(sent) == 10
 
 
-def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
+def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monkeypatch):
     instrument()
     assert AioKafkaInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
     AioKafkaInstrumentor().uninstrument()

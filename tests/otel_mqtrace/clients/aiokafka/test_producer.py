@@ -102,7 +102,7 @@ async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka,
     assert sizes == [len(json.dumps({"a": 1})), len(json.dumps([1, 2, 3]))]
 
 
-async def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
+async def test_call_that_raises_is_recorded_as_an_error(instrument, spans, kafka, topic):
     instrument()
     async with producing(kafka, max_request_size=100) as producer:
         with pytest.raises(MessageSizeTooLargeError):
@@ -127,7 +127,7 @@ async def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic
     assert trace_context_of(span).success is False
 
 
-def test_asyncio_still_complains_of_a_failure_nobody_looked_at(instrument, spans, kafka, topic):
+def test_asyncio_still_logs_an_unretrieved_failure(instrument, spans, kafka, topic):
     instrument()
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
     complaints = []
@@ -180,7 +180,7 @@ async def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, 
     assert spans.take().attributes["error.type"] == "CancelledError"
 
 
-async def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
+async def test_send_without_acknowledgement_has_not_awaited(instrument, spans, kafka, topic):
     instrument()
     async with producing(kafka, acks=0) as producer:
         assert await producer.send_and_wait(topic, b"1") is None

@@ -13,7 +13,7 @@ _CREATED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, kafka, topic, fails):
+def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spans, kafka, topic, fails):
     instrument()
 
     async def story():
@@ -63,7 +63,7 @@ async def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(in
 
 
 @pytest.mark.parametrize("given", [False, True])
-async def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, given):
+async def test_commit_has_the_settled_offsets(instrument, spans, fill, kafka, topic, given):
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument(settle_spans=True)
     async with consuming(kafka, topic) as consumer:
@@ -109,7 +109,7 @@ async def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
     assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
 
 
-async def test_commits_are_not_recorded_unless_asked_for(instrument, spans, fill, kafka, topic):
+async def test_commits_are_not_recorded_by_default(instrument, spans, fill, kafka, topic):
     fill(topic, {"value": b"1"})
     instrument()
     async with consuming(kafka, topic) as consumer:

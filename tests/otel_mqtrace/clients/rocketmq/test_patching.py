@@ -66,7 +66,7 @@ def test_lite_and_own_subclasses_inherit(instrument):
     assert type("Own", (rocketmq.Producer,), {}).send is rocketmq.Producer.send
 
 
-def test_a_method_that_somebody_wrapped_after_us_stays_theirs(instrument):
+def test_method_wrapped_after_us_stays_wrapped(instrument):
     """Taking it back would take theirs away."""
     original = rocketmq.Producer.send
     instrument()
@@ -95,7 +95,7 @@ def test_no_client_is_kept_alive(instrument, proxy, spans, message):
     assert [each() for each in gone] == [None, None]
 
 
-def test_a_client_nobody_else_wrapped_is_free():
+def test_client_without_another_wrapper_is_free():
     assert patching.foreign_wrapper() is None
 
 
@@ -126,7 +126,7 @@ def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
     assert _as_it_is() == before
 
 
-def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
+def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monkeypatch):
     monkeypatch.delattr(rocketmq, "PushConsumer")
     monkeypatch.delattr(rocketmq.Producer, "recall_message_async")
     instrument()

@@ -117,7 +117,7 @@ def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, me
     assert sent.parent.span_id == order.get_span_context().span_id
 
 
-def test_an_asynchronous_send_that_fails_says_so_in_both_places(proxy, producer, spans, message):
+def test_failed_asynchronous_send_sets_error_type_and_status(proxy, producer, spans, message):
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
     with pytest.raises(TooManyRequestsException):
         producer.send_async(message()).result(10)
@@ -171,7 +171,7 @@ def test_a_send_the_client_refuses_is_named_by_its_exception(producer, spans, me
         ),
     ],
 )
-def test_fifo_and_delayed_messages_say_so(producer, spans, message, fields, kind, said):
+def test_fifo_and_delayed_messages_have_their_type(producer, spans, message, fields, kind, said):
     """The client takes the delivery timestamp in seconds."""
     producer.send(message(**fields))
     attributes = spans.take().attributes

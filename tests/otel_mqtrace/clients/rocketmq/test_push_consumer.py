@@ -123,7 +123,7 @@ def test_a_fifo_consumer_s_tries_are_spans_of_their_own(proxy, producer, listeni
     assert {span.attributes["messaging.rocketmq.message.group"] for span in tries} == {"g"}
 
 
-def test_what_the_client_settles_by_itself_is_recorded_when_asked_for(
+def test_settlement_by_the_client_is_recorded_if_configured(
     instrument, started, proxy, listening, spans, topic, message
 ):
     """An acknowledgement or its opposite, a child of the process span that ended just before."""

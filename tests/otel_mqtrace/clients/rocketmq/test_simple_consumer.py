@@ -220,13 +220,13 @@ def test_each_settlement_is_a_child_of_its_own_message(instrument, send, consume
         assert settled.parent.span_id == processed[settled.attributes["messaging.message.id"]].context.span_id
 
 
-def test_an_empty_receive_is_nothing_unless_asked_for(instrument, consumer_of, spans, topic):
+def test_empty_receive_is_not_recorded_by_default(instrument, consumer_of, spans, topic):
     instrument(receive_spans=True, empty_poll_spans=True)
     assert consumer_of(topic).receive(16, 30) == []
     assert spans.take().attributes["messaging.batch.message_count"] == 0
 
 
-def test_a_receive_is_a_span_when_asked_for(instrument, started, consumer_of, spans, topic, message):
+def test_receive_has_a_span_if_configured(instrument, started, consumer_of, spans, topic, message):
     instrument(receive_spans=True)
     producer = started(rocketmq.Producer)
     for _ in range(2):
@@ -289,7 +289,7 @@ def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer
     spans.take(f"process {topic}")
 
 
-def test_what_is_said_of_the_message_at_hand_counts(send, consumer, spans, topic):
+def test_outcome_of_the_current_message_counts(send, consumer, spans, topic):
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     process.failed()
@@ -323,7 +323,7 @@ def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, co
     assert spans.take(f"process {topic}").attributes["mqtrace.group_name"] == "billing"
 
 
-def test_a_shutdown_because_of_an_exception_says_so_of_the_message_at_hand(send, consumer, spans, topic):
+def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(send, consumer, spans, topic):
     """The others were only received."""
     send(b"1", b"2")
     with pytest.raises(ValueError, match="no such order"):  # noqa: PT012 - the shape of an application

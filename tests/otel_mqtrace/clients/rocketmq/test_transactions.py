@@ -118,7 +118,7 @@ def test_an_answer_to_the_broker_s_question_is_an_end_from_a_check(proxy, produc
     assert [link.context.span_id for link in ended.links] == [sent.context.span_id]
 
 
-def test_a_checker_that_does_not_know_says_so(proxy, producer, spans, message, topic, checker):
+def test_undecided_checker_is_recorded_as_unknown(proxy, producer, spans, message, topic, checker):
     _half_sent(producer, spans, message, topic)
     checker.resolution = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
     proxy.ask_about(proxy.sent[0])
