@@ -84,8 +84,9 @@ class FilesArchive(Scan):
                     if message is not None:
                         yield message
                     elif not (growing and stream.peek(1) == b""):  # there its writer is in the middle of a line
-                        why = f"{item.field or 'line'}: {item.reason}" if isinstance(item, BadBody) else "a wrong type"
-                        self._remark(f"{part.name}, line {item.row}: no landed message ({why})")
+                        reason = item.reason if isinstance(item, BadBody) else "a field of another type"
+                        field = f"{item.field}: " if isinstance(item, BadBody) and item.field else ""
+                        self._remark(f"{part.name}, line {item.row}: not a landed message ({field}{reason})")
         except FileNotFoundError:
             if growing:
                 yield from self._read(part.with_name(part.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)))

@@ -138,7 +138,7 @@ def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
     archive = FilesArchive([tmp_path])
     assert len(_bodies(archive)) == 1
     assert len(archive.searched.remarks) == len(ODD_LINES)
-    assert archive.searched.remarks[0] == f"{part.name}, line 1: no landed message (line: not JSON)"
+    assert archive.searched.remarks[0] == f"{part.name}, line 1: not a landed message (not JSON)"
 
 
 def test_endless_remarks_are_bounded_and_counted(tmp_path):

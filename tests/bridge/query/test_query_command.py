@@ -148,7 +148,7 @@ def test_one_file_of_a_landing_and_a_glob_are_searched_as_a_directory_is(named, 
 
 UNREADABLE = {
     "broken.parquet": (b"PAR1 no PAR1", "broken.parquet: not a readable Parquet file"),
-    "garbage.jsonl": (bytes(range(256)), "garbage.jsonl, line 1: no landed message (line: not JSON)"),
+    "garbage.jsonl": (bytes(range(256)), "garbage.jsonl, line 1: not a landed message (not JSON)"),
 }
 
 
