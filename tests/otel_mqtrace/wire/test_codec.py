@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from otel_mqtrace._errors import EncodeError, UsageError
 from otel_mqtrace.model import (
     AccessChannel,
-    ContextCode,
     MessageType,
     TraceBean,
     TraceContext,
@@ -84,30 +83,7 @@ def test_a_body_cut_off_anywhere_loses_only_its_last_record(cut):
     assert len(decoded.contexts) + len(decoded.errors) == 2
 
 
-# -- the reference's own decode vectors, X01-X26 ----------------------------------------------------------------------
-
-
-def test_a_pub_is_read_at_every_length_there_is():
-    """X01-X05: 11 fields are too few; 12 leave success and offset id out, 13 the offset id, 15 add the client host."""
-    assert _bad(PUB + "\x02") == (None, "11 fields, needs 12")
-    short, middle = _one(PUB + "\x010\x02"), _one(PUB + "\x010\x01false\x02")
-    full, long = _one(PUB + "\x010\x01OFF\x01false\x02"), _one(PUB + "\x010\x01OFF\x01false\x01CH\x01more\x02")
-    assert (short.success, short.beans[0].offset_msg_id) == (None, None)
-    assert (middle.success, middle.beans[0].offset_msg_id) == (False, None)
-    assert (full.success, full.beans[0].offset_msg_id, full.beans[0].client_host) == (False, "OFF", None)
-    assert (long.success, long.beans[0].offset_msg_id, long.beans[0].client_host) == (False, "OFF", "CH")
-
-
-def test_booleans_are_javas():
-    """X06: true in any case, everything else is false."""
-    assert _one(PUB + "\x010\x01OFF\x01TRUE\x02").success is True
-    assert _one(PUB + "\x010\x01OFF\x01yes\x02").success is False
-
-
-def test_empty_fields_at_the_end_are_missing_numbers_but_empty_texts():
-    """X07, X12: an empty success was never written, an empty keys was."""
-    assert _one(PUB + "\x010\x01\x01\x02").success is None
-    assert _one(SUB_BEFORE + "\x01\x02").beans[0].keys == ""
+# -- beside the reference's vectors, which test_recorded reads (X01-X26) -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,25 +121,6 @@ def test_numbers_are_javas():
         assert _bad(body_length(large)) == ("body_length", "does not fit 32 bits"), large
 
 
-def test_sub_before_is_read_with_and_without_client_host():
-    """X11, X13: 8 fields or 4.8.0's 9."""
-    assert _one(GOOD).beans[0].client_host is None
-    assert _one(SUB_BEFORE + "\x01k\x01CH\x02").beans[0].client_host == "CH"
-
-
-def test_sub_after_is_read_at_every_length_there_is():
-    """X14-X18: what is not there is None: no code for C++, no time and group before 4.8.0, ONS's own eighth field."""
-    assert (_one(SUB_AFTER + "\x02").context_code, _one(SUB_AFTER + "\x02").timestamp_ms) == (None, None)
-    assert _one(SUB_AFTER + "\x014\x02").context_code is ContextCode.FAILED
-    trailing = _one(SUB_AFTER + "\x014\x01\x02")
-    assert (trailing.timestamp_ms, trailing.group_name, trailing.access_channel) == (None, None, AccessChannel.CLOUD)
-    assert _one(SUB_AFTER + "\x014\x011700000000000\x02").timestamp_ms is None
-    for tail in ("\x02", "\x01tenth\x02"):
-        full = _one(SUB_AFTER + "\x014\x011700000000000\x01G" + tail)
-        assert (full.timestamp_ms, full.group_name) == (1700000000000, "G")
-    assert _one("SubAfter\x01REQ\x01ID\x015\x01true\x01\x014\x011\x01G\x02").beans[0].keys == ""
-
-
 def test_glued_cloud_records_are_taken_apart():
     """X19: what 4.9.5-4.9.8 and 5.1.4-5.3.0 glued together, even to a record of another type, is recovered."""
     decoded = decode_body(ODD["G27"] + GOOD.encode())
@@ -192,36 +149,7 @@ def test_a_missing_last_terminator_and_empty_pieces_are_harmless():
     assert decode_body(b"\x02\x02") == decode_body(b"") == DecodedBody()
 
 
-def test_message_types_depend_on_the_writers_map():
-    """X26: the same ordinal is another type for 5.0.0 and 5.1.0; nothing on the wire says so."""
-    text = END.format(state="COMMIT_MESSAGE")
-    assert _one(text).beans[0].msg_type is MessageType.TRANS_COMMIT
-    assert _one(text, msg_type_map="b").beans[0].msg_type is MessageType.TRANS_HALF
-
-
 # -- other writers ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("vector", "dialect", "keys"),
-    [
-        ("D1", "4.8.0", "k1 k2"),
-        ("D2", "4.8.0", "null"),
-        ("D3", "5.5.0", "null"),
-        ("D4", "4.9.1", "k1"),
-        ("D5", "5.5.0", ""),
-        ("D6", "5.5.0", "dKey"),
-        ("D7", "cpp-2", "dKey"),
-        ("D8", "ons", "k1"),
-        ("D9", "5.5.0", ""),
-        ("G20", "5.5.0", ""),
-    ],
-)
-def test_clients_in_other_languages_are_read(vector, dialect, keys):
-    decoded = decode_body(ODD[vector])
-    assert decoded.errors == ()
-    assert decoded.dialects == (dialect,)
-    assert decoded.contexts[0].beans[0].keys == keys
 
 
 def test_unknown_shape_has_no_dialect():
