@@ -289,10 +289,3 @@ def test_policy_reference_names_every_key_field_and_gate():
     for setting in (*SETTINGS, *FIELD_SETTINGS, *GATE_SETTINGS, *WRITER_SETTINGS, *SILENT_SETTINGS):
         assert f"| `{setting.key}` | {setting.description} |" in text
     assert [name for name in (*COMPARED_FIELDS, *DEFAULT_GATES) if f"| `{name}` |" not in text] == []
-
-
-def test_policy_examples_of_the_handbook_are_read(read):
-    blocks = HANDBOOK.read_text(encoding="utf-8").split("```toml\n")[1:]
-    assert blocks
-    for block in blocks:
-        read(block.partition("```")[0])
