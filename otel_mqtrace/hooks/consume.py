@@ -10,6 +10,7 @@ The hook for your own client, as RocketMQ's ``ConsumeMessageHook``::
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate, trace
@@ -45,7 +46,7 @@ from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch
 from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
-from otel_mqtrace.records.ids import read_traceparent
+from otel_mqtrace.records.ids import match_traceparent, read_traceparent
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
@@ -136,7 +137,7 @@ class ConsumeHook(ReceiveHook):
         turn = self.begin_turn(topic, row, headers, leaders, None, is_current=False)
         return None if turn is None else turn.call
 
-    def begin_turn(  # noqa: C901, PLR0911, PLR0912, PLR0913 - every poll's: in one call
+    def begin_turn(  # noqa: C901, PLR0912, PLR0913 - every poll's: in one call
         self,
         topic: str,
         row: MessageRow | None,
@@ -157,8 +158,6 @@ class ConsumeHook(ReceiveHook):
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
-            if plan is None:
-                return None
         by_name: HeaderIndex = dict(headers)
         if None in by_name.values():
             by_name = index_headers(headers)
@@ -169,14 +168,16 @@ class ConsumeHook(ReceiveHook):
             process_ctx, trace_state = _carried_beside(by_name)
         origin, origin_flags = None, 0
         decision, flags = state.as_root
-        if (header := by_name.get(TRACEPARENT)) is not None:
-            plain = read_traceparent(header)
+        if (header := by_name.get(TRACEPARENT)) is not None:  # as read_traceparent(), a call of every message
+            plain = match_traceparent(header) if type(header) is bytes else None
             if plain is None:
                 return None
-            origin, origin_flags = plain
+            trace_id, span_id, digit = plain.groups()
+            origin, origin_flags = unhexlify(trace_id + span_id), digit[0] & 3
             decision, flags = state.under_remote[origin_flags]
         is_dropped = decision is _DROP
-        if self.is_watched() if is_dropped else (decision is not _SAMPLED or row is None):  # metrics need a span
+        is_unfit = self.is_watched() if is_dropped else decision is not _SAMPLED or row is None  # metrics need a span
+        if plan is None or is_unfit:
             return None
         try:
             ids = state.ids.pop()

@@ -10,6 +10,7 @@ The hook for your own client, as RocketMQ's ``SendMessageHook``::
 
 from __future__ import annotations
 
+from binascii import hexlify
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,6 @@ from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.records.handled import DESCRIBING
-from otel_mqtrace.records.ids import traceparent_of
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.records.span import context_of, new_tuple, open_sdk_span
@@ -247,7 +247,7 @@ class SendHook:
             ids, flags = _under(parent, ids, flags, state.random_mask)
             pairs += headers_under(parent, ids, flags, current_ctx)
         else:
-            pairs.append((TRACEPARENT, traceparent_of(ids, flags)))
+            pairs.append((TRACEPARENT, _traceparent(ids, flags)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         size = None if body is None else length
         parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
@@ -273,7 +273,7 @@ class SendHook:
             ids, flags = _under(parent, ids, flags, state.random_mask)
             pairs += headers_under(parent, ids, flags - 1, current_ctx)
         else:
-            pairs.append((TRACEPARENT, traceparent_of(ids, flags - 1)))
+            pairs.append((TRACEPARENT, _traceparent(ids, flags - 1)))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
         return None, pairs
 
@@ -551,6 +551,11 @@ def _under(parent: SpanContext | None, ids: bytes, flags: int, random_mask: int)
     if parent is None:
         return ids, flags
     return parent.trace_id.to_bytes(16, "big") + ids[16:], (parent.trace_flags & random_mask) + 1
+
+
+def _traceparent(ids: bytes, flags: int) -> bytes:
+    digits = hexlify(ids)
+    return b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)
 
 
 def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] | None:

@@ -1,11 +1,11 @@
-"""Trace and span ids, drawn many at once, and W3C's header for them."""
+"""Trace and span ids: drawn many at once, and read from W3C's header."""
 
 from __future__ import annotations
 
 import os
 import re
 import weakref
-from binascii import hexlify, unhexlify
+from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 32
 _BYTES: Final = 24
 _PLAIN: Final = rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])"
-_match: Final = re.compile(_PLAIN).fullmatch
+match_traceparent: Final = re.compile(_PLAIN).fullmatch
+"""Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
 _match_several: Final = re.compile(b"(?:%b)+" % _PLAIN).fullmatch
 _TRACEPARENT_BYTES: Final = 55
 
 
 def read_traceparent(header: object) -> tuple[bytes, int] | None:
     """Return ids (24 bytes) and flags of a plain ``traceparent``; ``None`` where the propagator has to read it."""
-    plain = _match(header) if type(header) is bytes else None
+    plain = match_traceparent(header) if type(header) is bytes else None
     if plain is None:
         return None
     trace_id, span_id, flags = plain.groups()
@@ -43,12 +44,6 @@ def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
     raw = unhexlify(joined.translate(None, b"-"))  # version, trace id, span id, flags: 26 bytes each
     ids = iter([raw[start + 1 : start + 25] for start in range(0, len(raw), 26)])
     return [None if header is None else next(ids) for header in headers]
-
-
-def traceparent_of(ids: bytes, flags: int) -> bytes:
-    """Return W3C's header for 16 bytes of trace id, 8 of span id, and trace flags below 4."""
-    digits = hexlify(ids)
-    return b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)
 
 
 class IdPool:

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.records.ids import IdPool, read_traceparent, traceparent_of
+from otel_mqtrace.records.ids import IdPool
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS
@@ -162,12 +162,6 @@ def test_random_ids_are_drawn_many_at_a_time_and_never_twice():
             drawn.append(pool.pop())
     assert len(set(drawn)) == len(drawn) > 1
     assert set(map(len, drawn)) == {24}
-
-
-def test_written_traceparent_is_read_back():
-    ids = IdPool(RandomIdGenerator()).take()
-    assert traceparent_of(ids, 3) == f"00-{ids[:16].hex()}-{ids[16:].hex()}-03".encode()
-    assert read_traceparent(traceparent_of(ids, 3)) == (ids, 3)
 
 
 def test_key_of_a_message_without_headers_is_exported():
