@@ -60,7 +60,7 @@ class Delivery:
 
     def stop(self) -> None:
         """Stop being current, here and wherever else the application took the context."""
-        for scope in _drain(self.scopes):
+        for scope in drain(self.scopes):
             scope.leave()
 
     def take(self, wanted: ProcessSpan | SpanIds) -> ProcessSpanOwner | None:
@@ -88,7 +88,7 @@ class Delivery:
     ) -> None:
         """End all of it; a span that blocks share gets their outcome, another one what ``outcome_of`` returns."""
         self.stop()
-        hook, calls = self._hook, _drain(self.calls)
+        hook, calls = self._hook, drain(self.calls)
         if hook is None:
             return
         if not self._shared and outcome_of is None:
@@ -102,7 +102,7 @@ class Delivery:
         """End all of it with an unknown outcome; a finaliser may call this, which records nothing itself."""
         self.stop()
         if self._hook is not None:
-            for call, (code, exception) in self._outcomes(_drain(self.calls), ContextCode.RETURNNULL, None, outcome_of):
+            for call, (code, exception) in self._outcomes(drain(self.calls), ContextCode.RETURNNULL, None, outcome_of):
                 defer_end(self._hook, call, code=code, exception=exception)
 
     def _outcomes(
@@ -119,7 +119,7 @@ class Delivery:
         return outcomes
 
 
-def _drain(items: list[_T]) -> list[_T]:
+def drain(items: list[_T]) -> list[_T]:
     """Take everything out, one at a time: what another thread adds meanwhile is in this result or in ``items``."""
     taken: list[_T] = []
     while items:

@@ -10,7 +10,7 @@ from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, registry
 from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import Delivery, OutcomeOf
+from otel_mqtrace.hooks.in_flight import Delivery, OutcomeOf, drain
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ class ConsumerState(AnyConsumerState):
             self._delivery.finish(outcome_of=None if self._is_plain else self.outcome_of)
 
     def _held(self) -> Delivery:
-        while self._turns:
-            try:
-                turn = self._turns.pop()
-            except IndexError:  # as above
-                break
+        for turn in drain(self._turns):
             self._delivery.hold(turn.hook, [turn.call])
             self._delivery.scopes.append(turn)
         return self._delivery
