@@ -59,10 +59,7 @@ _refused: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 def split_exporters(
     exporters: str | Iterable[str | SpanExporter] | None,
 ) -> tuple[list[SpanExporter], str | list[str] | None]:
-    """Split exporter objects from exporter names; ``None`` for the names leaves them to the settings.
-
-    Anything else stays among the names, for the settings to refuse.
-    """
+    """Split exporter objects from exporter names (or invalid values); ``None`` leaves the names to the settings."""
     if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
         return [], exporters
     given: list[Any] = list(exporters)

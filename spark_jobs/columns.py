@@ -149,10 +149,7 @@ def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
-    """Return the contents of the lists, or maps, of these rows, and where each begins and the last one ends.
-
-    ``inner`` are the columns of their contents, for all rows.
-    """
+    """Return the contents (``inner``) of these rows' lists or maps, and where each begins and the last one ends."""
     bounds = lists.offsets.to_numpy().astype(np.int64)
     return bounds - bounds[0], [column.slice(bounds[0], bounds[-1] - bounds[0]) for column in inner]
 

@@ -54,10 +54,7 @@ _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPiece:
-    """A piece of input that is neither record nor span.
-
-    ``line`` is a line, row or frame of the file, from 1; for a topic, ``path`` is ``topic-partition@offset``.
-    """
+    """A piece of input that is neither record nor span, by line, row or frame from 1, or ``topic-partition@offset``."""
 
     path: str
     line: int | None

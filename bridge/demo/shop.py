@@ -27,10 +27,7 @@ _DELAY_LEVEL: Final = b"3"
 
 
 class OrderDesk:
-    """Takes orders and sends them: payments in transactions, everything else one by one.
-
-    ``refused`` counts orders that the client would not even accept.
-    """
+    """Takes orders and sends them, payments in transactions; ``refused`` counts those that the client rejects."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         conf: dict[str, Any] = {

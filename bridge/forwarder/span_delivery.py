@@ -102,10 +102,7 @@ def open_exporter(
     on_reply: Callable[[bytes], None] | None = None,
     on_error: Callable[[str], None] | None = None,
 ) -> SpanExporter:
-    """Return OpenTelemetry's exporter for ``endpoint``.
-
-    Over HTTP ``on_reply`` is given the body of each good reply, ``on_error`` why there was no connection.
-    """
+    """Return OpenTelemetry's exporter; over HTTP ``on_reply`` gets each good body, ``on_error`` a failed connection."""
     try:
         scheme, host, path, query, _ = urlsplit(endpoint)
     except ValueError:  # a bracket that nothing closes

@@ -1,7 +1,4 @@
-"""Read one OTLP/JSON message as plain spans, tolerating what producers get wrong.
-
-A span that cannot be read is ``bad``; the spans beside it are read.
-"""
+"""Read one OTLP/JSON message as plain spans, tolerating common mistakes; an unreadable span is ``bad`` alone."""
 
 from __future__ import annotations
 

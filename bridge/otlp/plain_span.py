@@ -22,10 +22,7 @@ STATUSES: Final = ("UNSET", "OK", "ERROR")
 
 
 def offset_in_id(msg_id: str | None, topic: str | None) -> str | None:
-    """Return ``topic-partition@offset`` of an id ``topic.partition.offset``; ``None`` for any other id.
-
-    OpenTelemetry's Python instrumentations of Kafka write such ids.
-    """
+    """Return ``topic-partition@offset`` of OpenTelemetry Python's ``topic.partition.offset``, ``None`` of others."""
     if msg_id is None or topic is None or not msg_id.startswith(f"{topic}."):
         return None
     position, found = _DOTTED.subn(r"-\1@\2", msg_id)

@@ -95,10 +95,7 @@ class Evidence:
 
 
 def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evidence:
-    """Decode ``messages`` and return their records of the messages that ``query`` selects.
-
-    The order of the messages, and repeats among them, change nothing but ``seen``.
-    """
+    """Decode ``messages``, in any order, and return their records of the messages that ``query`` selects."""
     found = Evidence()
     folded: dict[tuple[str, TraceContext], Sighting] = {}
     for message in messages:

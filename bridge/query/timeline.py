@@ -148,10 +148,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTimeline:
-    """One message's life in the trace, each part in order of time.
-
-    ``records`` counts different ones, ``repeats`` those that were read again.
-    """
+    """One message's life in the trace, each part in order of time; ``repeats`` are records that were read again."""
 
     msg_id: str
     topics: tuple[str, ...]

@@ -40,10 +40,7 @@ class _Info:
 
 
 class StorePath(PurePosixPath):
-    """A file or directory in a store; its text is its URL.
-
-    Errors of the store are ``OSError`` with a ``strerror`` of one line.
-    """
+    """A file or directory in a store; its text is its URL. Errors are ``OSError`` with a one-line ``strerror``."""
 
     def __str__(self) -> str:
         url = _URL.sub(r"\1://", super().__str__(), count=1)  # a PurePath joins slashes
@@ -320,10 +317,7 @@ def _copy(source: StorePath, target: StorePath) -> None:
 
 
 def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> None:
-    """Rename a directory to a name that is not in use.
-
-    An object store copies each file; ``last`` is copied last and proves that all are there.
-    """
+    """Rename a directory to an unused name; an object store copies, ``last`` at the end as proof that all are there."""
     if not isinstance(source, StorePath) or not isinstance(final, StorePath):
         Path(source).rename(final)
     elif source.store.renames:

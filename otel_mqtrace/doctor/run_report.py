@@ -148,10 +148,7 @@ class _Client:
         }
 
     def _untraced(self) -> dict[str, list[str]]:
-        """Return what was untraced at first and what is now: a client may be gone again by the end.
-
-        Of entries ``name: count`` the last count stands.
-        """
+        """Return what was untraced at first and what is now; of entries ``name: count`` the last count stands."""
         patches = self.instrumentor.patches
         for kind, names in ({} if patches is None else patches.survey()).items():
             counted = kind == "clients_untraced"

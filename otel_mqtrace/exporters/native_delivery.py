@@ -157,10 +157,7 @@ class SpooledDelivery:
             return self._inner.flush(deadline) and not self._spool.waiting
 
     def close(self, deadline: MonotonicNs) -> None:
-        """Close by ``deadline``; what waits is for another process.
-
-        A delivery that is running ends early and keeps its messages on disk; it then closes the spool.
-        """
+        """Close by ``deadline``; a running delivery ends early; waiting messages stay on disk for another process."""
         self._inner.close(deadline)
         self._closed = True
         if self._lock.acquire(timeout=max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)):

@@ -198,10 +198,7 @@ class OtlpSpanExporter(SpanExporter):
 
 
 def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Request, list[int]]]:
-    """Yield requests of whole batches, each with the positions of the spans that could not be encoded.
-
-    Messages of protobuf are joined by joining their bytes.
-    """
+    """Yield requests of whole batches, each with the positions of the spans that could not be encoded."""
     bodies: list[bytes] = []
     errors: list[int] = []
     spans = 0

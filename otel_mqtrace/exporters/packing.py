@@ -274,10 +274,7 @@ class SpanPacker:
         self._logged: set[str] = set()
 
     def pack_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> Packed:
-        """Return the trace messages of each of ``batches``; positions go on from batch to batch.
-
-        A span without a record takes no part.
-        """
+        """Return the trace messages of each of ``batches``, numbered throughout; spans without a record are skipped."""
         packing = Packing(self._encode, self._dialect, self._max_message_bytes)
         unmapped: dict[int, str] = {}
         origin, dialect, max_bytes = 0, self._dialect, self._max_message_bytes

@@ -197,10 +197,7 @@ class HeaderCapture:
         return cls(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
 
     def attributes(self, headers: Sequence[Header]) -> Attributes:
-        """Return one ``string[]`` for each captured name, its values in order; bytes that are not UTF-8 are escaped.
-
-        A header without a value counts as empty text.
-        """
+        """Return one ``string[]`` per captured name, in order; non-UTF-8 bytes are escaped, absent values empty."""
         captured: dict[str, list[str]] = {}
         left = MAX_CAPTURED_VALUES
         carriers = propagator_in_force().names

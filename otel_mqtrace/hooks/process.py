@@ -106,10 +106,7 @@ class LateOwner:
 
 
 class BatchOwner:
-    """Ends the span of a batch with the last block of its messages, with the worst outcome of them.
-
-    ``blocks`` counts those that came.
-    """
+    """Ends the span of a batch with the last block of its messages, with the worst of their outcomes."""
 
     def __init__(self, hook: ConsumeHook, call: ProcessSpan) -> None:
         self._hook = hook
@@ -238,10 +235,7 @@ def _owner_of(candidates: Iterable[object], consumer: object | None) -> ProcessS
 
 # -- decorated functions ----------------------------------------------------------------------------------------
 def _decorated(function: _F, consumer: object | None = None) -> _F:
-    """Return ``function`` with a block around it, a function of the same kind.
-
-    The body of a generator runs in pieces: between them its caller's context is current.
-    """
+    """Return ``function`` with a block around it, of the same kind; a generator's caller keeps its own context."""
     make = next((make for is_kind, make in _KINDS if _is_of_kind(is_kind, function)), _plain)
     return functools.wraps(function)(make(function, consumer))  # type: ignore[return-value]  # it is called alike
 

@@ -1,7 +1,4 @@
-"""Read received messages, and record the polls that returned them.
-
-A poll is measured where a MeterProvider collects, and a ``poll T`` CLIENT span by ``receive_spans``.
-"""
+"""Read received messages, and measure the polls that returned them; ``receive_spans`` records them, too."""
 
 from __future__ import annotations
 
@@ -155,10 +152,7 @@ class ReceiveHook:
         return self._tracing.clock.wall_ns() if metrics is not None or self.records_polls else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
-        """Measure a poll that returned ``messages``, and with ``receive_spans`` record it as a span.
-
-        ``start_ns`` is when it was called (:meth:`poll_begins`).
-        """
+        """Measure a poll that began at ``start_ns`` and returned ``messages``; ``receive_spans`` records it, too."""
         self._polls = True
         if start_ns is None:
             return
@@ -190,10 +184,7 @@ class ReceiveHook:
         exception: BaseException | None = None,
         batch: bool = False,
     ) -> None:
-        """Measure and record a poll that raised, or returned an error; ``error`` is its ``error.type``.
-
-        The end of a partition is not an error.
-        """
+        """Measure and record a poll that raised, or returned an error (the end of a partition is none)."""
         if start_ns is not None and (self.records_polls or self._tracing.collecting is not None):
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             failure: Attributes = {semconv.ERROR_TYPE: error}

@@ -80,7 +80,7 @@ class SettleHook:
             self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
 
     def before(self, operation: str = "commit") -> SettleCall | None:
-        """Note that a settlement begins; ``None`` while none is recorded.
+        """Begin a settlement; ``None`` while none is recorded.
 
         ``operation`` is the client's own word: ``commit``, ``store``, ``ack``, ``release``, ``reject``.
         """

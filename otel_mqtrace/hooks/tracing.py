@@ -119,10 +119,7 @@ class Tracing:
 
     @property
     def links_per_span(self) -> int:
-        """How many messages one span can name: 128, fewer where its provider keeps fewer links, never none.
-
-        Read each time, because the provider may come late.
-        """
+        """How many messages one span can name: 128, fewer if its provider (which may come late) keeps fewer links."""
         limit = max_links(self.tracer)
         return _MAX_LINKS if limit is None else max(1, min(_MAX_LINKS, limit))
 

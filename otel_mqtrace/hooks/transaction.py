@@ -49,10 +49,7 @@ def overflowed() -> int:
 
 
 class EndTransactionHook:
-    """Records one ``end_transaction T`` CLIENT span, as RocketMQ's ``EndTransactionHook``; only of ends that succeeded.
-
-    The end may answer a broker's check. Never raises.
-    """
+    """Records one ``end_transaction T`` CLIENT span per successful end, as RocketMQ's hook does. Never raises."""
 
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing

@@ -33,10 +33,7 @@ def read_traceparent(header: object) -> tuple[bytes, int] | None:
 
 
 def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
-    """Return the ids of plain ``traceparent`` headers, ``None`` where there is none.
-
-    ``None`` instead of all where the propagator has to read one.
-    """
+    """Return the ids of plain ``traceparent`` headers (absent: ``None``); ``None`` for all if one is not plain."""
     present = [header for header in headers if header is not None]
     joined = b"".join(present)
     if present and not (set(map(len, present)) == {_TRACEPARENT_BYTES} and _match_several(joined)):

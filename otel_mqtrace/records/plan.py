@@ -129,10 +129,7 @@ class Plan:
     def template(
         self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]
     ) -> RecordTemplate | None:
-        """Return the native record with its constants filled in; ``None`` where it must be encoded as a whole.
-
-        It is kept in ``place.templates``; read that first.
-        """
+        """Return (and keep in ``place.templates``) the record with its constants; ``None``: encode it as a whole."""
         constants = {**self._native, "store_host": place.store_host}
         is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()
         made = record_template(dialect, trace_type, constants, varying) if is_plain else None

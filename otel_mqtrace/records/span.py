@@ -102,10 +102,7 @@ ENDED: Final = object()
 
 
 class _Derived:
-    """A part of a ``ReadableSpan`` by its private and its public name, derived at each read.
-
-    A part assigned to the instance wins.
-    """
+    """A part of a ``ReadableSpan`` by private and public name, derived at each read; an assigned part wins."""
 
     def __init__(self, derive: Callable[[Any], Any]) -> None:
         self._derive = derive

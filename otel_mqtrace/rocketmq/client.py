@@ -283,10 +283,7 @@ class RemotingClient:
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
     ) -> list[Sent | PeerError]:
-        """Send ``messages`` at once and return for each where it lies, or why it does not. Nothing is tried twice.
-
-        Large bodies are compressed, as Java's producer does.
-        """
+        """Send ``messages`` at once, large bodies compressed; return the position of each, or its error. No retries."""
         requests = [self._sending(message, group, deadline) for message in messages]
         answers = self._cluster.send_all(requests, deadline)
         return [

@@ -113,10 +113,7 @@ _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command, the servers that may answer it in order of preference, and the accepted response codes.
-
-    ``doing`` names the request in errors.
-    """
+    """A command, named ``doing`` in errors, the servers for it in order of preference, and the accepted codes."""
 
     addresses: Sequence[str]
     command: Command

@@ -91,10 +91,7 @@ _FIXES: Final[Mapping[int, str]] = {
 
 
 class RefusedError(PeerError):
-    """A server refused a request.
-
-    ``address`` is the server, ``code`` its response code, ``remark`` its sentence.
-    """
+    """The server at ``address`` refused a request with response code ``code`` and the sentence ``remark``."""
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"

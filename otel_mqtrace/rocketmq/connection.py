@@ -43,10 +43,7 @@ class Posted:
 
 
 class Connections:
-    """The connections of one client, by address.
-
-    ``connect_timeout_ms`` bounds the attempt to reach one server, so that the next one gets its turn.
-    """
+    """The connections of one client, by address; ``connect_timeout_ms`` leaves time for the next server."""
 
     def __init__(self, *, connect_timeout_ms: float, clock: Clock) -> None:
         self._connect_timeout_s = connect_timeout_ms / 1e3

@@ -50,10 +50,7 @@ class BodyError(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One message as a broker has it; times are epoch milliseconds, hosts ``address:port``.
-
-    ``stored_body`` may be compressed: :func:`plain_body` has what was sent.
-    """
+    """One stored message; times are epoch milliseconds, hosts ``address:port``; :func:`plain_body` decompresses."""
 
     topic: str
     queue_id: int

@@ -48,10 +48,7 @@ def _untraced() -> Context:
 
 
 class ExporterSide:
-    """Calls one exporter with instrumentation suppressed; any ``Exception`` it raises counts as a failure.
-
-    ``name`` is for the log.
-    """
+    """Calls one exporter, ``name`` in the log, with instrumentation suppressed; any ``Exception`` is a failure."""
 
     def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings) -> None:
         self._exporter = exporter

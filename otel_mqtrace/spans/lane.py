@@ -47,10 +47,7 @@ class Flush:
 
 
 class Lane:
-    """Everything between ``offer`` and one exporter.
-
-    :mod:`otel_mqtrace.spans.exporter_side` lists what an exporter may add to OpenTelemetry's interface.
-    """
+    """Everything between ``offer`` and one exporter, with the additions of :mod:`otel_mqtrace.spans.exporter_side`."""
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
         self,
@@ -226,10 +223,7 @@ class Lane:
     # -- flush -------------------------------------------------------------------------------------------------------
 
     def request_flush(self, deadline: MonotonicNs) -> Flush:
-        """Have the worker export what was accepted until now and then flush the exporter; returns at once.
-
-        :meth:`await_flush` must follow.
-        """
+        """Request the export of accepted spans and the exporter's flush; return at once, before :meth:`await_flush`."""
         with self._queue.hold():
             if self._queue.closed:
                 deadline = min(deadline, self._close_by)  # after that nothing is exported any more

@@ -99,10 +99,7 @@ def is_ours(span: ReadableSpan) -> bool:
 
 
 def _bound(span: ReadableSpan, name: str) -> int | None:
-    """Return how many attributes ``span`` keeps (``maxlen``), or how long a text (``max_value_len``).
-
-    The SDK has no public name for either.
-    """
+    """Return how many attributes ``span`` keeps, or how long a text; the SDK has no public name for either."""
     bound = getattr(kept_attributes(span), name, None)
     return bound if isinstance(bound, int) else None
 

@@ -236,10 +236,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         return self._internal_errors
 
     def run_once(self, now: MonotonicNs | None = None) -> int:
-        """Export at most one batch per lane, if ready at ``now``; return the number of spans.
-
-        For tests and for hosts without threads.
-        """
+        """Export at most one batch per lane, if ready at ``now``, without threads; return the number of spans."""
         return sum(lane.run_once(self._clock.monotonic_ns() if now is None else now) for lane in self.lanes)
 
     def force_flush(self, timeout_millis: float | None = 30_000) -> bool:

@@ -203,10 +203,7 @@ class SpanQueue(Generic[Item]):
             return max(0, linger_ns - (now - (self._oldest_ns if since_ns is None else since_ns)))
 
     def take(self, batches: int = 1) -> list[Item]:
-        """Move the oldest from waiting to in flight; :meth:`settle` must follow, even after an exception.
-
-        These are a batch at most, or up to so many full ``batches``.
-        """
+        """Move the oldest, up to ``batches`` full batches, to in flight; :meth:`settle` must always follow."""
         with self._lock:
             self._drop_surplus()
             count = min(batches * self._batch_size, len(self._waiting))

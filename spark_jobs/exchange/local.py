@@ -261,10 +261,7 @@ class _Worker:
 
 
 def serve() -> None:
-    """Import the module of the first argument, then run the tasks that arrive on standard input until it ends.
-
-    What tasks print goes to standard error.
-    """
+    """Import the module of the first argument, then run tasks from standard input until it ends."""
     use_system_allocator()
     leave_pandas_out()
     importlib.import_module(sys.argv[1])

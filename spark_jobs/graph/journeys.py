@@ -239,10 +239,7 @@ def _matches(codes: Codes, word: str) -> Mask:
 
 
 def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
-    """Return which legs represent their message: the earliest, best one in the window of each topic and party.
-
-    A copy that returns over a retry topic is the same message.
-    """
+    """Return which legs represent their message: the best, earliest one in the window of each topic and party."""
     whose, is_publish = given.party[given.end[rows]], given.is_publish[rows]
     parts = ((given.message[rows], given.messages), (is_publish.astype(np.int64), 2))
     names = ((whose + 1, len(given.parties) + 1), (topic + 1, len(given.topics) + 1))

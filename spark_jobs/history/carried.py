@@ -226,10 +226,7 @@ def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
 
 
 def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
-    """Return which rows share a position, and the line where both have one, with any of the others.
-
-    Positions are numbers below ``size``; -1 for none.
-    """
+    """Return which rows share a position (below ``size``; -1: none), and the line if both have one, with the others."""
     is_used, is_without_line = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
     is_used[numbers[numbers >= 0]] = True
     is_without_line[numbers[(numbers >= 0) & ~lines.known]] = True

@@ -67,10 +67,7 @@ class Ingested:
         sizes: Mapping[str, int] | None = None,
         instead_of: Sequence[str] = (),
     ) -> None:
-        """Make the content of :meth:`incoming` batch ``name``, in place of the batches ``instead_of``.
-
-        ``sizes`` are the bytes of each source file when it was read.
-        """
+        """Make the content of :meth:`incoming` batch ``name``, in place of ``instead_of``; ``sizes`` are the files'."""
         incoming, final = self.directory / f"{_INCOMING}{name}", self._path(name)
         books = {side: {**read.to_plain(), "files": []} for side, read in sides.items()}
         plain = {**books, _SIZES: dict(sizes or {}), _INSTEAD_OF: list(instead_of)}
@@ -165,10 +162,7 @@ class Ingested:
         return {path: size for name in names for path, size in self._plain(name)[_SIZES].items()}
 
     def sides(self) -> tuple[EventSide, EventSide]:
-        """Return both sides as one batch run would have read them.
-
-        A later batch may show that an earlier span was trace traffic; :func:`survey_again` corrects the survey.
-        """
+        """Return both sides as one batch run would have read them; :func:`survey_again` corrects the survey."""
         batches = self.batches()
         native, otlp = (_join(_of_side(batches, side)) for side in _SIDES)
         return native, replace(otlp, trace_topics=())

@@ -144,10 +144,7 @@ def _timeline(counts: Tally, known: Facts) -> tuple[TimeBucket, ...]:
 def balance_inputs(
     sides: tuple[EventSide, EventSide], carried: CarriedOver, tally: Tally, facts: Facts
 ) -> tuple[Inputs, Conservation]:
-    """Return the balance of both sides and whether it holds.
-
-    The readers count the left side of the identity before parsing; the verdicts give the right side.
-    """
+    """Return the balance of both sides and whether it holds: counts before parsing against those of the verdicts."""
     native, otlp = sides
     books = {
         "native": _books("native", native, carried, tally, facts),

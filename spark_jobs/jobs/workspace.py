@@ -69,10 +69,7 @@ def open_workspace(
 
 @contextmanager
 def work_directory(out: AnyPath) -> Iterator[AnyPath]:
-    """Yield an empty hidden directory below ``out``, removed with the block; remove those of killed runs first.
-
-    The caller holds ``out``: see :func:`~bridge.storage.hold`.
-    """
+    """Yield an empty hidden directory below the held ``out``, removed at the end; remove those of killed runs."""
     for left in sorted_glob(out, f"{_WORK}*"):
         if not isinstance(left, Path) or (left / _MARK).exists():
             _remove(left)

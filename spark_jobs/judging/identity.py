@@ -59,10 +59,7 @@ def message_key(events: Mapping[str, Column]) -> Column:
 
 
 def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
-    """Return ``group_name``; a row without one gets the least name among the rows that share its request id.
-
-    The cloud access channel writes no group into SubAfter.
-    """
+    """Return ``group_name``; a row without one (cloud SubAfter) gets the least name with its request id."""
     groups, attempts = events["group_name"], events["attempt_id"]
     lacking = ~is_known(groups) & is_known(attempts)
     if not lacking.any():

@@ -39,10 +39,7 @@ def claims_in(columns: Mapping[str, Column]) -> pa.Table:
 
 
 def resolve_message_ids(msg_ids: Column, claims: pa.Table) -> Column:
-    """Return ``msg_ids``, each position that ``claims`` give to one id only replaced by that id.
-
-    A position that two ids claim (the topic was created anew) stays.
-    """
+    """Return ``msg_ids``, each position that ``claims`` give to exactly one id replaced by that id."""
     found = claims.group_by("place", use_threads=False).aggregate([("claimed", "min"), ("claimed", "max")])
     known = found.filter(pc.equal(found["claimed_min"], found["claimed_max"])).combine_chunks()
     at = pc.index_in(msg_ids, known["place"].combine_chunks())

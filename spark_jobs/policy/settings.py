@@ -195,10 +195,7 @@ class SilentRule:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of the file: the attribute it sets, how it is read and written, and its meaning.
-
-    ``example`` is printed as a comment where the value is absent.
-    """
+    """One key of the file: attribute, reader, writer and meaning; ``example`` is the comment for an absent value."""
 
     key: str
     attribute: str

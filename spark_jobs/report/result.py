@@ -186,10 +186,7 @@ AGES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Percentiles of one duration over ``count`` events.
-
-    ``curve`` is the distribution as (share of events, duration), fastest first, or empty.
-    """
+    """Percentiles of one duration over ``count`` events; ``curve`` is (share of events, duration), fastest first."""
 
     count: int = 0
     p50: float | None = None

@@ -60,10 +60,7 @@ class _FieldRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownSamples:
-    """The rendered samples of a page by finding, problems first.
-
-    ``anchors`` maps an event (message id, kind, group, start) to its element id.
-    """
+    """The rendered samples of a page by finding, problems first; ``anchors`` map an event to its element id."""
 
     findings: dict[Finding, list[Markup]]
     anchors: dict[EventKey, str]

@@ -140,10 +140,7 @@ def _varints(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 def _fields(messages: _Slices) -> Mapping[int, _Slices]:
-    """Return by tag the payloads of the fields of messages that protobuf has parsed; their row is that in ``messages``.
-
-    A number is where its bytes are.
-    """
+    """Return by tag the payloads (row in ``messages``, bytes or a number's place) of parsed messages' fields."""
     found: defaultdict[int, list[_Slices]] = defaultdict(list)
     data, rows = messages.data, np.flatnonzero(messages.begin < messages.end)
     at = messages.begin[rows]

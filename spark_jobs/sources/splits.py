@@ -29,10 +29,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The bytes of a file from ``begin`` to ``end``, in the given ``layout``.
-
-    Only a file of lines is cut anywhere; a ``group`` is a row group of parquet.
-    """
+    """The bytes of a file from ``begin`` to ``end``; only lines are cut anywhere, ``group`` is a parquet row group."""
 
     path: str
     layout: Layout

@@ -153,10 +153,7 @@ def _prepare(
 
 
 async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:
-    """Send the messages one by one; the future is that of the first, and fails when any of them does.
-
-    After a call that raised, the next one continues with what is left.
-    """
+    """Send the messages one by one; the future is that of the first, and fails when any of them does."""
     while appended.unsent:
         each = appended.unsent[0]
         headers = each.headers or None

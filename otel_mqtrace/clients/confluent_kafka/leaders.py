@@ -91,10 +91,7 @@ class Leaders:
         return self._cluster_id
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
-        """Return ``host:port`` of the leader, or ``None`` while it is not known; never waits.
-
-        After ``fresh_s`` the last result is returned until the next one is there.
-        """
+        """Return ``host:port`` of the leader, even a stale one during a look-up, or ``None``; never waits."""
         if topic is None or partition is None or partition < 0:
             return None
         known = self._known.get(topic)

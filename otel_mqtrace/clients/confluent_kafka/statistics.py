@@ -37,10 +37,7 @@ _MICROSECONDS: Final = 1e6
 
 
 class Measurement(NamedTuple):
-    """One metric. ``combine`` joins the values of several clients that look the same from outside.
-
-    ``grows``: a counter, else a gauge.
-    """
+    """One metric. ``combine`` joins the values of clients with equal attributes. ``grows``: a counter, else a gauge."""
 
     name: str
     unit: str

@@ -40,10 +40,7 @@ _PATCHED: Final[Mapping[str, Wrappers]] = {
 
 
 def foreign_wrapper() -> str | None:
-    """Return the other instrumentation at work in the client, or ``None``.
-
-    The client itself makes no spans: what it exports are metrics, to the address its server names.
-    """
+    """Return the other instrumentation of the client, or ``None``; the client itself exports metrics but no spans."""
     methods = (Producer.send, Producer.send_async, SimpleConsumer.receive)
     return find_wrapper("rocketmq-python-client", "rocketmq", methods)
 

@@ -56,10 +56,7 @@ class _Seen:
 
 
 class WriterGuesses:
-    """Takes decoded bodies one by one; memory grows with groups and shapes, not with records.
-
-    ``msg_type_map`` is the one the bodies were decoded under.
-    """
+    """Takes bodies decoded under ``msg_type_map`` one by one; memory grows with groups and shapes, not with records."""
 
     def __init__(self, *, msg_type_map: str = "a") -> None:
         self._types = MESSAGE_TYPE_MAPS[msg_type_map]

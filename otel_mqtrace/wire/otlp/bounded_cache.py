@@ -15,10 +15,7 @@ _V = TypeVar("_V")
 
 
 class BoundedCache(dict[_K, _V], Generic[_K, _V]):
-    """Results of ``compute``, a function of one text, number or the like: ``cache[key]``.
-
-    Texts of more than 256 characters are computed each time.
-    """
+    """Results of ``compute``, a function of one text or number; texts above 256 characters are not cached."""
 
     def __init__(self, compute: Callable[[_K], _V]) -> None:
         super().__init__()

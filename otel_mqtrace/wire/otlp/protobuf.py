@@ -1,7 +1,4 @@
-"""Protobuf fields and OpenTelemetry's ``KeyValue`` and ``AnyValue`` as bytes, for writing only.
-
-Encoding: https://protobuf.dev/programming-guides/encoding
-"""
+"""Write protobuf, ``KeyValue`` and ``AnyValue``; see https://protobuf.dev/programming-guides/encoding"""
 
 from __future__ import annotations
 

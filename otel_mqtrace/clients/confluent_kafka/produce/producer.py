@@ -1,7 +1,4 @@
-"""``produce`` of one message, ``close``, and every method of a producer to wrap.
-
-Every method is wrapped the same way, on our own subclass and on the application's.
-"""
+"""Trace ``produce`` of one message, ``close`` and others, on our own subclass and on the application's alike."""
 
 from __future__ import annotations
 

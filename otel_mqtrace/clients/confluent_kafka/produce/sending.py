@@ -195,10 +195,7 @@ def reopened(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | 
 
 
 class SilentSending(Sending):
-    """A message whose success the client does not report, except by releasing the callback.
-
-    Its place in the topic stays unknown: the span has ``not_awaited``.
-    """
+    """A message whose success shows only as the released callback; its offset stays unknown (``not_awaited``)."""
 
     __slots__ = ()
 
