@@ -1,4 +1,4 @@
-"""Write protobuf, ``KeyValue`` and ``AnyValue``; see https://protobuf.dev/programming-guides/encoding"""
+"""Write protobuf (https://protobuf.dev/programming-guides/encoding), ``KeyValue`` and ``AnyValue``."""
 
 from __future__ import annotations
 
