@@ -137,25 +137,6 @@ def test_a_message_s_spans_agree_with_what_the_broker_stored(
     assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
 
 
-def test_an_asynchronous_fifo_message_keeps_its_group(instrument, started, topic_of, receive_from, spans):
-    instrument()
-    topic = topic_of("FIFO")
-    producer = started(rocketmq.Producer, [topic])
-    first = producer.send(_message(topic, message_group="berlin"))
-    second = producer.send_async(_message(topic, message_group="berlin")).result(_PATIENCE_SECONDS)
-    consumer, receive = receive_from(topic)
-    for message in receive():
-        consumer.ack(message)
-    ids = {span.attributes["messaging.message.id"] for span in spans.take_all(f"send {topic}")}
-    assert ids == {first.message_id, second.message_id}
-    for span in spans.take_all(f"process {topic}"):
-        assert span.attributes["messaging.rocketmq.message.group"] == "berlin"
-        assert (span.attributes["mqtrace.msg_type"], span.attributes["mqtrace.context_code"]) == (
-            "Order_Msg",
-            "SUCCESS",
-        )
-
-
 def test_a_delayed_message_may_be_recalled_once(instrument, started, topic_of, spans):
     instrument()
     topic = topic_of("DELAY")
@@ -295,22 +276,3 @@ def test_the_broker_refuses_what_it_keeps_to_itself(started, rocketmq_server, to
         producer.send(with_own_id)
     with pytest.raises(Exception, match="RMQ_SYS_TRACE_TOPIC"):
         producer.send(_message("RMQ_SYS_TRACE_TOPIC"))
-
-
-def test_ten_times_on_and_off_the_last_message_goes_out_bare(instrument, started, topic_of, receive_from, spans):
-    topic = topic_of()
-    producer = started(rocketmq.Producer, [topic])
-    for _ in range(10):
-        instrument()
-        producer.send(_message(topic, b"traced"))
-        RocketMqInstrumentor().uninstrument()
-    producer.send(_message(topic, b"bare"))
-    assert len(spans.take_all(f"send {topic}")) == 10
-    consumer, receive = receive_from(topic)
-    received = []
-    while len(received) < 11:
-        for message in receive():
-            consumer.ack(message)
-            received.append((message.body, "traceparent" in message.properties))
-    assert sorted(received) == [(b"bare", False), *[(b"traced", True)] * 10]
-    spans.assert_empty()

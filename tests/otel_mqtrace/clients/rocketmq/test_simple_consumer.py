@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import rocketmq
-from opentelemetry import baggage, context, trace
+from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import BadRequestException, ClientException
@@ -13,7 +13,6 @@ from otel_mqtrace import process
 from otel_mqtrace.clients.rocketmq.consumer_state import consumer_state
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from otel_mqtrace.model import ContextCode
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
 
 
@@ -266,17 +265,6 @@ def test_a_block_takes_the_message_over(send, consumer, spans, topic):
     assert _code(spans.take(f"process {topic}")) == "EXCEPTION"
 
 
-def test_a_decorated_function_finds_its_message(send, consumer, spans, topic):
-    @process
-    def handle(_shop, message):
-        return ContextCode.FAILED if message.body == b"2" else None
-
-    send(b"1", b"2")
-    for message in consumer.receive(16, 30):
-        handle("berlin", message)
-    assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "FAILED"]
-
-
 def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer, spans, topic):
     """At most once: from then on the blocks speak for this consumer's messages."""
     send(b"1", b"2")
@@ -287,26 +275,6 @@ def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
     consumer.ack(second)
     spans.take(f"process {topic}")
-
-
-def test_outcome_of_the_current_message_counts(send, consumer, spans, topic):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
-    process.failed()
-    consumer.ack(message)
-    assert _code(spans.take(f"process {topic}")) == "FAILED"
-
-
-def test_baggage_comes_back_with_the_message(producer, consumer_of, spans, topic, message):
-    token = context.attach(baggage.set_baggage("tenant", "acme"))
-    producer.send(message())
-    context.detach(token)
-    consumer = consumer_of(topic)
-    (received,) = consumer.receive(16, 30)
-    assert baggage.get_baggage("tenant") == "acme"
-    consumer.ack(received)
-    assert baggage.get_baggage("tenant") is None
-    spans.take_all()
 
 
 def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, consumer_of, spans, topic, message):
