@@ -79,15 +79,6 @@ def test_cluster_id_comes_with_the_first_answer(leaders, cluster):
     assert leaders.cluster_id == "shop-cluster"
 
 
-def test_the_name_is_the_one_the_cluster_has(three_brokers):
-    leaders = leaders_of({"bootstrap.servers": three_brokers.bootstrap_servers})
-    leaders.want("spread")
-    leaders.settle(10)
-    told = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics(timeout=10).cluster_id
-    assert leaders.cluster_id == told
-    assert told
-
-
 def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
     assert leaders.of("orders", 1) is None
     leaders.refresh()
