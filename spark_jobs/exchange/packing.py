@@ -50,7 +50,7 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group of a file of ``NORMALISED`` rows: its events, or the mentions in its malformed rows, or both.
+    """A row group of a file of ``NORMALISED`` rows: its events, and the mentions in its malformed rows.
 
     Spans of ``trace_topics`` are out of scope even if the file does not mark them: a later input may show the topics.
     """
@@ -58,21 +58,17 @@ class Piece:
     path: str
     group: int
     rows: int
-    events: bool = True
-    mentions: bool = True
     trace_topics: tuple[str, ...] = ()
 
 
-def pieces_of(
-    paths: Iterable[str], *, events: bool = True, mentions: bool = True, trace_topics: Sequence[str] = ()
-) -> list[Piece]:
+def pieces_of(paths: Iterable[str], *, trace_topics: Sequence[str] = ()) -> list[Piece]:
     """Return the row groups of some files."""
     found = []
     for path in paths:
         metadata = open_parquet(path).metadata
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
-            found.append(Piece(path, group, rows, events, mentions, tuple(trace_topics)))
+            found.append(Piece(path, group, rows, tuple(trace_topics)))
     return found
 
 
@@ -132,20 +128,18 @@ def _read(piece: Piece) -> pa.Table:
     names = [name for name in (*_COLUMNS, "scope", "bad") if name in file.schema_arrow.names]
     table = file.read_row_group(piece.group, columns=names, use_threads=False)
     has_bad = "bad" in names and table["bad"].null_count < len(table)
-    parts = []
-    if piece.events:
-        inside = pc.is_null(table["scope"])
-        if has_bad:
-            inside = pc.and_(inside, pc.is_null(table["bad"]))
-        if piece.trace_topics:
-            topics, sides = (table[name].cast(pa.string()) for name in ("topic", "side"))
-            traffic = pc.is_in(topics, pa.array(piece.trace_topics, pa.string()))
-            inside = pc.and_(inside, pc.invert(pc.and_(traffic, pc.equal(sides, pa.scalar("otlp")))))
-        events = table.select(_COLUMNS)
-        parts.append(events if pc.all(inside).as_py() else events.filter(inside))
-    if piece.mentions and has_bad:
+    inside = pc.is_null(table["scope"])
+    if has_bad:
+        inside = pc.and_(inside, pc.is_null(table["bad"]))
+    if piece.trace_topics:
+        topics, sides = (table[name].cast(pa.string()) for name in ("topic", "side"))
+        traffic = pc.is_in(topics, pa.array(piece.trace_topics, pa.string()))
+        inside = pc.and_(inside, pc.invert(pc.and_(traffic, pc.equal(sides, pa.scalar("otlp")))))
+    events = table.select(_COLUMNS)
+    parts = [events if pc.all(inside).as_py() else events.filter(inside)]
+    if has_bad:
         parts.append(_mentions(table.filter(pc.is_valid(table["bad"]))))
-    return pa.concat_tables(parts, promote_options="permissive") if parts else table.select(_COLUMNS).slice(0, 0)
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _mentions(bad: pa.Table) -> pa.Table:
