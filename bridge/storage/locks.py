@@ -34,7 +34,7 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
 
     It is made when absent; what was made is removed again if the block leaves it empty.
 
-    A lock of this machine ends with its process. A store has none: each run writes a file ``.lock-…`` of its own, which
+    A lock of this machine ends with its process. A store has none: each run writes its own file ``.lock-…``, which
     it renews every 15 s, and then looks for other runs' files. A file counts for 60 s, or until its process, on this
     machine, has ended. Two runs that start at the same moment may both be refused; both never go on.
 

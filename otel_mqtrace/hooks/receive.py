@@ -184,7 +184,7 @@ class ReceiveHook:
         exception: BaseException | None = None,
         batch: bool = False,
     ) -> None:
-        """Measure and record a failed poll (the end of a partition is no failure); ``error`` is its ``error.type``."""
+        """Measure and record a failed poll (the end of a partition does not count); ``error`` is its ``error.type``."""
         if start_ns is not None and (self.records_polls or self._tracing.collecting is not None):
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             failure: Attributes = {semconv.ERROR_TYPE: error}

@@ -252,22 +252,20 @@ def _is_of_before(drop: CountedDrop, begin_ms: int | None) -> bool:
 
 
 _NOTES: Final = {
-    (
-        "starts",
-    ): "{starts} records of a delivery's start were counted as lost; they pay for no key, since its end tells "
-    "of it: see HALF_RECORD",
+    ("starts",): "{starts} records of a delivery's start were counted as lost; they cover no key, since its end "
+    "is there: see HALF_RECORD",
     ("surplus", "traffic"): "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace "
     "topic's own sends were seen, and those that were lost are counted too",
     (
         "own",
-    ): "{own} counters of mqtrace's own processor were left out: they do not say which side lost; give the files "
+    ): "{own} counters of mqtrace's own processor were left out: they do not name the side that lost; give the files "
     "of MQTRACE_LEDGER_DIR",
     ("before",): "{before} losses were counted when their counters were first read, in processes that began before the "
     "data; they pay for nothing, how the counters grew from there does",
     (
         "again",
     ): "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, "
-    "which come back as refusals",
+    "which return as refusals",
     ("nameless",): "{nameless} lost spans were counted under no service; they pay for keys of any",
 }
 _MOST_LINES: Final = 200

@@ -56,7 +56,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 # -- sends of producers that do not trace -----------------------------------------------------------------------------
-# RocketMQ's client takes message ids, the ids of its own trace messages and one id per trace context from one counter
+# RocketMQ's client takes message ids, those of its trace messages and one id per trace context from one counter
 # of the JVM (MessageClientIDSetter, clients 4.4 to 5.5). A traced send with counter c creates its context before it
 # leaves, which takes a later number: a request id that never becomes the id of a message. So when c + 1, generated
 # after this send was over, is the id of another message (or of a listener call), this send created no context: native

@@ -1,4 +1,4 @@
-"""Paths of stores: what needs no store to be told. Stores themselves: ``tests/cluster``."""
+"""Paths of stores, without a store; stores themselves: ``tests/cluster``."""
 
 from __future__ import annotations
 

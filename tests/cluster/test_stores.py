@@ -1,4 +1,4 @@
-"""The same verdicts wherever files lie: HDFS, S3 and a file system that only Hadoop knows, on every master."""
+"""The same verdicts on HDFS, S3 and a file system of Hadoop's only, on every master."""
 
 from __future__ import annotations
 

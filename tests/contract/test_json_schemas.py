@@ -1,4 +1,4 @@
-"""Real outputs are what the shipped JSON Schemas say, and the schemas are closed."""
+"""Real outputs conform to the shipped JSON Schemas, which are closed."""
 
 import json
 import subprocess

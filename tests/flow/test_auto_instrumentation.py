@@ -1,4 +1,4 @@
-"""An application that knows nothing of us, started by ``opentelemetry-instrument`` with environment variables only."""
+"""An unchanged application under ``opentelemetry-instrument`` with environment variables only."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is said of a peer that is not wanted, cannot be had, or cannot be built; no server is started here."""
+"""Messages about a peer that is unwanted, unavailable or cannot be built; no server is started here."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""A function is asked once per distinct value, and every row gets its answer."""
+"""A function is called once per distinct value, and every row gets its result."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""File systems that only Hadoop knows: a mount table of it over a directory of this machine, through a real JVM."""
+"""File systems of Hadoop's only: a mount table over a directory of this machine, through a real JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mqtrace inspect`` says what is in an input, and streams it as JSON."""
+"""``mqtrace inspect`` summarises an input, and streams it as JSON."""
 
 import base64
 import json

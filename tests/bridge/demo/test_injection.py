@@ -1,4 +1,4 @@
-"""A planned fault is done to exactly its event, on exactly its side, and is what its name says."""
+"""Each planned fault hits exactly its event on exactly its side."""
 
 from __future__ import annotations
 

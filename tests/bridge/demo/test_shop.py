@@ -1,4 +1,4 @@
-"""The order system does what the order book says, with tracing or without."""
+"""The order system follows the order book, with tracing or without."""
 
 from __future__ import annotations
 

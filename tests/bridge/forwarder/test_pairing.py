@@ -1,4 +1,4 @@
-"""Which records speak of one event: any order, any batches, late, lost and doubled ones."""
+"""Pairing of records of one event: any order, any batches, late, lost and repeated ones."""
 
 from __future__ import annotations
 

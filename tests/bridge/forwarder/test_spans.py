@@ -1,4 +1,4 @@
-"""What the span of each record says: ids, names, times, services, outcomes, and what two halves say together."""
+"""Spans of forwarded records: ids, names, times, services, outcomes, and merged halves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What native contexts a span gives: every field back of what was native once, and what other writers' spans say."""
+"""Native contexts of a span: every field of our spans, and those of other writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RocketMQ cluster is searched by its index, and message by message where that is asked for."""
+"""Search of a RocketMQ cluster by its index, and by a scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/query.md`` tells every finding and every key of the JSON."""
+"""``docs/query.md`` lists every finding and every key of the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A story says what to look at, under a stable code, and nothing of a message that fared well."""
+"""Findings of a story, under stable codes; none for a clean message."""
 
 from __future__ import annotations
 

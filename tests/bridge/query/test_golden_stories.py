@@ -1,4 +1,4 @@
-"""Messages that unmodified RocketMQ clients traced are told as what the scenario did to them."""
+"""Stories of messages that unmodified RocketMQ clients traced match their scenarios."""
 
 from __future__ import annotations
 

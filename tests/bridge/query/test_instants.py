@@ -1,4 +1,4 @@
-"""A range of arrivals is said in the ways people say when."""
+"""Ranges of arrivals in the forms that people write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records say of a message becomes its story, whatever order they are read in and however often."""
+"""Records of a message become its story in any order and with repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the asyncio producers record: the send of the coroutine, ended by the broker's answer, whoever waits for it."""
+"""Records of the asyncio producers: the coroutine's send, ended by the broker's answer."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What a share consumer records, without a broker that knows share groups: real messages come from a subclass's poll.
+"""Records of a share consumer, without a broker for share groups: a subclass's poll returns real messages.
 
 The same against a real Kafka: ``tests/peers/kafka/test_share_consumer.py``.
 """

@@ -1,4 +1,4 @@
-"""``mqtrace doctor`` on an installation: healthy it says so, and each thing that is broken on purpose is one finding."""
+"""``mqtrace doctor`` on a healthy installation, and one finding for each deliberate fault."""
 
 import subprocess
 import sys

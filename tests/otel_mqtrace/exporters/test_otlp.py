@@ -1,4 +1,4 @@
-"""OpenTelemetry's exporters with our bytes: what arrives, by either protocol, and what becomes of what cannot."""
+"""OpenTelemetry's exporters with our bytes: what arrives by either protocol, and what is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""What a message's headers say, which of them are captured, and how trace headers are written."""
+"""Attributes of a message's headers, captured headers, and written trace headers."""
 
 import pytest
 from hypothesis import given

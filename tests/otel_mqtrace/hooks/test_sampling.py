@@ -1,4 +1,4 @@
-"""Samplers, shares by topic, spans that nobody records, and the limits of a span."""
+"""Samplers, shares by topic, unsampled spans, and the limits of a span."""
 
 import random
 import re

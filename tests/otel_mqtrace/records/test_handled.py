@@ -1,4 +1,4 @@
-"""A recorded handling says exactly what the span of the same handling says: at its start, at its end, in both formats."""
+"""A recorded handling equals the span of the same handling: at its start and end, in both formats."""
 
 import json
 import os

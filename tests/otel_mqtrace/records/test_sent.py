@@ -1,4 +1,4 @@
-"""A recorded send says exactly what the span of the same send says: in every attribute, in both formats."""
+"""A recorded send equals the span of the same send in every attribute, in both formats."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""What a span processor owes the application it lives in, as users of OpenTelemetry's own processors have asked for."""
+"""Duties of a span processor, from requests of users of OpenTelemetry's own processors."""
 
 import gc
 import inspect

@@ -1,4 +1,4 @@
-"""Spans through a real Collector into its files: every layout is told apart, and holds what the application ended."""
+"""Spans through a real Collector into its files: every layout is detected and complete."""
 
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter

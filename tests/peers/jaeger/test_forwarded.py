@@ -1,4 +1,4 @@
-"""Trace messages of Java applications that know nothing of OpenTelemetry, forwarded: each message is one trace in Jaeger."""
+"""Forwarded trace messages of Java applications without OpenTelemetry: one trace per message in Jaeger."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What our tests believe about Kafka, asked of a real one: the embedded broker must not teach us wrong."""
+"""The embedded broker's behaviour, compared with a real Kafka."""
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer

@@ -1,4 +1,4 @@
-"""An instrumented application on a real RocketMQ 5: what its spans and native records say of what the broker did."""
+"""Spans and native records of an instrumented application on a real RocketMQ 5."""
 
 import base64
 import json

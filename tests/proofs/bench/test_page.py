@@ -1,4 +1,4 @@
-"""The page says what the figures beside it say, and no figure can call itself met."""
+"""The page shows the figures beside it, and no figure can call itself met."""
 
 import re
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The runner of a foreign suite tells what an instrumentation broke, on a suite small enough to know the answer."""
+"""The runner of a foreign suite reports what an instrumentation broke, on a small known suite."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Ours does everything that is asked; the incumbent does what the page says of it."""
+"""Our instrumentation passes every probe; the incumbent does as the page shows."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Loss groups: their names, what they tell apart, and which rows of one are chosen."""
+"""Loss groups: their names, their key, and the rows chosen of one."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Our native trace against spans of OpenTelemetry's Java agent for Kafka, which know no message ids; both on topics."""
+"""Our native trace against spans of OpenTelemetry's Java agent for Kafka, without message ids; both on topics."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Bodies read column by column say what the codec says of them record by record, in every column."""
+"""Bodies read by columns equal the codec's records in every column."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Two spans have the same number when they say the same, and only then."""
+"""Two spans have the same hash exactly when they are equal."""
 
 import pyarrow as pa
 import pytest

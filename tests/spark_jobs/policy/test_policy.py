@@ -1,4 +1,4 @@
-"""The policy file: what it may say, and the one line for each thing wrong in it."""
+"""The policy file: its content, and one line for each error in it."""
 
 import sys
 from pathlib import Path

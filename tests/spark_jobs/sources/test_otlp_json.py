@@ -1,4 +1,4 @@
-"""Blocks of OTLP/JSON read as columns say what the same messages say read one by one, or are declined."""
+"""Blocks of OTLP/JSON read as columns equal the messages read one by one, or are declined."""
 
 import json
 from copy import deepcopy

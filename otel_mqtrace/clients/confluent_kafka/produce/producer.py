@@ -197,7 +197,7 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
     """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
     if state.in_flight.pop(id(sent), None) is not None:
         partition, offset = message.partition(), message.offset()
-        if error is not None or partition is None or offset is None:  # with acks=0 no broker tells the offset
+        if error is not None or partition is None or offset is None:  # with acks=0 there is no offset
             reopened(state, hook, sent, user)(error, message)
             return
         hook.end_record(sent, partition, offset)

@@ -1,4 +1,4 @@
-"""How the end of a RocketMQ transaction is recorded: ended by the application, or answered when the broker asks."""
+"""The recorded end of a RocketMQ transaction: by the application, or on the broker's check."""
 
 import threading
 
