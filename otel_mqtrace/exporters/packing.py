@@ -136,8 +136,9 @@ class Packing:
         messages = []
         for group, entries in groups.items():
             bodies = [body for _, (_, body, _) in entries]
-            keys = frozenset().union(*[keys for _, (_, _, keys) in entries])
-            if sum(map(len, bodies)) > self._max_message_bytes or _keys_bytes(keys) > self._max_keys_bytes:
+            is_over = sum(map(len, bodies)) > self._max_message_bytes
+            keys: frozenset[str] = frozenset() if is_over else frozenset().union(*[each for _, (_, _, each) in entries])
+            if is_over or _keys_bytes(keys) > self._max_keys_bytes:
                 messages = self._split_messages(added)
                 break
             messages.append(_message(group, bodies, keys, [origin for origin, _ in entries]))

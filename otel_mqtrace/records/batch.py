@@ -104,6 +104,7 @@ class _Columns(NamedTuple):
 
     msg_ids: list[str]
     origins: list[bytes | None]
+    keys: frozenset[str]
     is_plain: bool
 
 
@@ -131,7 +132,7 @@ def _columns(batch: HandledBatch) -> _Columns | None:
     if "" in msg_ids:  # a message without an id is named by its place
         msg_ids = [each or f"{plan.topic}-{row[0]}@{row[1]}" for each, row in zip(msg_ids, rows, strict=True)]
     all_ids = "".join(msg_ids)
-    return _Columns(msg_ids, origins, all_ids.isascii() and all_ids.isprintable())
+    return _Columns(msg_ids, origins, frozenset(msg_ids), all_ids.isascii() and all_ids.isprintable())
 
 
 def _is_utf8(key: bytes) -> bool:
@@ -197,7 +198,7 @@ class BatchSpan(WritableRecordSpan):
         columns = record.columns if self.is_untouched else None
         if columns is None or not columns.is_plain:
             return None
-        keys = frozenset(columns.msg_ids)
+        keys = columns.keys
         plan = record.plan
         place = plan.place_of(record.rows[0][0])  # no field of these records differs from place to place
         is_end = end_ns is not None

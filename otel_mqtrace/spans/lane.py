@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker; it also paces ``on_idle``."""
-_GATHER_S: Final = 0.01
+_GATHER_S: Final = 0.02
 """How long a full batch waits for others that may go with it: each export takes the interpreter's lock from callers."""
 
 
