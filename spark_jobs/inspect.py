@@ -131,9 +131,7 @@ def run(
     records: bool = False,
     client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> int:
-    """Print the content of ``sources``: a summary, one JSON object, or every span or record as a JSON line.
-
-    Returns 0, or 1 if a piece is bad or there is nothing.
+    """Print the content of ``sources``, whole or as JSON; return 0, or 1 if a piece is bad or there is nothing.
 
     Raises:
         UsageError: a source does not exist, or both streams were requested.

@@ -73,13 +73,9 @@ def build_session(
 ) -> SparkSession:
     """Return the process's SparkSession; start it if necessary, without UI, and local ones on loopback.
 
-    An interrupt (Ctrl-C) is delivered once the JVM has started; signal handlers stay as they were.
-
-    Args:
-        master: Spark's master URL, or ``sc://HOST:PORT`` for Spark Connect; ``None`` for the default.
-        app_name: Spark's name of the application.
-        driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
-        extra: further Spark settings; they win over every table of this module.
+    An interrupt (Ctrl-C) is delivered once the JVM has started; signal handlers stay as they were. ``master`` is
+    Spark's URL or ``sc://HOST:PORT`` for Spark Connect; ``driver_memory`` the heap of a driver that this call starts
+    (``1g``, ``512m``); ``extra`` are Spark settings that win over every table of this module.
 
     Raises:
         MissingExtraError: pyspark is not installed, or a package that its Connect client needs.

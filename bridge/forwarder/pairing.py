@@ -1,14 +1,12 @@
 """Join the trace records of one event, and bound how long one half waits for the other.
 
-A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, with the same request id and
-message id. They arrive in any order, on different partitions: the first one waits for the second. A send that the
-broker refused leaves its own ``Pub``; it waits for an accepted attempt, because only one can be the root of the trace.
-Every other record is an event at once.
+A listener call leaves ``SubBefore`` and ``SubAfter`` for each message, with the same request id and message id, in any
+order and on different partitions. A send that the broker refused leaves its own ``Pub``, which waits for an accepted
+attempt, because only one can be the root of the trace. Every other record is an event at once.
 
 The caller gives ``expire`` how far the trace topic has been read, in the topic's own time. A record that has waited
-``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. ``uncommitted`` returns the
-positions of waiting records, beyond which nothing is committed. No I/O and no clock: the same records give the same
-events, whatever their order and their batches.
+``timeout_ms`` goes out alone, and so does the oldest when more than ``max_pending`` wait. Nothing beyond the positions
+of ``uncommitted`` is committed. No I/O and no clock: the same records give the same events in any order and batches.
 """
 
 from __future__ import annotations

@@ -41,13 +41,9 @@ _GRPC: Final = {"grpc": True, "grpcs": False}
 class OtlpDelivery:
     """Delivers spans and returns once they are accepted.
 
-    ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success); a retry
-    would not help.
-
-    Args:
-        endpoint: ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``.
-            Headers, TLS and compression by ``OTEL_EXPORTER_OTLP_*``.
-        timeout_s: For one request with all its retries.
+    ``endpoint`` is ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``;
+    headers, TLS and compression come from ``OTEL_EXPORTER_OTLP_*``. ``timeout_s`` is for one request with all its
+    retries. ``rejected`` counts spans that the receiver rejected although it took the request (OTLP's partial success).
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.

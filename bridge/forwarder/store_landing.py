@@ -41,16 +41,9 @@ class StoreLanding:
     """Writes one landing; any number of writers may share it. Messages are held in memory until their part is due.
 
     The first part also completes a killed writer's: parts without counts get them, half-written files of more than an
-    hour are removed. The messages of these were never committed and will be read again.
-
-    Args:
-        landing: the landing's root.
-        format: ``jsonl`` or ``parquet``.
-        max_part_bytes: parts are due once their bodies reach this.
-        max_part_age_ms: parts are due once the first message has waited this long.
-        clock: time.
-
-    Not thread-safe: one thread writes.
+    hour are removed; their messages were never committed and will be read again. ``format`` is ``jsonl`` or
+    ``parquet``. A part is due at ``max_part_bytes`` of bodies or ``max_part_age_ms`` after its first message. Not
+    thread-safe.
     """
 
     def __init__(

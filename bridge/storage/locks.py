@@ -30,17 +30,12 @@ _RENEWED_S, _FORGOTTEN_S = 15, 60
 
 @contextmanager
 def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
-    """Hold ``directory`` for this block alone, and yield a check that it is still held.
+    """Hold ``directory`` for this block alone, and yield a check that it is still held; ``name`` is its option.
 
-    It is made when absent; what was made is removed again if the block leaves it empty.
-
-    A lock of this machine ends with its process. A store has none: each run writes its own file ``.lock-…``, which
-    it renews every 15 s, and then looks for other runs' files. A file counts for 60 s, or until its process, on this
-    machine, has ended. Two runs that start at the same moment may both be refused; both never go on.
-
-    Args:
-        directory: on this machine or in a store.
-        name: the option that names it.
+    It is created if absent, and removed again if the block leaves it empty. A lock of this machine ends with its
+    process. In a store each run writes its own file ``.lock-…``, renews it every 15 s, and then looks for those of
+    other runs. A file counts for 60 s, or until its process, on this machine, has ended. Two runs that start together
+    may both be refused; never do both continue.
 
     Raises:
         UsageError: another run holds it, or it cannot be made; from the check: another run took it.

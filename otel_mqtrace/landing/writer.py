@@ -240,17 +240,10 @@ class _OpenPart:
 class LandingWriter:
     """Writes one landing. Any number of writers, processes and forks may share a directory: no two parts share a name.
 
-    With its first part, a writer also finishes those that killed writers left behind. What was written stays with the
-    writer until its part is finished: a finishing that failed is tried again by the next one.
-
-    Args:
-        landing: The landing's root; ``native/`` is made below it at the first message.
-        format: ``jsonl`` (standard library) or ``parquet`` (the ``spark`` extra).
-        max_part_bytes: A part is due once its bodies reach this; larger parts mean fewer files, shown later.
-        max_part_age_ms: A part is due once it is this old.
-        clock: Time.
-
-    Not thread-safe: one thread writes.
+    With its first part, a writer also finishes those of killed writers. Messages stay with the writer until their part
+    is finished, so that the next attempt repeats a failed one. ``format`` is ``jsonl`` (standard library) or
+    ``parquet`` (the ``spark`` extra). A part is due at ``max_part_bytes`` of bodies or ``max_part_age_ms``; larger
+    parts mean fewer files, shown later. Not thread-safe.
     """
 
     def __init__(

@@ -113,13 +113,8 @@ _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_F
 class RemotingClient:
     """A client of one RocketMQ cluster, 4.x or 5.x, over the remoting protocol.
 
-    Args:
-        namesrv: Name servers, ``host:port[;host:port…]``; the first that answers is used from then on.
-        access_key: With ``secret_key``: every request is signed, as brokers with access control want it.
-        secret_key: Never shown.
-        timeout_ms: Time limit of one answer.
-        clock: Time.
-
+    ``namesrv`` are name servers, ``host:port[;host:port…]``; the first that answers is used from then on. With
+    ``access_key`` and ``secret_key``, which is never shown, every request is signed. ``timeout_ms`` limits one answer.
     Used by one thread at a time, except :meth:`interrupt`. A forked child opens new connections.
 
     Raises:

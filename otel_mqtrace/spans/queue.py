@@ -39,23 +39,17 @@ class FlushMark(NamedTuple):
 
 
 class SpanQueue(Generic[Item]):
-    """First in, first out, at most ``max_size`` waiting. Items in flight are still pending but take no room.
+    """First in, first out, at most ``max_size`` waiting; items in flight take no room; ``batch_size`` are due at once.
 
     A re-entrant lock guards the account: a finalizer or a signal handler may end a span while the same thread is in
     here. Handlers run at calls, so counters that belong together change without a call between them.
 
     An item that finds room is appended without the lock, in one atomic step. With the lock ``on_end`` takes half as
     long again: benchmark row "`on_end` with room, under a lock". Threads that pass the check together may exceed the
-    bound, or come after the close: :meth:`_drop_surplus` drops what is too much, newest first, before anything is
-    counted.
+    bound, or come after the close: :meth:`_drop_surplus` drops the newest surplus before anything is counted.
 
-    Args:
-        max_size: Items that may wait.
-        batch_size: Items that are due at once.
-        clock: Time.
-        drop_policy: ``newest`` refuses an item when full; ``oldest`` evicts the one that has waited longest.
-        note: ``note(reason, item)``, called under the lock for each lost item; it may count, and no more.
-        wake_worker: Called without the lock when there is work and perhaps no thread.
+    Full, ``drop_policy`` ``newest`` refuses an item, ``oldest`` evicts the one that has waited longest. ``note(reason,
+    item)`` is called under the lock for each lost item and only counts. ``wake_worker`` is called without the lock.
     """
 
     def __init__(  # noqa: PLR0913 - settings by their names

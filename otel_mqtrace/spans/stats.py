@@ -46,10 +46,9 @@ class LaneStats(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOutcome:
-    """The outcome of one batch, in spans.
+    """The outcome of one batch, in spans, that an exporter with partial success returns from ``take_outcome()``.
 
-    An exporter with partial success returns it from ``take_outcome()``, which the lane calls once after each
-    ``export``. ``lost`` may name lost spans of the batch, position → reason, for the ledger.
+    ``lost`` may name lost spans of the batch, position → reason, for the ledger.
     """
 
     exported: int = 0

@@ -175,8 +175,7 @@ def find_unrecorded_messages(rows: ResidueRows) -> Found:
     """Return the deliveries of messages that no group recorded, in groups that do record others.
 
     Clients before 5 skip messages with the property ``TRACE_ON=false`` on consume only; no record holds the property.
-    So ``confirm_several_groups`` demands several groups, and ``gaps`` excludes runs of missing messages. A group that
-    records no delivery at all proves nothing.
+    So ``confirm_several_groups`` demands several groups, and ``gaps`` excludes runs of missing messages.
     """
     if not rows.policy.is_concerned_by(TRACE_OFF):
         return rows.none()

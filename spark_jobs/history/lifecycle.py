@@ -155,8 +155,8 @@ def decide_lifecycle(key: OpenKey) -> Outcome:
 def _is_taken_back(key: OpenKey) -> bool:
     """Return whether a carried key has its reason only because this run's input holds little around it.
 
-    A file of today begins after an event of yesterday and may lack its topic or process. If yesterday's run judged the
-    record, today's input excuses nothing; if it could not judge yet, a process or topic that is gone for good is news.
+    If yesterday's run judged the record, today's input excuses nothing; if it could not judge yet, a process or topic
+    that is gone for good is news.
     """
     lost = key.left_as in {Reason.UNEXPLAINED.value, COVERED} and key.reason in _OF_THIS_INPUT
     cut = (key.is_known or key.was_closed) and key.reason == Reason.LATE_BEYOND_RETENTION.value

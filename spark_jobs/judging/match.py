@@ -1,14 +1,11 @@
 """Pair one-sided events that lack part of their key: by message, group and nearest start.
 
-At least one of the two lacks a distinguishing field. Full keys that differ stay two events, and so do deliveries of
-different ``retry_times`` and sends to different topics. ``level`` is 2 where the group (or the transaction's state)
-agrees, 3 where only the message does.
+At least one of the two lacks a distinguishing field; different ``retry_times`` and sends to different topics never
+pair. ``level`` is 2 where the group (or the transaction's state) agrees, 3 where only the message does. Pairs are made
+in the order of level, nearest starts within the tolerance, and order of events; ties by start, hash and identity.
 
-Pairs are made in the order of level, then nearest starts within the tolerance, then the order of events on either
-side. Ties are broken by start, hash and identity, never by row order.
-
-One id may have a hundred thousand events: a timeline is cut into blocks of a thousand at its longest pauses, and events
-meet within a block. Without a pause the two events on either side of a cut may miss each other.
+One id may have a hundred thousand events: a timeline is cut into blocks of a thousand at its longest pauses. Without a
+pause the two events on either side of a cut may miss each other.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class JaegerAddress:
 
 @contextmanager
 def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the sources with each Jaeger replaced by a file of its spans, which is removed after the block.
+    """Yield the sources with each Jaeger replaced by a temporary file of its spans.
 
     Raises:
         UsageError: the address of a Jaeger has the wrong form.
