@@ -31,30 +31,6 @@ _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueId:
-    """The parts of a unique id; ``ms_in_month`` counts from the writer's own midnight of the first of the month."""
-
-    address: str
-    pid: int
-    origin: int
-    ms_in_month: int
-    counter: int
-
-    def created_ms(self, before_ms: int, *, utc_offset_ms: int = 0) -> int:
-        """Return when it was made, in ms since the Unix epoch: the latest matching time up to ``before_ms``.
-
-        The id lacks the month: ``before_ms`` is a time when it existed, such as the record's. ``utc_offset_ms`` is the
-        offset of the writer's local time from UTC (ours writes UTC, Java local time). RocketMQ's
-        ``getNearlyTimeFromID`` uses the reader's own clock and time zone.
-        """
-        local_ms = before_ms + utc_offset_ms
-        begin_ms = _month_around(local_ms).begin_ms
-        if begin_ms + self.ms_in_month > local_ms:
-            begin_ms = _month_around(begin_ms - 1).begin_ms
-        return begin_ms + self.ms_in_month - utc_offset_ms
-
-
-@dataclass(frozen=True, slots=True)
 class OffsetId:
     """The parts of an offset id: the broker that stored the message, and its byte offset in the commit log."""
 
@@ -155,32 +131,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def read_unique_id(text: str) -> UniqueId | None:
-    """Take a unique id apart; ``None`` when ``text`` is not one (32 hex digits, or 56 with an IPv6 address)."""
-    if not _SHAPE.fullmatch(text):
-        return None
-    raw = bytes.fromhex(text)
-    address, tail = raw[:-_TAIL_BYTES], raw[-_TAIL_BYTES:]
-    return UniqueId(
-        address=str(ip_address(address)),
-        pid=int.from_bytes(tail[0:2], "big"),
-        origin=int.from_bytes(tail[2:6], "big"),
-        ms_in_month=int.from_bytes(tail[6:10], "big"),
-        counter=int.from_bytes(tail[10:12], "big"),
-    )
-
-
-def new_offset_id(address: str, port: int, offset: int) -> str:
-    """Return the offset id of the message at ``offset`` of the commit log of the broker at ``address`` and ``port``.
-
-    Raises:
-        ValueError: not an IP address, no port, or an offset beyond its 63 bits.
-    """
-    if not (0 <= port <= _LOW_16 and 0 <= offset < 1 << 63):
-        raise ValueError(f"port {port} or offset {offset} does not fit an offset id")
-    return f"{ip_address(address).packed.hex().upper()}{port:08X}{offset:016X}"
 
 
 def read_offset_id(text: str) -> OffsetId | None:

@@ -43,20 +43,21 @@ class RepeatingSession(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[Any, tuple[requests.PreparedRequest, Any, _Adapter]] = {}
+        self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any, _Adapter]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request and return the response with its content read."""
         body = named.get("data")
         if args or named.keys() != _REPEATED or named["allow_redirects"] or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)
-        if url not in self._known:
+        given = method, named["headers"] or {}
+        if url not in self._known or self._known[url][0] != given:
             first = self.prepare_request(requests.Request(method, url, headers=named["headers"], data=body))
             environment = self.merge_environment_settings(first.url or url, {}, None, None, None)
             adapter = _Adapter()
             self.mount(url, adapter)
-            self._known[url] = first, environment, adapter
-        first, environment, adapter = self._known[url]
+            self._known[url] = (method, dict(given[1])), first, environment, adapter
+        _, first, environment, adapter = self._known[url]
         repeated = first.copy()
         repeated.body = body
         repeated.headers["Content-Length"] = str(len(body))

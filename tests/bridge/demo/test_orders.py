@@ -13,8 +13,8 @@ from bridge.demo.orders import (
     event_of,
     order_book,
 )
-from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
+from tests.support.unique_ids import read_unique_id
 
 
 def test_one_seed_gives_one_book() -> None:

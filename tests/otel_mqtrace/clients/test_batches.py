@@ -8,7 +8,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks import guard
-from otel_mqtrace.message_id import read_unique_id
+from tests.support.unique_ids import read_unique_id
 
 TOO_LARGE = b"x" * 2_000_000
 POLICIES = ["correlate", "send_each"]

@@ -12,11 +12,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.messages import error_type
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import consume, current_span_id, poll
 from tests.support.shown import shown
+from tests.support.unique_ids import read_unique_id
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331

@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.frames import response_to
@@ -22,6 +21,7 @@ from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
+from tests.support.unique_ids import read_unique_id
 
 NAME = "NativeRocketMqSpanExporter"
 SEND = RequestCode.SEND_MESSAGE_V2
