@@ -30,7 +30,7 @@ _BLOB_ROWS, _MOST_BLOB_ROWS = 2_000, 20_000
 """A blob holds so many rows where it can: with 130 rows each, packing and opening cost three times as much."""
 _LEAST_BLOB_ROWS: Final = 1_000
 """Buckets whose blobs would be smaller travel together."""
-_SPLIT_BYTES: Final = 16 << 20
+_SPLIT_BYTES: Final = 8 << 20
 """Rows of so many bytes are split into their buckets at a time."""
 _MOST_BUCKETS: Final = 2_000
 _CODEC: Final = "zstd"

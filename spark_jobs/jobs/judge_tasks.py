@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from bridge.storage import as_path, committed
 from spark_jobs.exchange.buckets import open_bucket
-from spark_jobs.exchange.engine import merge_along
+from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
@@ -172,8 +172,13 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
     if together == 1:
         return judge_bucket(how, number, blobs)
     split = split_blobs(blobs, buckets)
-    answers = (judge_bucket(how, *split.pop()) for _ in range(len(split)))
-    return merge_along(answers, partial(merge_judged, how.counting))
+
+    def answers() -> Iterator[Judged]:
+        while split:
+            release_memory()
+            yield judge_bucket(how, *split.pop())
+
+    return merge_along(answers(), partial(merge_judged, how.counting))
 
 
 def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> Judged:

