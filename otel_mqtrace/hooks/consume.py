@@ -196,9 +196,12 @@ class ConsumeHook(ReceiveHook):
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
 
     def record_batch(  # noqa: C901 - as record()
-        self, topic: str, rows: Sequence[BatchRow], leaders: LeaderSource | None
+        self, topic: str, rows: Sequence[BatchRow], leaders: LeaderSource | None, *, is_dropped: bool = False
     ) -> ProcessSpan | None:
-        """Record that messages of one topic were handed over together; ``None`` as :meth:`record`."""
+        """Record that messages of one topic were handed over together; ``None`` as :meth:`record`.
+
+        ``is_dropped``: the rows hold places and headers only, for :attr:`drops_all` was true.
+        """
         if deferred_ends:
             drain_deferred_ends()
         state = self._current_state()
@@ -217,7 +220,7 @@ class ConsumeHook(ReceiveHook):
         origin, origin_flags = read
         decision, flags = state.as_root if origin is None else state.under_remote[origin_flags]
         is_sampled = decision is _SAMPLED
-        if not is_sampled and (decision is not _DROP or self.is_watched()):  # as in begin_turn()
+        if is_dropped if is_sampled else (decision is not _DROP or self.is_watched()):  # as in begin_turn()
             return None
         ids = state.ids.take()
         if origin is not None:

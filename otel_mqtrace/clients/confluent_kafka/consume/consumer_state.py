@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.model import ContextCode
+    from otel_mqtrace.records.batch import BatchRow
     from otel_mqtrace.records.handled import MessageRow
 
 
@@ -145,22 +146,24 @@ class ConsumerState(AnyConsumerState):
         hook = self.hook
         if hook is None or not self._records or self.explicit.is_on:
             return False
-        topic = messages[0].topic() or ""
-        rows = []
+        topic, is_dropped = messages[0].topic() or "", hook.drops_all
+        rows: list[BatchRow] = []
         for message in messages:
-            value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
-            headers = message.headers()
+            offset, partition, headers = message.offset(), message.partition(), message.headers()
             if type(message) is not Message or message.error() is not None or message.topic() != topic:
                 return False
-            if offset is None or offset < 0 or partition is None:
+            if offset is None or offset < 0 or partition is None or not (headers is None or type(headers) is list):
                 return False
-            is_raw = (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
-            if not (is_raw and (headers is None or type(headers) is list)):
+            if is_dropped:
+                rows.append((partition, offset, None, None, None, headers))
+                continue
+            value, key = message.value(), message.key()
+            if not ((value is None or type(value) is bytes) and (key is None or type(key) is bytes)):
                 return False
             kind, timestamp_ms = message.timestamp()
             stored_ms = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
             rows.append((partition, offset, stored_ms, None if value is None else len(value), key, headers))
-        call = hook.record_batch(topic, rows, self.leaders)
+        call = hook.record_batch(topic, rows, self.leaders, is_dropped=is_dropped)
         if call is None:
             return False
         if start_ns is not None:
