@@ -8,10 +8,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, TopicPartition, cimpl
 from opentelemetry import trace
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.messages import error_type
+from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.hooks.sampling import actual_tracer
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import consume, current_span_id, poll
@@ -270,3 +273,16 @@ def test_a_client_does_not_show_its_password(instrument, kind, more):
     assert "Leaders object" in seen
     assert "127.0.0.1" in seen
     assert _PASSWORD not in seen
+
+
+def test_batch_is_recorded_whole_once_the_sampler_drops_no_longer_all(instrument, spans, fill, consumer_of, topic):
+    fill(topic, *({"value": b"xx"} for _ in range(6)))
+    instrument()
+    consumer = consumer_of(topic)
+    tracer = actual_tracer(active.tracing.tracer)
+    for sampler in (ALWAYS_OFF, ALWAYS_OFF, ALWAYS_ON):
+        tracer.sampler = sampler
+        consume(consumer, 2)
+    consumer.close()
+    (span,) = spans.take_all()
+    assert [bean.body_length for bean in trace_context_of(span).beans] == [2, 2]
