@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.settlement import Positions
@@ -133,6 +134,17 @@ class TestSilence:
         poll(consumer := consumer_of(topic, enable_auto_commit=True))
         consumer.close()
         spans.take(f"process {topic}")
+
+    def test_tracing_is_suppressed(self, handled, topic):
+        consumer, messages, _ = handled
+        with suppress_instrumentation():
+            consumer.commit(messages[0], asynchronous=False)
+
+    def test_a_topic_is_excluded(self, instrument, spans, fill, consumer_of, topic):
+        fill(topic, _message(0))
+        instrument(settle_spans=True, topic_exclude=topic)
+        consumer = consumer_of(topic)
+        consumer.commit(poll(consumer), asynchronous=False)
 
 
 def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, spans, fill, topic):

@@ -6,6 +6,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 from opentelemetry import baggage, context, trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
@@ -249,6 +250,12 @@ def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka,
     producer.produce("my-trace", b"x")
     producer.flush(10)
     assert poll(consumer_of(topic)).headers() is None
+
+
+def test_suppressed_instrumentation_is_respected(producer, spans, topic):
+    with suppress_instrumentation():
+        producer.produce(topic, b"x")
+        producer.flush(10)
 
 
 class TestWithoutReportsOfSuccess:

@@ -90,6 +90,7 @@ def test_a_body_cut_off_anywhere_loses_only_its_last_record(cut):
     ("text", "field", "reason"),
     [
         (PUB + "\x019\x01OFF\x01true\x02", "msg_type", "unknown message type ordinal"),
+        (PUB + "\x012147483648\x01OFF\x01true\x02", "msg_type", "does not fit 32 bits"),
         (PUB.replace("1700000000000", "x") + "\x010\x02", "timestamp_ms", "not a number"),
         (SUB_AFTER + "\x015\x02", "context_code", "unknown context code ordinal"),
         (END.format(state="UNKNOWN"), "transaction_state", "unknown transaction state"),
@@ -296,21 +297,26 @@ def test_the_contexts_own_channel_wins():
 
 
 @pytest.mark.parametrize(
-    ("trace_ctx", "dialect", "field"),
+    ("trace_ctx", "dialect", "field", "said"),
     [
-        (replace(PUB_CONTEXT, beans=()), "5.5.0", "beans"),
-        (replace(BEFORE_CONTEXT, beans=()), "5.5.0", "beans"),
-        (replace(PUB_CONTEXT, beans=(TraceBean(msg_id="ID"),)), "5.5.0", "msg_type"),
-        (replace(PUB_CONTEXT, beans=(TraceBean(msg_type=MessageType.ORDER),)), "4.9.5", "msg_type"),
-        (replace(PUB_CONTEXT, cost_ms=1 << 31), "5.5.0", "cost_ms"),
-        (replace(PUB_CONTEXT, timestamp_ms=-(1 << 63) - 1), "5.5.0", "timestamp_ms"),
-        (replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION), "4.8.0", "trace_type"),
-        (replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION), "5.5.0", "transaction_state"),
-        (replace(PUB_CONTEXT, trace_type=TraceType.RECALL), "5.3.1", "trace_type"),
+        (replace(PUB_CONTEXT, beans=()), "5.5.0", "beans", "Pub cannot be written without messages"),
+        (replace(BEFORE_CONTEXT, beans=()), "5.5.0", "beans", "SubBefore cannot be written"),
+        (replace(PUB_CONTEXT, beans=(TraceBean(msg_id="ID"),)), "5.5.0", "msg_type", "a record needs a message type"),
+        (replace(PUB_CONTEXT, beans=(TraceBean(msg_type=MessageType.ORDER),)), "4.9.5", "msg_type", "no ordinal for"),
+        (replace(PUB_CONTEXT, cost_ms=1 << 31), "5.5.0", "cost_ms", "does not fit the 32 bits"),
+        (replace(PUB_CONTEXT, timestamp_ms=-(1 << 63) - 1), "5.5.0", "timestamp_ms", "does not fit the 64 bits"),
+        (
+            replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION),
+            "4.8.0",
+            "trace_type",
+            "has no EndTransaction record",
+        ),
+        (replace(PUB_CONTEXT, trace_type=TraceType.END_TRANSACTION), "5.5.0", "transaction_state", "needs a state"),
+        (replace(PUB_CONTEXT, trace_type=TraceType.RECALL), "5.3.1", "trace_type", "has no Recall record"),
     ],
 )
-def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field):
-    with pytest.raises(EncodeError) as caught:
+def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, said):
+    with pytest.raises(EncodeError, match=said) as caught:
         encode_context(trace_ctx, dialect)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)

@@ -256,6 +256,7 @@ def test_what_never_ends_is_one_bad_record_and_is_not_kept():
     whole = joined(decode_stream(io.BytesIO(body).read, part_bytes=100, max_record_bytes=1_000))
     assert whole.record_indexes == (0, 2)
     assert [(error.record_index, error.reason) for error in whole.errors] == [(1, "longer than any record")]
+    assert set(whole.errors[0].text) == {"y"}
 
 
 def test_memory_does_not_grow_with_the_body():

@@ -24,7 +24,7 @@ from spark_jobs.judging.durations import (
     merge_durations,
     merge_histograms,
 )
-from spark_jobs.judging.evidence import PER_STRATUM, rank_differing, rank_hosts
+from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, consumed, delivery, publish
@@ -189,6 +189,13 @@ def test_losses_are_counted_by_the_host_they_come_from(verdicts, counted):
 
 def test_most_frequent_differing_values_are_counted(counted):
     assert rank_differing(counted.differing) == {"topic": (("orders", "other", 3),)}
+
+
+@pytest.mark.parametrize("cut", [1, 20, -1])
+def test_differing_values_of_slices_add_up(verdicts, counted, cut):
+    both_sides = verdicts.filter(verdicts["field_verdicts"].is_valid())  # where none is null a slice copies nothing
+    parts = [count_differing(flatten_sides(part)) for part in (both_sides[:cut], both_sides[cut:])]
+    assert merge_differing(parts) == counted.differing
 
 
 def test_open_events_have_an_age_before_the_end_of_the_data():

@@ -277,6 +277,14 @@ def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer
     spans.take(f"process {topic}")
 
 
+def test_outcome_of_the_current_message_counts(send, consumer, spans, topic):
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    process.failed()
+    consumer.ack(message)
+    assert _code(spans.take(f"process {topic}")) == "FAILED"
+
+
 def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, consumer_of, spans, topic, message):
     instrument(process_spans="explicit")
     started(rocketmq.Producer).send(message())
