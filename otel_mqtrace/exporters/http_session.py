@@ -11,8 +11,8 @@ from typing import Any, Final
 import requests
 from requests.adapters import HTTPAdapter
 
-_REPEATED: Final = {"headers", "data", "timeout", "allow_redirects"}
-"""What OpenTelemetry's exporter passes with each request; only the body and the time-out differ."""
+_REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "verify", "cert"}
+"""What releases of OpenTelemetry's exporter pass with each request; only the body and the time-out differ."""
 
 
 class _Adapter(HTTPAdapter):
@@ -47,22 +47,24 @@ class RepeatingSession(requests.Session):
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request and return the response with its content read."""
-        body = named.get("data")
-        if args or named.keys() != _REPEATED or named["allow_redirects"] or self.cookies or type(body) is not bytes:
+        body, headers = named.get("data"), named.get("headers") or {}
+        if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)
-        given = method, named["headers"] or {}
+        given = method, headers, named.get("verify"), named.get("cert")
         if url not in self._known or self._known[url][0] != given:
-            first = self.prepare_request(requests.Request(method, url, headers=named["headers"], data=body))
-            environment = self.merge_environment_settings(first.url or url, {}, None, None, None)
+            first = self.prepare_request(requests.Request(method, url, headers=headers, data=body))
+            environment = self.merge_environment_settings(first.url or url, {}, None, *given[2:])
             adapter = _Adapter()
             self.mount(url, adapter)
-            self._known[url] = (method, dict(given[1])), first, environment, adapter
+            self._known[url] = (method, dict(headers), *given[2:]), first, environment, adapter
         _, first, environment, adapter = self._known[url]
         repeated = first.copy()
         repeated.body = body
         repeated.headers["Content-Length"] = str(len(body))
-        response = adapter.send(repeated, timeout=named["timeout"], **environment)
+        response = adapter.send(repeated, timeout=named.get("timeout"), **environment)
         if "Set-Cookie" in response.headers:
             self.cookies.update(response.cookies)
         response.content  # noqa: B018 - the connection goes back to its pool with the last byte
+        if response.is_redirect and named.get("allow_redirects", True):
+            return super().request(method, url, **named)
         return response
