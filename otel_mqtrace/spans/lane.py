@@ -189,7 +189,9 @@ class Lane:
 
     def _gather(self, queue: SpanQueue[ReadableSpan]) -> None:
         """Wait a moment for as many spans as the exporter takes at once, unless a caller waits for what is there."""
-        at_once = self._side.batches_at_once * self._settings.max_export_batch_size
+        settings = self._settings
+        # a full queue refuses spans and wakes no worker: half of it is enough to go
+        at_once = min(self._side.batches_at_once * settings.max_export_batch_size, settings.max_queue_size // 2)
         with queue.hold():
             if not (queue.closed or self._flushes):
                 queue.wait(_GATHER_S, wake_at=at_once)

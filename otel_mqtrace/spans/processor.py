@@ -71,8 +71,8 @@ class MqTraceSpanProcessor(SpanProcessor):
     Args:
         *exporters: OpenTelemetry span exporters; :class:`otel_mqtrace.spans.lane.Lane` lists what they may add.
         max_queue_size: Spans a lane holds at most (2048); more are dropped and counted as ``queue_full``.
-        max_export_batch_size: Spans of a batch at most (100). An exporter with ``export_batches``, as all of ours, is
-            given full batches together, up to 512 spans in one request; the first waits 20 ms for others.
+        max_export_batch_size: Spans of a batch at most (100). Full batches that wait after an export go together to
+            an exporter with ``export_batches``, as all of ours: up to 512 spans at once, after at most 20 ms.
         schedule_delay_millis: Longest wait of a span for its batch to fill (500).
         export_timeout_millis: Given to exporters whose ``export`` takes ``timeout_millis`` (30000); others own theirs.
         shutdown_timeout_millis: Bound of ``shutdown()``, over all lanes together (30000).

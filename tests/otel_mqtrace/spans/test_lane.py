@@ -9,12 +9,13 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans import lane as lane_module
 from otel_mqtrace.spans.queue import SpanQueue
 from otel_mqtrace.spans.stats import ExportOutcome
 from otel_mqtrace.spans.worker import Worker, refuse_subinterpreter
 from otel_mqtrace.testing import ManualClock
 from tests.support.interleaving import every_line_of
-from tests.support.lanes import GENEROUS_S, Scripted, account_balances, lane_of, span
+from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, lane_of, span
 
 FOREVER = MonotonicNs(10**18)
 
@@ -136,6 +137,35 @@ def test_lane_offers_only_wanted_spans():
     assert not lane.wants(span("bad"))
     assert lane.stats()["dropped"]["wants_error"] == 1
     assert account_balances(lane.stats())
+
+
+class _Together(Stuck):
+    """Takes several batches at once; tells when it has four spans."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_four = threading.Event()
+
+    def export(self, spans):
+        answer = super().export(spans)
+        if len(self.names) == 4:
+            self.has_four.set()
+        return answer
+
+    def export_batches(self, batches):
+        return [self.export(batch) for batch in batches][-1]
+
+
+def test_full_queue_smaller_than_what_an_exporter_takes_at_once_does_not_wait(monkeypatch):
+    monkeypatch.setattr(lane_module, "_GATHER_S", 100 * GENEROUS_S)
+    exporter = _Together()
+    lane = lane_of(exporter, background=True, max_queue_size=4, max_export_batch_size=2)
+    _offer(lane, "a", "b")
+    assert exporter.entered.wait(GENEROUS_S)
+    _offer(lane, "c", "d")
+    exporter.let_go.set()
+    assert exporter.has_four.wait(GENEROUS_S)
+    lane.close(FOREVER)
 
 
 def test_losses_are_logged_in_sums(caplog):
