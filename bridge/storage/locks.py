@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.storage.paths import sorted_glob
@@ -19,7 +20,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from bridge.storage.paths import AnyPath
 
@@ -112,20 +113,20 @@ def _refuse_others(directory: AnyPath, mine: AnyPath, name: str) -> None:
     for other in sorted_glob(directory, f"{_FILE}*"):
         if other == mine:
             continue
+        owner: dict[str, Any] = {}
         try:
-            owner: dict[str, Any] = json.loads(other.read_text())
             age_s = (now_ns - other.stat().st_mtime_ns) / 1e9
+            with suppress(ValueError):  # it is being written
+                owner = json.loads(other.read_text())
         except FileNotFoundError:  # it ended meanwhile
             continue
-        except ValueError:  # it is being written
-            owner, age_s = {}, 0
         if age_s < _FORGOTTEN_S and not _has_ended(owner):
-            who = f" (process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')})"
-            raise _in_use(directory, name, who)
+            raise _in_use(directory, name, owner)
         other.unlink(missing_ok=True)
 
 
-def _in_use(directory: AnyPath, name: str, who: str = "") -> UsageError:
+def _in_use(directory: AnyPath, name: str, owner: Mapping[str, Any] = MappingProxyType({})) -> UsageError:
+    who = f" (process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')})" if owner else ""
     return UsageError(f"{name} {directory} is in use by another run{who}: wait for it, or name another")
 
 

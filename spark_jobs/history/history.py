@@ -26,7 +26,7 @@ from spark_jobs.schemas import CountedDrop
 from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result, SideInputs
@@ -47,10 +47,12 @@ class History:
     Attributes:
         directory: the history.
         runs: the lines of earlier runs, oldest first.
+        check_held: raises ``UsageError`` if another run has taken the history.
     """
 
     directory: AnyPath | None = None
     runs: tuple[dict[str, Any], ...] = field(default=())
+    check_held: Callable[[], None] = field(default=lambda: None, compare=False)
 
     @property
     def run(self) -> int | None:
@@ -178,8 +180,8 @@ def open_history(directory: AnyPath | None) -> Iterator[History]:
     if directory is None:
         yield History()
         return
-    with hold(directory, name="--history"):
-        history = History(directory, _read_runs(directory / RUNS))
+    with hold(directory, name="--history") as check_held:
+        history = History(directory, _read_runs(directory / RUNS), check_held)
         _drop_states(directory, keep=history.last_run)
         try:
             yield history

@@ -113,6 +113,7 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result], object
         result = replace(result, trend=trend_points((*place.past.runs, line)))
     with delay_interrupt():
         place.check_held()
+        place.past.check_held()
         final = out / VERDICTS
         replace_tree(place.work / _JUDGED, final, spare=place.work / _REPLACED)
         report(result)

@@ -23,6 +23,7 @@ from bridge.storage import (
 )
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
+from spark_jobs.history.history import open_history
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +114,36 @@ def test_run_killed_on_this_machine_holds_nothing(mounted):
         assert not left.exists()
 
 
+def test_history_that_another_run_took_is_noticed_before_this_run_concludes(mounted):
+    root, real = mounted
+    with open_history(root / "past") as history:
+        history.check_held()
+        (mine,) = (real / "past").glob(".lock-*")
+        mine.unlink()
+        with pytest.raises(UsageError, match="another run took --history"):
+            history.check_held()
+
+
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        ('{"machine": "m", "host": "h", "pid": 1, "since": "2026-11-26T02:00:00Z"}', r" \(process 1 on h, since .*\)"),
+        ("", ""),
+    ],
+    ids=["owner", "begun"],
+)
 @pytest.mark.parametrize(("age_s", "is_refused"), [(30, True), (90, False)])
-def test_run_on_another_machine_holds_a_directory_for_a_minute_after_its_last_sign(mounted, age_s, is_refused):
+def test_run_on_another_machine_holds_a_directory_for_a_minute_after_its_last_sign(
+    mounted, age_s, is_refused, text, who
+):
     root, real = mounted
     other = real / "elsewhere" / ".lock-1"
     other.parent.mkdir(exist_ok=True)
-    other.write_text(json.dumps({"machine": "m", "host": "h", "pid": 1, "since": "2026-11-26T02:00:00Z"}))
+    other.write_text(text)
     last = other.stat().st_mtime - age_s
     os.utime(other, (last, last))
     if is_refused:
-        with pytest.raises(UsageError, match="process 1 on h"), hold(root / "elsewhere", name="--out"):
+        with pytest.raises(UsageError, match=f"in use by another run{who}:"), hold(root / "elsewhere", name="--out"):
             pass
         assert [path.name for path in other.parent.iterdir() if path.suffix != ".crc"] == [other.name]
     else:
