@@ -9,8 +9,8 @@ from typing import Final
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LONGEST_MS: Final = 36_500 * _UNIT_MS["d"]
+UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS: Final = 36_500 * UNIT_MS["d"]
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?", re.ASCII)
 _AGO: Final = re.compile(r"(?P<number>\d{1,9})(?P<unit>[smhd])", re.ASCII)
 _WHOLE_NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
@@ -28,7 +28,7 @@ def parse_duration_ms(text: str, *, name: str) -> int:
         raise UsageError(
             f"{name}: invalid duration '{text}': use for example 60s, 5m, 250ms or 2d (a plain number means seconds)"
         )
-    wanted_ms = float(found["number"]) * _UNIT_MS[found["unit"] or "s"]
+    wanted_ms = float(found["number"]) * UNIT_MS[found["unit"] or "s"]
     if wanted_ms > _LONGEST_MS:
         raise UsageError(f"{name}: duration '{text}' is longer than a hundred years; write at most 36500d")
     return round(wanted_ms)
@@ -44,7 +44,7 @@ def parse_instant_ms(text: str, *, name: str, now_ms: int | None = None) -> int:
     """
     ago = None if now_ms is None else _AGO.fullmatch(text)
     if ago is not None and now_ms is not None:
-        return max(now_ms - int(ago["number"]) * _UNIT_MS[ago["unit"]], 0)
+        return max(now_ms - int(ago["number"]) * UNIT_MS[ago["unit"]], 0)
     if _WHOLE_NUMBER.fullmatch(text):
         instant_ms = int(text) if len(text) <= _MOST_DIGITS else -1
     else:

@@ -74,6 +74,11 @@ class Codes:
         found: list[Any] = self.distinct.to_pylist()
         return found
 
+    def at(self, rows: Ints) -> list[Any]:
+        """Return the values of these rows, ``None`` for null."""
+        words = [*self.words, None]
+        return [words[code] for code in self.values[rows].tolist()]
+
 
 def encode(column: Column) -> Codes:
     """Return the codes of an Arrow column."""
@@ -136,9 +141,7 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
     """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
     coded = [encode(column) for column in columns]
     examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    words = [[*one.words, None] for one in coded]
-    places = [one.values[examples].tolist() for one in coded]
-    values = ([names[place] for place in at] for names, at in zip(words, places, strict=True))
+    values = (one.at(examples) for one in coded)
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 

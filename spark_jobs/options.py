@@ -61,7 +61,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 
 
 def instant_ms(name: str) -> Callable[[str], int]:
-    """Return the parser of the option ``name`` that is a time; see :func:`~bridge.options.parse_instant_ms`."""
+    """Return the parser of the option ``name`` that is a time; see :func:`~bridge.times.parse_instant_ms`."""
     return partial(parse_instant_ms, name=name)
 
 

@@ -220,6 +220,24 @@ class CountedDrop:
     before: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRead:
+    """The content of the ledgers: ``rows_read`` counts losses (rows and increments), ``own`` metrics left out.
+
+    ``again``: losses left out because a Collector had counted them further down its pipeline.
+    """
+
+    files: tuple[str, ...] = ()
+    drops: tuple[CountedDrop, ...] = ()
+    own: int = 0
+    again: int = 0
+
+    @property
+    def rows_read(self) -> int:
+        """How many rows the budget is made of."""
+        return len(self.drops)
+
+
 PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"
 """Before a name: that of a retry or dead-letter topic, and a namespace."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,7 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {
     name: pa.dictionary(pa.int32(), pa.string()) if name in _REPEATED else EVENT.field(name).type for name in _COLUMNS
 }
 """The columns of packed rows, as they are judged."""
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,19 @@ def group_pieces(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
     """Return ``pieces`` in order, as many together as are worth a task; no fewer tasks than cores where it can be."""
     some = list(pieces)
     most = min(_TASK_ROWS, -(-sum(piece.rows for piece in some) // max(cores, 1)))
-    tasks: list[list[Piece]] = []
+    return group_tasks(some, lambda piece: piece.rows, most)
+
+
+def group_tasks(items: Iterable[_Item], rows_of: Callable[[_Item], int], most: int) -> list[list[_Item]]:
+    """Return ``items`` in order, grouped: each group is full once it holds ``most`` rows."""
+    tasks: list[list[_Item]] = []
     held = most
-    for piece in some:
+    for item in items:
         if held >= most:
             tasks.append([])
             held = 0
-        tasks[-1].append(piece)
-        held += piece.rows
+        tasks[-1].append(item)
+        held += rows_of(item)
     return tasks
 
 
@@ -93,9 +99,9 @@ def count_buckets(pieces: Iterable[Piece], cores: int, bucket_rows: int = BUCKET
     return max(1, min(_MOST_BUCKETS, max(-(-rows // bucket_rows), min(cores, -(-rows // _BLOB_ROWS)))))
 
 
-def count_together(buckets: int) -> int:
-    """Return how many of so many buckets travel together."""
-    return -(-buckets * _LEAST_BLOB_ROWS // _PACK_ROWS)
+def count_together(buckets: int, cores: int) -> int:
+    """Return how many of so many buckets travel together: as small blobs ask for, and work is left for every core."""
+    return max(1, min(-(-buckets * _LEAST_BLOB_ROWS // _PACK_ROWS), buckets // max(cores, 1)))
 
 
 def pack_pieces(

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from spark_jobs.explain.drop_budget import Loss, LossGroup
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.schemas import CountedDrop
-    from spark_jobs.sources.ledger import LedgerRead
+    from spark_jobs.schemas import CountedDrop, LedgerRead
 
 _MOST_SERVICES: Final = 20_000
 _SAMPLED_DETAIL: Final = "policy_sampling_ratio"

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from spark_jobs.schemas import bare
-from spark_jobs.sources.ledger import LedgerRead
+from spark_jobs.schemas import LedgerRead, bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -31,7 +31,7 @@ FATES: Final = (
 )
 """How a sent message ended, the first that applies; only of ``never_consumed`` is a delivery missing."""
 ORIGINS: Final = ("published", "unidentified", "unjudged", "never_published")
-"""Return whether the send of a delivered message is known, the first that applies."""
+"""Whether the send of a delivered message is known, the first that applies."""
 
 NUMBERS: Final = ("event_ms", "retry_times", "busy_ms", "queue_ms")
 COUNTS: Final = (
@@ -149,7 +149,7 @@ class _Given:
         columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
         coded = [encode(columns[name]) for name in _WORDS]
         examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-        words = zip(*(_texts_of(one, examples) for one in coded), strict=True)
+        words = zip(*(one.at(examples) for one in coded), strict=True)
         self.ends = [_make_end(some, owned) for some in words]
         self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
         self.parties = _distinct(end.party for end in self.ends)
@@ -173,11 +173,6 @@ class _Given:
     def _where(self, holds: Any) -> Mask:
         found: Mask = np.array([holds(end) for end in self.ends], bool)[self.end]
         return found
-
-
-def _texts_of(coded: Codes, rows: Ints) -> list[str | None]:
-    words = [*coded.words, None]
-    return [words[place] for place in coded.values[rows].tolist()]
 
 
 def _make_end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> End:

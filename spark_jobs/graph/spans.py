@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from pyarrow import parquet
 
 from bridge.storage import committed, list_files, make_directory, open_parquet
-from spark_jobs.columns import as_rows, encode, find_groups, hash_texts, is_known, join_codes
+from spark_jobs.columns import as_rows, encode, find_groups, hash_texts, is_known, join_codes, pc
 from spark_jobs.exchange.packing import open_blobs, pack_rows
+from spark_jobs.judging.columns import equals
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
 
-pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 _MOST_BUCKETS: Final = 2_000
 _NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")
 
@@ -87,8 +86,7 @@ def _count_nameless(path: str) -> tuple[int, int]:
 
 
 def _is(columns: Mapping[str, Column], kind: Kind) -> Mask:
-    is_kind = np.asarray(pc.fill_null(pc.equal(columns["kind"], kind.value), False))  # noqa: FBT003
-    found: Mask = is_kind & ~is_known(columns["scope"])
+    found: Mask = equals(columns["kind"], kind.value) & ~is_known(columns["scope"])
     return found
 
 

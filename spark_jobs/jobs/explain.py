@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet
+from spark_jobs.exchange.packing import group_tasks
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import explain
 from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
@@ -58,22 +59,18 @@ class Explanation:
 
 def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled) -> Counted:
     """Write the residue, ``RESIDUE`` in the order of its files, with its reasons beside the settled verdicts."""
-    found = _find_reasons(engine, how, group_by_bucket([*list_files(plan.settled), *_residue_files(plan)]), residue)
+    files = _residue_files(plan)
+    found = _find_reasons(engine, how, group_by_bucket([*list_files(plan.settled), *files]), residue)
     if how.budgets.is_wanted:
         found = how.budgets.spend(residue, found, settled)
     reasons = pa.table({"reason": found.reasons, "reason_detail": found.details})
-    files = _residue_files(plan)
     sizes = [open_parquet(file).metadata.num_rows for file in files]
     ends = np.cumsum(sizes).tolist()
     # Taken, as a slice is pickled with all the memory that it is a part of.
     parts = [
         (file, reasons.take(np.arange(end - size, end))) for file, size, end in zip(files, sizes, ends, strict=True)
     ]
-    tasks: list[list[tuple[str, pa.Table]]] = []
-    for part in parts:
-        if not tasks or sum(len(rows) for _, rows in tasks[-1]) >= _TASK_ROWS:
-            tasks.append([])
-        tasks[-1].append(part)
+    tasks = group_tasks(parts, lambda part: len(part[1]), _TASK_ROWS)
     merge = partial(merge_counted, plan.counting)
     return merge(engine.map(partial(_write_reasons, plan), tasks, merge=merge))
 

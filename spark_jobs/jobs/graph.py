@@ -85,7 +85,7 @@ def _silent(_stage: str) -> None:
 
 
 def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = _silent) -> Graph:
-    """Return the graph; on success ``options.out`` exists, on failure it is unchanged.
+    """Return the graph; ``options.out`` is left as it was.
 
     Raises:
         UsageError: an option or a source is wrong, or no source is given.

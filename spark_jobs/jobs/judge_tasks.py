@@ -168,22 +168,24 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
 
 
 def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blobs: list[bytes]) -> Judged:
-    """Judge the buckets that were packed as one (number ``number``) as :func:`judge_bucket`; ``blobs`` is emptied."""
+    """Judge the buckets that were packed as one (number ``number``), write their verdicts and return what they come to.
+
+    ``blobs`` is emptied where several are.
+    """
+    closed = ClosedPositions.read(how.history.closed)
     if together == 1:
-        return judge_bucket(how, number, blobs)
+        return _judge_bucket(how, closed, number, blobs)
     split = split_blobs(blobs, buckets)
 
     def answers() -> Iterator[Judged]:
         while split:
             release_memory()
-            yield judge_bucket(how, *split.pop())
+            yield _judge_bucket(how, closed, *split.pop())
 
     return merge_along(answers(), partial(merge_judged, how.counting))
 
 
-def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> Judged:
-    """Judge the events in ``blobs``, write their verdicts and return what they come to."""
-    closed = ClosedPositions.read(how.history.closed)
+def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, blobs: list[bytes]) -> Judged:
     opened = open_bucket(blobs)
     with _Files(how, bucket) as files:
         # By map() no slice is held while the next one is judged.

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
-from spark_jobs.columns import equal, hash_texts
+from spark_jobs.columns import equal, hash_texts, pc
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.normalise.message_ids import CLAIM, claims_in, identified_by_offset, resolve_message_ids
 from spark_jobs.schemas import NORMALISED
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
 
-pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 _BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000
 _KEY: Final = ("side", "kind", "msg_id", "offset_msg_id")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
-    from spark_jobs.sources.ledger import LedgerRead
+    from spark_jobs.schemas import LedgerRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import MessageEvent, Result
-    from spark_jobs.sources.ledger import LedgerRead
+    from spark_jobs.schemas import LedgerRead
 
 VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
@@ -170,7 +170,7 @@ def _write_verdicts(
     """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
     buckets = count_buckets(pieces, engine.parallelism, engine.bucket_rows)
-    together = count_together(buckets)
+    together = count_together(buckets, engine.parallelism)
     merge = partial(merge_judged, plan.counting)
     answers = engine.exchange(
         partial(pack_events, buckets, together, again),

@@ -59,11 +59,6 @@ class CountPlan:
     per_stratum: int
 
 
-def _words_at(words: list[Any], codes: Ints) -> list[Any]:
-    known = [*words, None]
-    return [known[code] for code in codes.tolist()]
-
-
 def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> tuple[Codes, Codes]:
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
@@ -141,7 +136,7 @@ def count_verdicts(verdicts: Mapping[str, Column], how: CountPlan) -> Tally:
     for name in COUNTS:
         totals[name] = np.bincount(like, weights=np.asarray(verdicts[name]), minlength=len(examples)).astype(np.int64)
     columns = {
-        **{name: _words_at(one.words, one.values[examples]) for name, one in words.items()},
+        **{name: one.at(examples) for name, one in words.items()},
         **{name: on[examples].astype(bool).tolist() for name, on in sides.items()},
         **{name: total.tolist() for name, total in totals.items()},
     }
@@ -158,7 +153,7 @@ def _count_over_time(tally: Tally, event: NullableInts, status: Codes, reason: C
     times, time_of = np.unique(event.values[rows] // width_ms, return_inverse=True)
     findings = ((one.values[rows], one.room) for one in (status, reason))
     examples, like = find_groups(join_codes((time_of, len(times)), *findings))
-    names = (_words_at(one.words, one.values[rows[examples]]) for one in (status, reason))
+    names = (one.at(rows[examples]) for one in (status, reason))
     counts = np.bincount(like, minlength=len(examples)).tolist()
     starts = (times[time_of[examples]] * width_ms).tolist()
     for start_ms, *name, count in zip(starts, *names, counts, strict=True):
@@ -190,10 +185,10 @@ _PLACES: Final = {word: place for words in (Status, Reason) for place, word in e
 def _in_order(counts: Any) -> Any:
     if isinstance(counts, Counter):
         return Counter(dict(sorted(counts.items(), key=_order)))
-    return {key: _in_order(each) for key, each in counts.items()}
+    return {key: _in_order(each) for key, each in sorted(counts.items(), key=_order)}
 
 
-def _order(item: tuple[Any, int]) -> list[tuple[int, str]]:
+def _order(item: tuple[Any, Any]) -> list[tuple[int, str]]:
     words = item[0] if isinstance(item[0], tuple) else (item[0],)
     return [(-1 if word is None else _PLACES.get(word, len(_PLACES)), str(word)) for word in words]
 

@@ -54,11 +54,7 @@ def draw_samples(verdicts: pa.Table, columns: Mapping[str, Column], per_stratum:
     chance = (mix(np.full(len(verdicts), _SEED), *hashes) >> np.uint64(1)).astype(np.int64)
     coded = [encode(columns[name]) for name in ("status", "reason", "kind")]
     examples, stratum = find_groups(join_codes(*((one.values, one.room) for one in coded)))
-    words = [[*one.words, None] for one in coded]
-    names = [
-        " ".join(filter(None, (known[one.values[row]] for known, one in zip(words, coded, strict=True))))
-        for row in examples.tolist()
-    ]
+    names = [" ".join(filter(None, row)) for row in zip(*(one.at(examples) for one in coded), strict=True)]
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((chance[rows], stratum[rows]))]
     rows = rows[_number_equals(stratum[rows]) < per_stratum]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute
 
 from otel_mqtrace._clock import LAST_MS
+from spark_jobs.columns import pc
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Column: TypeAlias = Any
-pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
+    from spark_jobs.columns import Column
+
 
 _SIDES: Final = ("native", "otlp")
 _BY: Final = ("side", "kind", "scope")

@@ -6,11 +6,11 @@ native delivery the id alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
+from spark_jobs.columns import pc
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column
 
-pc: Final[Any] = pyarrow.compute  # its stubs lack some forms
 
 CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
 """A native send's word that the message at ``place`` has the id ``claimed``."""

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.times import parse_duration_ms
+from bridge.times import UNIT_MS, parse_duration_ms
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
@@ -34,7 +34,6 @@ DISAGREEMENT: Final = frozenset(
 
 
 # -- reading and writing one value ------------------------------------------------------------------------------------
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MOST: Final = (1 << 31) - 1
 _MOST_CHARACTERS: Final = 1_000
 
@@ -45,8 +44,8 @@ def _duration(value: Any, name: str) -> int:
 
 def _write_duration(value_ms: int) -> str:
     """Return the duration as TOML text in the largest unit that leaves no fraction."""
-    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value_ms % _UNITS[unit] == 0)
-    return write_toml(f"{value_ms // _UNITS[unit]}{unit if value_ms else 's'}")
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value_ms % UNIT_MS[unit] == 0)
+    return write_toml(f"{value_ms // UNIT_MS[unit]}{unit if value_ms else 's'}")
 
 
 def _count(value: Any, name: str) -> int:

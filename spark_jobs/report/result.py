@@ -109,7 +109,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
-    """Return whether the balance identity holds, and the equation of each side with its numbers."""
+    """Whether the balance identity holds, and the equation of each side with its numbers."""
 
     holds: bool
     native: str

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.addresses import match_paths
 from bridge.storage import as_path
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.schemas import CountedDrop
+from spark_jobs.schemas import CountedDrop, LedgerRead
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
 
 if TYPE_CHECKING:
@@ -33,24 +34,6 @@ _OF_START: Final = " start"
 _LOW_16: Final = 0xFFFF
 _MOST_COUNT: Final = 1 << 53
 _OTHER_SIGNALS: Final = frozenset({"resourceSpans", "resourceLogs"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRead:
-    """The content of the ledgers: ``rows_read`` counts losses (rows and increments), ``own`` metrics left out.
-
-    ``again``: losses left out because a Collector had counted them further down its pipeline.
-    """
-
-    files: tuple[str, ...] = ()
-    drops: tuple[CountedDrop, ...] = ()
-    own: int = 0
-    again: int = 0
-
-    @property
-    def rows_read(self) -> int:
-        """How many rows the budget is made of."""
-        return len(self.drops)
 
 
 def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
@@ -343,8 +326,6 @@ def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float
 
 
 def _sample(line: str) -> tuple[str, dict[str, str], float, int | None]:
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415  (every worker loads this module)
-
     # prometheus_client takes an exemplar's value, and the last of many numbers, for the time
     exemplar = _EXEMPLAR.fullmatch(line)
     plain = exemplar[1] if exemplar else line

@@ -59,7 +59,6 @@ _KEY, _VALUE, _ARRAY = _tags(_LENGTH, 1, 2, 5)
 _STRING = _ARRAY_VALUES = _KEY
 _BOOL, _INT = _tags(_VARINT, 2, 3)
 
-_Ints = "NDArray[np.int64]"
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), "<u2")
 _LOW_7: Final = 0x7F
 _LOW_32: Final = (1 << 32) - 1

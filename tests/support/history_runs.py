@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_jobs.report.result import Result
-    from spark_jobs.sources.ledger import LedgerRead
+    from spark_jobs.schemas import LedgerRead
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 NOON_NS = WallNs(START_MS * 1_000_000)

@@ -20,7 +20,7 @@ from spark_jobs.exchange import packing
 from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.lifecycle import Runs
-from spark_jobs.jobs.judge_tasks import BucketPlan, judge_bucket, pack_events
+from spark_jobs.jobs.judge_tasks import BucketPlan, judge_buckets, pack_events
 from spark_jobs.judging.counts import CountPlan
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
@@ -84,7 +84,8 @@ def _judge(deliveries: int, folder: Path) -> dict[str, Any]:
     buckets = packing.count_buckets(pieces, 1)
     with LocalEngine(1) as engine:
         tasks = packing.group_pieces(pieces, 1)
-        (answer,) = engine.exchange(partial(pack_events, buckets, 1, ()), tasks, partial(judge_bucket, plan), buckets)
+        pack, judge = partial(pack_events, buckets, 1, ()), partial(judge_buckets, plan, buckets, 1)
+        (answer,) = engine.exchange(pack, tasks, judge, buckets)
     assert answer.counted.tally.status == {"MATCHED_EXACT": deliveries - 1}, answer.counted.tally.status
     (residue,) = answer.residue.values()
     assert residue["status"].to_pylist() == ["NATIVE_ONLY"], "the lost span"

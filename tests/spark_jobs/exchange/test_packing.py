@@ -81,7 +81,12 @@ def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, tog
 
 @pytest.mark.parametrize(("buckets", "together"), [(1, 1), (100, 1), (101, 2), (790, 8), (2_000, 20)])
 def test_buckets_of_a_large_run_travel_together(buckets, together):
-    assert count_together(buckets) == together
+    assert count_together(buckets, 2) == together
+
+
+@pytest.mark.parametrize(("cores", "together"), [(64, 4), (128, 2), (313, 1), (1_000, 1)])
+def test_buckets_that_travel_together_leave_work_for_every_core(cores, together):
+    assert count_together(313, cores) == together
 
 
 def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):

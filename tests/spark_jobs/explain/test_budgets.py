@@ -28,8 +28,7 @@ from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.schemas import EVENT, CountedDrop
-from spark_jobs.sources.ledger import LedgerRead
+from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
 from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
 from tests.support.kernel_runs import table_of

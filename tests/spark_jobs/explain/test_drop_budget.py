@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, add_carried_over, allocate, carry_over
-from spark_jobs.schemas import CountedDrop
-from spark_jobs.sources.ledger import LedgerRead
+from spark_jobs.schemas import CountedDrop, LedgerRead
 
 
 def loss(cell: int | None, count: int = 1, *, service: str | None = "shop", known: bool = False, **fields) -> Loss:

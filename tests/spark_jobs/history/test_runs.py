@@ -10,8 +10,7 @@ from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import RUNS, open_history, read_rows
 from spark_jobs.jobs.workspace import open_workspace
-from spark_jobs.schemas import EVENT, CountedDrop
-from spark_jobs.sources.ledger import LedgerRead
+from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
