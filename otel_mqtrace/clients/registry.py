@@ -159,8 +159,9 @@ class MessageRegistry:
                 dropped.append(known.popitem(last=False)[1])
             except KeyError:  # as above
                 break
-        for _ in filter(None, (entry and entry[_AWAITED] for entry in dropped)):
-            count_missing(UNHANDLED)
+        for entry in dropped:
+            if entry is not None and entry[_AWAITED]:
+                count_missing(UNHANDLED)
 
     def abandon(self) -> None:
         """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""

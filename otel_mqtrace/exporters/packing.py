@@ -145,7 +145,7 @@ class Packing:
         self.packed.messages += messages
 
     def _split_messages(self, added: Iterable[tuple[int, _Encoded]]) -> list[TraceMessage]:
-        """Return several messages of a group: one at a time is filled, in order, until the next record has no room."""
+        """Return messages of all groups: of each, one at a time is filled, until the next record has no room."""
         messages = []
         filling: dict[_Group, _Filling] = {}
         for origin, (group, body, keys) in added:

@@ -111,7 +111,7 @@ class ConsumeHook(ReceiveHook):
         self._timeout_ns = settings.process_timeout_ms * _NS_PER_MS
         self._state: TracerState | None = None
         self.drops_all = False
-        """Return whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
+        """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
         self._plans: dict[str, Plan] = {}
         self._plain_names: frozenset[str] = _READ
         self._now = tracing.clock.wall_ns
@@ -195,7 +195,7 @@ class ConsumeHook(ReceiveHook):
             self._count_received(plan, start_ns, 1)
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
 
-    def record_batch(  # noqa: C901 - as record()
+    def record_batch(
         self, topic: str, rows: Sequence[BatchRow], leaders: LeaderSource | None, *, is_dropped: bool = False
     ) -> ProcessSpan | None:
         """Record that messages of one topic were handed over together; ``None`` as :meth:`record`.
@@ -210,11 +210,7 @@ class ConsumeHook(ReceiveHook):
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
-        read: tuple[bytes | None, int] | None = (None, 0)
-        if len(rows) == 1:  # one message has a parent
-            by_name = index_headers(rows[0][-1] or ())
-            if (header := by_name.get(TRACEPARENT)) is not None or not BESIDE.isdisjoint(by_name):
-                read = read_traceparent(header) if BESIDE.isdisjoint(by_name) else None
+        read = _read_parent(rows)
         if plan is None or read is None:
             return None
         origin, origin_flags = read
@@ -225,8 +221,8 @@ class ConsumeHook(ReceiveHook):
         ids = state.ids.take()
         if origin is not None:
             ids = origin[:16] + ids[16:]
-        span: Any = UnsampledSpan(ids, flags)
-        start_ns, constants = 0, {}
+        span: Any
+        start_ns: int
         if is_sampled:
             start_ns, constants = self._now(), plan.constants
             record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
@@ -235,6 +231,8 @@ class ConsumeHook(ReceiveHook):
                 processor.offer_record_start(BatchSpan(record))
             if not self._polls and (metrics := self._tracing.collecting) is not None:
                 metrics.received(constants, len(rows))
+        else:
+            span, start_ns, constants = UnsampledSpan(ids, flags), 0, {}
         indexes = tuple(range(len(rows)))
         return ProcessSpan(
             span, _NO_CONTEXT, len(rows), start_ns, constants, _NO_CONTEXT, indexes, span_ids(ids, flags)
@@ -287,7 +285,7 @@ class ConsumeHook(ReceiveHook):
 
     def _record_attributes(self, span: HandledSpan) -> Attributes:
         """Return all attributes of a recorded message, as :meth:`before` and :meth:`after` set them."""
-        record, end_ns = span.record, span.end_ns
+        record = span.record
         details = record.details
         message = IncomingMessage(
             record.plan.topic,
@@ -306,11 +304,7 @@ class ConsumeHook(ReceiveHook):
             **self._constant,
             semconv.MQTRACE_REQUEST_ID: details.request_id,
         }
-        if end_ns is not None:
-            attributes[semconv.MQTRACE_COST_TIME] = cost_ms(record.start_ns, end_ns)
-            attributes[semconv.MQTRACE_SUCCESS] = True
-            attributes[semconv.MQTRACE_CONTEXT_CODE] = ContextCode.SUCCESS.name
-        return attributes
+        return {**attributes, **span.outcome}
 
     def _batch_attributes(self, span: BatchSpan) -> tuple[Attributes, list[Link]]:
         """Return all attributes and links of recorded messages, as :meth:`before` and :meth:`after` set them."""
@@ -546,6 +540,17 @@ class ConsumeHook(ReceiveHook):
             return ContextCode.FAILED
         is_late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if is_late else code
+
+
+def _read_parent(rows: Sequence[BatchRow]) -> tuple[bytes | None, int] | None:
+    """Return ids and flags of the parent, which one message alone has; ``None`` where the propagator has to read it."""
+    if len(rows) > 1:
+        return None, 0
+    by_name = index_headers(rows[0][-1] or ())
+    if not BESIDE.isdisjoint(by_name):
+        return None
+    header = by_name.get(TRACEPARENT)
+    return (None, 0) if header is None else read_traceparent(header)
 
 
 def _carried_beside(by_name: HeaderIndex) -> tuple[Context, trace.TraceState | None]:

@@ -133,10 +133,10 @@ class ReceiveHook:
         self._polls = False  # a client that reports polls counts messages when they are received
         self._poll_metrics: MessagingMetrics | None = None
         self.records_polls = tracing.settings.receive_spans
-        """Return whether each poll is a span, by ``receive_spans``."""
+        """Whether each poll is a span, by ``receive_spans``."""
         metrics = tracing.metrics
         self.is_watched: Callable[[], object] = bool if metrics is None else metrics.find_instrument
-        """Return whether :meth:`poll_begins` has anything to return. No call of ours: for each poll."""
+        """Whether :meth:`poll_begins` has anything to return. No call of ours: for each poll."""
         if self.records_polls:
             self.is_watched = partial(bool, True)  # noqa: FBT003 - its result
         self._records_empty_polls = tracing.settings.receive_spans and tracing.settings.empty_poll_spans

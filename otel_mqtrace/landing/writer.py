@@ -46,7 +46,7 @@ except ImportError:  # Windows: no advisory locks, hence no adoption
     fcntl = None  # type: ignore[assignment]
 
 LOCKS: Final = fcntl is not None
-"""Return whether a lock shows which writers live; without locks nothing is ever adopted."""
+"""Whether a lock shows which writers live; without locks nothing is ever adopted."""
 
 
 def claim(file: IO[bytes]) -> bool:

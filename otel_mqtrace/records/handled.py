@@ -17,6 +17,7 @@ from otel_mqtrace.records.span import (
     context_of,
     new_tuple,
 )
+from otel_mqtrace.spans.mapping import cost_ms
 from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
@@ -98,6 +99,11 @@ class Handled(NamedTuple):
         return None if origin is None else context_of(origin, self.origin_flags, self.trace_state, remote=True)
 
     @property
+    def has_rare_fields(self) -> bool:
+        """Whether it has a key, tags or keys, or is a tombstone."""
+        return self.key is not None or self.body_length is None or not DESCRIBING.isdisjoint(self.headers)
+
+    @property
     def details(self) -> _Details:
         """What its start, its end and every exporter share: derived by the first of them."""
         known = self.cell.get("")
@@ -135,8 +141,8 @@ class HandledSpan(WritableRecordSpan):
 
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes, with the outcome where it has ended."""
-        record, end_ns = self.record, self.end_ns
-        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(record.headers):
+        record = self.record
+        if record.has_rare_fields:
             made: dict[str, Any] = record.plan.make_attributes(self)
             return made
         place, request_id, msg_id, _ = record.details
@@ -151,11 +157,19 @@ class HandledSpan(WritableRecordSpan):
         }
         if record.timestamp_ms is not None:
             attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
-        if end_ns is not None:
-            attributes[semconv.MQTRACE_COST_TIME] = end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS
-            attributes[semconv.MQTRACE_SUCCESS] = True
-            attributes[semconv.MQTRACE_CONTEXT_CODE] = "SUCCESS"
+        attributes |= self.outcome
         return attributes
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The attributes of its end; none of one that is open."""
+        if self.end_ns is None:
+            return {}
+        return {
+            semconv.MQTRACE_COST_TIME: cost_ms(self.record.start_ns, self.end_ns),
+            semconv.MQTRACE_SUCCESS: True,
+            semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
+        }
 
     def make_links(self) -> Sequence[Link]:
         """Return the link to the send."""
@@ -212,8 +226,8 @@ class HandledSpan(WritableRecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(_store_time(record.timestamp_ms))
-        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(record.headers):
-            attributes = self.make_attributes()
+        if record.has_rare_fields:
+            attributes = record.plan.make_attributes(self)
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
         if origin is None:
             parts.append(LOCAL_PARENT)

@@ -68,6 +68,11 @@ class Sent(NamedTuple):
         """The parent's, as the SDK's samplers have it."""
         return None if self.parent is None else self.parent.trace_state
 
+    @property
+    def has_rare_fields(self) -> bool:
+        """Whether it has a key, tags or keys, or is a tombstone."""
+        return self.key is not None or bool(self.headers) or self.body_length is None
+
 
 class SentSpan(RecordSpan):
     """The ended span of one successful send."""
@@ -93,7 +98,7 @@ class SentSpan(RecordSpan):
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes."""
         record = self.record
-        if record.key is not None or record.headers or record.body_length is None:
+        if record.has_rare_fields:
             made: dict[str, Any] = record.plan.make_attributes(self)
             return made
         place, request_id = self.facts
@@ -155,8 +160,8 @@ class SentSpan(RecordSpan):
             request,
             _store_time(start_ms + cost_ms // 2),
         )
-        if record.key is not None or record.headers or record.body_length is None:
-            attributes = self.make_attributes()
+        if record.has_rare_fields:
+            attributes = record.plan.make_attributes(self)
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
         parent = record.parent
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)

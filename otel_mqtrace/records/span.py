@@ -147,8 +147,6 @@ class RecordSpan(ReadableSpan):
     """
 
     is_record: bool = True
-    written: Any = None
-    """The SDK span that was written to instead, if any."""
 
     def __init__(self, record: Any, end_ns: int | None) -> None:
         self.record = record

@@ -140,12 +140,12 @@ def _text(value: object) -> str:
 
 
 def route(topic: str) -> Command:
-    """Request which brokers hold which queues of ``topic``; :func:`~.routes.read_route` reads the answer's body."""
+    """Request which brokers hold which queues of ``topic``; :func:`~.cluster.read_route` reads the answer's body."""
     return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
 
 
 def cluster_info() -> Command:
-    """Request all brokers; :func:`~.routes.read_masters` reads the answer's body."""
+    """Request all brokers; :func:`~.cluster.read_masters` reads the answer's body."""
     return _request(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 

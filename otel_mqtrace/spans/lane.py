@@ -65,7 +65,7 @@ class Lane:
         self.exports_starts = self._side.exports_starts
         self.takes_records = self._side.takes_records
         self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._is_wanted
-        """Return whether the exporter takes a span (``None``: every span); if it raises, the span is a counted loss."""
+        """Whether the exporter takes a span (``None``: every span); if it raises, the span is a counted loss."""
         self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings

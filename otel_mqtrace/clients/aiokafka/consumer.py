@@ -84,9 +84,8 @@ class ConsumerState(TaskConsumerState):
         delivery = self.hold(hook, [call], handed)
         for partition in {message.partition for message in messages}:
             self.cluster.of(topic, partition)
-        ids = call.ids or call
-        for message in messages:
-            registry.remember(id(message), (topic, message.partition, message.offset, self.number, ids, False))
+        number, ids = self.number, call.ids or call
+        registry.remember_all(list(map(id, messages)), [(topic, row[0], row[1], number, ids, False) for row in rows])
         delivery.enter(call)
         return True
 

@@ -101,7 +101,7 @@ class Sending:
         self.call = call
         self.user = user
         self.awaited = False
-        """Return whether the delivery report will come."""
+        """Whether the delivery report will come."""
 
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
