@@ -59,7 +59,7 @@ wheel: $(READY) ## dist/otel_mqtrace-*.whl
 	@ls dist/otel_mqtrace-*.whl
 
 .PHONY: test-cluster
-test-cluster: java ## the reconciliation on HDFS, S3, Spark standalone, YARN and Connect, started for it, compared with a local run
+test-cluster: java ## the reconciliation on HDFS, S3, gs, abfss, Spark standalone, YARN and Connect, started for it, compared with a local run
 	@$(BIN)/python -c 'import moto' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group cluster
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
@@ -92,7 +92,7 @@ proofs: test-proofs ## a smoke run of every proof: its tests, a quick bench, a m
 	@$(MAKE) --no-print-directory fuzz ARGS='--seconds 60'
 
 .PHONY: test-proofs
-test-proofs: java ## the tests of the proofs: every probe of the scoreboard, the SDK's own processor tests, the laws of the fuzzer
+test-proofs: $(READY) ## the tests of the proofs: every probe of the scoreboard, the SDK's own processor tests, the laws of the fuzzer
 	@$(BIN)/python -m pytest tests/proofs $(ARGS)
 
 .PHONY: confusion

@@ -19,7 +19,6 @@ from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.landing.layout import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body
@@ -58,6 +57,8 @@ def watched(
     if size_bytes < large_bytes:
         yield from items
         return
+    from otel_mqtrace._terminal import progress_bar  # noqa: PLC0415  rich takes longer than a small decode
+
     with progress_bar(name, console=console) as show:
         for item in items:
             show(completed=stream.tell(), total=size_bytes)

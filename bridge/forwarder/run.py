@@ -129,8 +129,13 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
 
 def _check_places(options: ForwardOptions) -> None:
     """Refuse an unknown store, and a landing that is its own source: each pass would find what the last has written."""
-    sides: dict[str, list[Any]] = {"--source": [options.source], "--native": [options.native]}
-    check_stores({**sides, "--landing": [options.landing], "--state": [options.state]})
+    given = {
+        "--source": options.source,
+        "--native": options.native,
+        "--landing": options.landing,
+        "--state": options.state,
+    }
+    check_stores({option: [value] for option, value in given.items()})
     source = parse_address(options.source)
     if source.kind is not Kind.FILES:
         return

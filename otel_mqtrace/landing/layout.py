@@ -87,3 +87,8 @@ def part_directory(landing: Path, date: str) -> Path:
 def in_progress_path(part: Path) -> Path:
     """Return the name ``part`` has while it is being written, in the same directory so that renaming is atomic."""
     return part.with_name(f".{part.name}{IN_PROGRESS_SUFFIX}")
+
+
+def finished_name(name: str) -> str:
+    """Return the name that the part of :func:`in_progress_path` ``name`` gets once it is complete."""
+    return name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)

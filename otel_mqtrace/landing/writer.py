@@ -25,6 +25,7 @@ from otel_mqtrace.landing.layout import (
     IN_PROGRESS_SUFFIX,
     LandedPart,
     date_of,
+    finished_name,
     in_progress_path,
     manifest_path,
     native_directory,
@@ -86,7 +87,7 @@ def _finish(path: Path, file: IO[bytes], native: Path) -> LandedPart:
             fields = json.loads(line)
             bodies_bytes.append(len(base64.b64decode(fields[BODY_BASE64])))
             arrivals_ms.append(fields["arrival_ms"])
-    final = path.with_name(path.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX))
+    final = path.with_name(finished_name(path.name))
     path.rename(final)
     return LandedPart(
         file=final.relative_to(native).as_posix(),

@@ -42,12 +42,12 @@ class Sources:
         """
         check_stores({"SRC": sources})
         addresses = [parse_address(source, readable=_READABLE) for source in sources]
-        of_options = ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv))
-        for kind, servers in [(kind, servers) for kind, servers in of_options if servers is not None]:
-            addresses += [
-                Address(kind, f"{kind.name.lower()} at {servers}", servers=servers, topic=topic)
-                for topic in topics or (Settings.from_env({}).trace_topic,)
-            ]
+        for kind, servers in ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv)):
+            if servers is not None:
+                addresses += [
+                    Address(kind, f"{kind.name.lower()} at {servers}", servers=servers, topic=topic)
+                    for topic in topics or (Settings.from_env({}).trace_topic,)
+                ]
         places = {(each.kind, each.servers): each.text for each in addresses}
         if len(places) != 1:
             problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"

@@ -15,7 +15,14 @@ from bridge.query.archives.scan import Scan
 from bridge.query.criteria import mentioned, needles_of
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from otel_mqtrace.landing.layout import IN_PROGRESS_SUFFIX, MANIFEST_NAME, NATIVE_DIRECTORY, LandedMessage, date_of
+from otel_mqtrace.landing.layout import (
+    IN_PROGRESS_SUFFIX,
+    MANIFEST_NAME,
+    NATIVE_DIRECTORY,
+    LandedMessage,
+    date_of,
+    finished_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -80,16 +87,15 @@ class FilesArchive(Scan):
             with part.open("rb") as stream:
                 framing = _FRAMINGS.get(part.suffix, Framing.JSONL_BASE64)
                 for item in read_landed(stream, framing, name=part.name):
-                    message = None if isinstance(item, BadBody) else _message_of(item, part.name)
-                    if message is not None:
+                    message = item if isinstance(item, BadBody) else _message_of(item, part.name)
+                    if isinstance(message, LandedMessage):
                         yield message
                     elif not (growing and stream.peek(1) == b""):  # there its writer is in the middle of a line
-                        reason = item.reason if isinstance(item, BadBody) else "a field of another type"
-                        field = f"{item.field}: " if isinstance(item, BadBody) and item.field else ""
-                        self._remark(f"{part.name}, line {item.row}: not a landed message ({field}{reason})")
+                        reason = f"{message.field}: {message.reason}" if message.field else message.reason
+                        self._remark(f"{part.name}, line {message.row}: not a landed message ({reason})")
         except FileNotFoundError:
             if growing:
-                yield from self._read(part.with_name(part.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX)))
+                yield from self._read(part.with_name(finished_name(part.name)))
         except OSError as error:
             self._remark(f"{part.name} could not be read: {error.strerror or error}")
         except UnreadableInputError as error:
@@ -165,14 +171,14 @@ def _size_bytes(part: AnyPath) -> int:
         return 0
 
 
-def _message_of(item: Body, name: str) -> LandedMessage | None:
-    """Return the message if every field is of its type: others may have written into the directory."""
+def _message_of(item: Body, name: str) -> LandedMessage | BadBody:
+    """Return the message, a bad one where a field is of another type: others may have written into the directory."""
     fields = {
         field: item.beside.get(field, item.beside.get(in_dumps, default))
         for field, (in_dumps, _, default) in _FIELDS.items()
     }
     if not all(isinstance(fields[field], types) for field, (_, types, _) in _FIELDS.items()):
-        return None
+        return BadBody(None, "a field of another type", "", item.row)
     if not fields["source"]:
         fields |= {"source": name, "offset": item.row}
     return LandedMessage(**fields, body=item.body)
