@@ -57,6 +57,7 @@ class Layout(str, Enum):
     EMPTY = "empty"
 
 
+ZSTD_LAYOUTS: Final = frozenset(layout for layout in Layout if "zstd" in layout.value)
 OTLP_FORMATS: Final = tuple(
     layout.value for layout in Layout if layout not in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL, Layout.EMPTY}
 )

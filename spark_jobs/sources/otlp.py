@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from spark_jobs.sources.splits import Line, plan_files, read_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from bridge.otlp.containers import Item
+    from bridge.otlp.containers import Item, Parse
     from spark_jobs.sources.span_batches import SpanColumns
     from spark_jobs.sources.splits import SideFiles, Split
 
@@ -75,8 +76,14 @@ def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _items(split: Split) -> Iterator[_Item]:
-    for item in read_messages(as_path(split.path), split.layout, parse=parse_message):
+    parse = _parse_cut_line if split.layout is Layout.JSON_LINES_ZSTD else parse_message
+    for item in read_messages(as_path(split.path), split.layout, parse=parse):
         yield split.path, item.ordinal, item
+
+
+def _parse_cut_line(line: bytes) -> list[Any] | None:
+    """Parse a line that may be cut; a whole one is parsed with others, as a block."""
+    return [] if line.endswith(b"\n") else parse_message(line)
 
 
 def _values(messages: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes | None]]:
@@ -90,11 +97,11 @@ def read_json_block(block: list[Line]) -> SpanColumns | None:
     return read_json([line.text.strip(_BLANKS) for line in block])
 
 
-def line_items(line: Line) -> Iterator[Item]:
+def line_items(line: Line, parse: Parse = parse_json) -> Iterator[Item]:
     """Yield what stands in one line of a file."""
-    content = parse_json(line.text)
+    content = parse(line.text)
     if content is None:
-        yield from joined(1, line.text, parse_json)
+        yield from joined(1, line.text, parse)
     else:
         yield Message(1, content, line.text)
 
@@ -114,24 +121,32 @@ def _value_items(value: bytes | None) -> Iterator[Item]:
 
 
 def item_batches(items: Iterable[_Item], counts: Counts) -> Iterator[pa.RecordBatch]:
-    """Yield what stands in ``items`` as batches of ``SPANS``, in order; protobuf messages as blocks."""
-    for in_protobuf, some in groupby(items, key=_is_protobuf):
-        if in_protobuf:
+    """Yield what stands in ``items`` as batches of ``SPANS``, in order; messages of one kind as blocks."""
+    for read, some in groupby(items, key=_block_reader):
+        if read is not None:
             lines = (Line(path, line, item.payload) for path, line, item in some if isinstance(item, Message))
-            yield from block_batches(lines, _read_protobuf_block, _message_items, counts)
+            yield from block_batches(lines, read, _LINE_ITEMS, counts)
         else:
             yield from row_batches(row for path, line, item in some for row in _rows(path, line, item, counts))
 
 
-def _is_protobuf(placed: _Item) -> bool:
+def _block_reader(placed: _Item) -> Callable[[list[Line]], SpanColumns | None] | None:
+    """Return what reads a block of messages like this; ``None`` for what is read alone."""
     item = placed[-1]
-    return isinstance(item, Message) and is_proto(item.content)
+    if not isinstance(item, Message):
+        return None
+    if is_proto(item.content):
+        return _read_protobuf_block
+    return None if b"\n" in item.payload.rstrip(_BLANKS) else read_json_block
 
 
 def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
     from spark_jobs.sources.otlp_protobuf import read_protobuf  # noqa: PLC0415  (JSON needs no protobuf)
 
     return read_protobuf([line.text for line in block])
+
+
+_LINE_ITEMS: Final = partial(line_items, parse=parse_message)
 
 
 def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[dict[str, Any]]:

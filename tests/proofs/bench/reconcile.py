@@ -67,9 +67,9 @@ def measured(effort: Effort) -> list[Row]:
     return rows
 
 
-def day_of(folder: Path, messages: int) -> dict[str, int]:
+def day_of(folder: Path, messages: int, *options: str) -> dict[str, int]:
     """Write a day of ``messages`` with known faults; return how many events of each status it holds."""
-    answer_of("tests.proofs.bench.trace_day", "--messages", messages, "--out", folder)
+    answer_of("tests.proofs.bench.trace_day", "--messages", messages, "--out", folder, *options)
     truth: dict[str, int] = json.loads((folder / "truth.json").read_text())["status"]
     return truth
 

@@ -4,7 +4,8 @@ Every value follows from the message's number, so two runs make the same day. Ni
 message is delivered ``hot`` times and has as many copies of its send's span.
 
 ``python -m tests.proofs.bench.trace_day --messages 500000 --out DIR`` writes ``DIR/native`` (landing parquet), ``DIR/otlp``
-(JSON lines) and ``DIR/truth.json``: the status counts that a reconciliation must find.
+(JSON lines, with ``--zstd`` compressed as the Collector's file exporter does) and ``DIR/truth.json``: the status counts that
+a reconciliation must find.
 """
 
 import argparse
@@ -52,13 +53,16 @@ def expected(messages: int, hot: int) -> dict[str, int]:
     return dict(counts)
 
 
-def write_day(out: Path, *, messages: int, hot: int = 0, weak: bool = False) -> None:
-    """Write both sides and the truth; ``weak`` leaves the id of the attempt out of the spans of deliveries."""
+def write_day(out: Path, *, messages: int, hot: int = 0, weak: bool = False, zstd: bool = False) -> None:
+    """Write both sides and the truth.
+
+    ``weak`` leaves the id of the attempt out of the spans of deliveries, ``zstd`` compresses the spans' files.
+    """
     if messages % EVERY or hot % EVERY:
         raise ValueError(f"messages and hot must be multiples of {EVERY}")
     for side in ("native", "otlp"):
         (out / side).mkdir(parents=True, exist_ok=True)
-    day, most = _Day(messages, hot, weak=weak), min(_PER_FILE, -(-messages // 2 // EVERY) * EVERY)
+    day, most = _Day(messages, hot, weak=weak, zstd=zstd), min(_PER_FILE, -(-messages // 2 // EVERY) * EVERY)
     parts = [range(begin, min(begin + most, messages)) for begin in range(0, messages, most)]
     with ProcessPoolExecutor() as processes:
         for written in [processes.submit(day.write, out, *part) for part in enumerate(parts)]:
@@ -71,6 +75,7 @@ class _Day:
     messages: int
     hot: int
     weak: bool
+    zstd: bool
 
     def write(self, out: Path, part: int, numbers: range) -> None:
         """Write the messages with these numbers, to a file of each side."""
@@ -85,9 +90,10 @@ class _Day:
             "body": bodies,
         }
         parquet.write_table(pa.table(columns, schema=_BODY), out / "native" / f"part-{part:05d}.parquet")
-        with (out / "otlp" / f"part-{part:05d}.json").open("w", encoding="utf-8") as file:
+        spans = out / "otlp" / f"part-{part:05d}.json{'.zst' if self.zstd else ''}"
+        with pa.output_stream(str(spans), compression="zstd" if self.zstd else None) as file:
             for start in range(numbers.start, numbers.stop, PER_LINE):
-                file.write(f"{_HEAD}{','.join(self._spans(range(start, start + PER_LINE)))}]}}]}}]}}\n")
+                file.write(f"{_HEAD}{','.join(self._spans(range(start, start + PER_LINE)))}]}}]}}]}}\n".encode())
 
     def _body(self, numbers: range) -> bytes:
         sends = (self._send(number) for number in numbers if number % EVERY != LOST_SEND_RECORD)
@@ -205,9 +211,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--hot", type=int, default=0, help="deliveries of one message")
     parser.add_argument("--weak", action="store_true", help="spans of deliveries carry no attempt id")
+    parser.add_argument("--zstd", action="store_true", help="compress the files of spans")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
-    write_day(chosen.out.absolute(), messages=chosen.messages, hot=chosen.hot, weak=chosen.weak)
+    write_day(chosen.out.absolute(), messages=chosen.messages, hot=chosen.hot, weak=chosen.weak, zstd=chosen.zstd)
 
 
 if __name__ == "__main__":
