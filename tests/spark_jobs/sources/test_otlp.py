@@ -6,12 +6,23 @@ import sys
 
 import pyarrow as pa
 import pytest
+import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from bridge.otlp.containers import Message, read_messages
+from bridge.otlp.detect import Layout
+from bridge.otlp.spans import parse_message, spans_of
 from spark_jobs.sources import otlp
-from spark_jobs.sources.otlp import block_batches, line_items, message_batches, read_json_block
+from spark_jobs.sources.otlp import (
+    block_batches,
+    find_spans,
+    line_items,
+    message_batches,
+    read_json_block,
+    split_batches,
+)
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts, grouped
+from spark_jobs.sources.span_batches import Counts, grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
@@ -84,6 +95,51 @@ def test_whole_messages_on_one_line_are_all_read(tmp_path):
         read = rows(block_batches([Line("p", 1, b"".join(parts))], read_json_block, line_items, counts))
         assert [row["span_id"] for row in read if not row["bad"]] == ["cd" * 8] * 3
         assert (len(read), counts.expected) == (3 + bad, 3 + bad)
+
+
+def one_by_one(path, layout):
+    for item in read_messages(path, layout, parse=parse_message):
+        place = {"path": str(path), "line": item.ordinal}
+        if isinstance(item, Message):
+            yield from ({**span_row(span), **place} for span in spans_of(item.content))
+
+
+def spans_in(read):
+    return [row for row in read if not row["bad"]]
+
+
+def framed(*messages):
+    frames = [zstandard.compress(each) for each in messages]
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+GOOD = [message({**SPAN, "name": str(number)}) for number in range(1, 41)]
+IN_GOOD = [(number, str(number)) for number in range(1, 41)]
+ODD_LINES = [message(SPAN, ODD), b'{"no": "OTLP"}', message(SPAN) + message(SPAN), b"", message(SPAN)]
+LINES = b"\n".join([*GOOD, *ODD_LINES, message(SPAN)[:60]])
+IN_LINES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (43, "s"), (43, "s"), (45, "s")]
+FRAMES = framed(*GOOD, message(SPAN, ODD), b"no JSON", b"\n" + message(SPAN), message(SPAN))[:-9]
+IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "no whole frame: 20 bytes skipped"), (43, "s")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "expected"),
+    [
+        (Layout.JSON_LINES, LINES, IN_LINES),
+        (Layout.JSON_LINES_ZSTD, zstandard.compress(LINES), IN_LINES),
+        (Layout.JSON_ZSTD_FRAMED, FRAMES, IN_FRAMES),
+    ],
+)
+def test_blocks_of_a_damaged_file_hold_what_one_message_at_a_time_does(
+    small_blocks, tmp_path, layout, content, expected
+):
+    path = tmp_path / "traces"
+    path.write_bytes(content)
+    files = find_spans([str(path)], layout=layout.value, parallelism=1)
+    *read, counts = rows(split_batches(files.tasks[0]))
+    assert [(row["line"], row["bad"]["reason"] if row["bad"] else row["name"]) for row in read] == expected
+    assert spans_in(read) == spans_in(rows(row_batches(one_by_one(path, layout))))
+    assert (counts["expected"], counts["tails"] + files.truncated_tails) == (len(expected), 1)
 
 
 def test_messages_of_a_topic_are_counted_one_by_one_and_read_together():
