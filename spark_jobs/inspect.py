@@ -30,10 +30,17 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
-from spark_jobs.jobs.writers import RecordSample, SpanSample, choose_writers
+from spark_jobs.jobs.writers import (
+    RecordSample,
+    RecordSigns,
+    SpanSample,
+    SpanSigns,
+    choose_writers,
+    sample_records,
+    sample_spans,
+)
 from spark_jobs.sources.files import SourceFile, last_line, source_files
 from spark_jobs.sources.kafka import TopicAddress, apart, messages_in, topic_ranges
-from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, sample_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Start or connect the only SparkSession of a process.
+"""Start or connect the only SparkSession of a process; report failures and interrupts of Spark.
 
 The master: the one given (``sc://`` is a Spark Connect server), else that of ``spark-submit`` or ``SPARK_REMOTE``, else
 this machine. Settings of ``spark-submit`` win over the tables below.
@@ -6,8 +6,10 @@ this machine. Settings of ``spark-submit`` win over the tables below.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
@@ -22,12 +24,97 @@ from bridge.storage import use_settings
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.java import find_java
 from spark_jobs.package import write_package
-from spark_jobs.spark_errors import delay_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from types import FrameType
 
     from pyspark.sql import SparkSession
+
+_FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs the connect extra
+_OWN_MESSAGE: Final = re.compile(r"^(?:otel_mqtrace\._errors\.\w+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
+"""The last line of a traceback that ends in an error of ours or of the operating system."""
+
+_PY4J_LOGGERS: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filter does not see what children pass up
+
+
+@contextmanager
+def peer_errors() -> Iterator[None]:
+    """Raise ``PeerError`` for a failed job: a full disk, a missing file, too little memory.
+
+    The message is that of the root cause, which Spark wraps several times. An exception of pyspark itself (a wrong
+    plan, a wrong number) is a defect of ours and passes.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  (optional extra)
+    from pyspark.errors import PySparkException, PythonException  # noqa: PLC0415
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise PeerError(f"Spark failed: {_root_cause(error.java_exception)}; fix that and run it again") from error
+    except PythonException as error:
+        messages = _OWN_MESSAGE.findall(str(error))
+        if not messages:
+            raise
+        raise PeerError(f"Spark failed: {messages[-1]}; fix that and run it again") from error
+    except PySparkException as error:
+        if type(error).__name__ != _FAILED_AT_THE_SERVER:
+            raise
+        raise PeerError(f"Spark failed: {_first_line(error)}; fix that and run it again") from error
+
+
+def _root_cause(thrown: Any) -> str:
+    while (cause := thrown.getCause()) is not None:
+        thrown = cause
+    return _first_line(thrown.toString())
+
+
+@contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Deliver an interrupt after the block, to the handler that was set before it.
+
+    A JVM that is interrupted while it starts would stay behind as an orphan. A second interrupt is not delayed.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    pressed: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    try:
+        signal.signal(signal.SIGINT, hold)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # pyspark has set its own meanwhile
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def mute_interrupted_calls() -> Iterator[None]:
+    """Keep log records of errors that an interrupt caused out of the log."""
+    loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_is_not_interrupt)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_is_not_interrupt)
+
+
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is None
+
 
 DEFAULT_DRIVER_MEMORY: Final = "1g"
 
@@ -241,7 +328,7 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: object) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 
-from bridge.forwarder.metrics import Measures
+from bridge.forwarder.service import Measures
 from otel_mqtrace.clients.confluent_kafka.statistics import ClientStatistics
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.metrics import MessagingMetrics

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.forwarder.otlp_bytes import MOST_SPANS, requests_of
 from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.page.svg import drawing, label, line, path, rect, titled
+from bridge.page.markup import drawing, label, line, path, rect, titled
 from bridge.page.wording import duration, offset
 
 if TYPE_CHECKING:

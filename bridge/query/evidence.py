@@ -14,7 +14,7 @@ from otel_mqtrace.wire.native.dialects import writers_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bridge.codec.reading import Reading
+    from bridge.codec.files import Reading
     from bridge.query.criteria import Query
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext

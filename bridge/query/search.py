@@ -14,7 +14,7 @@ from otel_mqtrace.wire.native import absent
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from bridge.codec.reading import Reading
+    from bridge.codec.files import Reading
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean

@@ -17,8 +17,7 @@ from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, colle
 from spark_jobs.explain.explainers import explain
 from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
 from spark_jobs.history.history import write_rows
-from spark_jobs.history.leaving import select_left_open
-from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
+from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle, select_left_open
 from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted, merge_counted
 from spark_jobs.taxonomy import Reason
 

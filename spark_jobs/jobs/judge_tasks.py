@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed
-from spark_jobs.exchange.buckets import open_bucket
 from spark_jobs.exchange.engine import merge_along, release_memory
-from spark_jobs.exchange.packing import pack_pieces, split_blobs
+from spark_jobs.exchange.packing import open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
-from spark_jobs.history.leaving import (
+from spark_jobs.history.lifecycle import (
     CLOSED,
+    ClosedPositions,
+    assign_lifecycle,
     find_closed,
     keep_open_events,
     number_within,
     select_left_open,
 )
-from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Tally, count_verdicts, merge_tallies
 from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure, merge_durations

@@ -248,7 +248,7 @@ def _read_connected(
     held = [one for one in ranges if one.first < one.end]
     if engine.name != "spark" or not held:
         return [], held
-    from spark_jobs.sources.spark_kafka import message_frame  # noqa: PLC0415  (needs pyspark)
+    from spark_jobs.sources.kafka import message_frame  # noqa: PLC0415  (needs pyspark)
 
     spark: Any = engine
     done: list[_Done] = []

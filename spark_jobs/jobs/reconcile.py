@@ -19,20 +19,18 @@ from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_s
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points
-from spark_jobs.history.leaving import CLOSED, merge_closed
-from spark_jobs.history.lifecycle import Runs
-from spark_jobs.jobs.engines import record_engine
-from spark_jobs.jobs.examples import find_malformed, find_messages, first_malformed, read_samples
+from spark_jobs.history.lifecycle import CLOSED, Runs, merge_closed
 from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
 from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_buckets, merge_counted, merge_judged, pack_events
 from spark_jobs.jobs.naming import with_message_ids
-from spark_jobs.jobs.summarise import JudgedRun, summarise
+from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
+from spark_jobs.jobs.workspace import record_engine
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import hash_policy
-from spark_jobs.spark_errors import delay_interrupt
+from spark_jobs.session import delay_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.columns import apply_to_distinct, as_rows, encode, find_groups, is_known, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, greatest
-from spark_jobs.judging.compare import compare_sides, find_other
-from spark_jobs.judging.fields import HASH_DIGITS, digest
+from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.keys import Sides, fill_topics
 from spark_jobs.judging.plan import Alone

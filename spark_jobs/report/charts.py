@@ -8,8 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.page.markup import element
-from bridge.page.svg import (
+from bridge.page.markup import (
     BLUE,
     GREEN,
     ORANGE,
@@ -17,6 +16,7 @@ from bridge.page.svg import (
     SLATE,
     VIOLET,
     drawing,
+    element,
     icon,
     label,
     line,

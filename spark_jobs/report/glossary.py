@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.page.svg import AMBER, GREEN, GREY, RED, SKY, SLATE
+from bridge.page.markup import AMBER, GREEN, GREY, RED, SKY, SLATE
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 
 SIDE_NAME: Final = {"native": "native trace", "otlp": "OTLP"}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from bridge.page.markup import content_policy, style_sheet
-from bridge.page.svg import SIDE_COLOUR
+from bridge.page.markup import SIDE_COLOUR, content_policy, style_sheet
 from spark_jobs.report.charts import (
     CURVE_STYLES,
     count_losses,
@@ -33,7 +32,7 @@ from spark_jobs.report.glossary import (
     group_field_verdict,
     group_finding,
 )
-from spark_jobs.report.graph_drawing import graph_svg
+from spark_jobs.report.graph_files import graph_svg
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
 from spark_jobs.report.result import AGES, balance
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from markupsafe import Markup, escape
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
+from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
 from bridge.page.markup import Markup as Drawing
-from bridge.page.markup import fill_template
-from bridge.page.svg import RED, SIDE_COLOUR, SLATE
 from spark_jobs.report.glossary import FINE, GROUPS, group_field_verdict, group_finding, label_finding
 from spark_jobs.report.result import Interval, MessageEvent
 from spark_jobs.report.templating import environment

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.spark_errors import delay_interrupt, mute_interrupted_calls, peer_errors
+from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.criteria import Query, mentioned
 from bridge.query.search import Searched, search

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
-from bridge.page.markup import Markup, content_policy, element, joined, style_sheet, void
-from bridge.page.svg import AMBER, GREEN, RED, SLATE
+from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, joined, style_sheet, void
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.render.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex

@@ -6,11 +6,13 @@ from importlib.resources import files
 import pytest
 from markupsafe import Markup as ForeignMarkup
 
-from bridge.page import svg
+from bridge.page import markup
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import Markup, content_policy, element, joined, style_sheet
 
-HUES = [name for name, hue in vars(svg).items() if name.isupper() and str(hue).startswith("#") and "PAGE" not in name]
+HUES = [
+    name for name, hue in vars(markup).items() if name.isupper() and str(hue).startswith("#") and "PAGE" not in name
+]
 
 
 def contrast(one: str, other: str) -> float:
@@ -29,8 +31,8 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("name", HUES)
 def test_a_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
-    for page in (svg.LIGHT_PAGE, svg.DARK_PAGE):
-        assert contrast(getattr(svg, name), page) >= 3
+    for page in (markup.LIGHT_PAGE, markup.DARK_PAGE):
+        assert contrast(getattr(markup, name), page) >= 3
 
 
 def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
@@ -40,7 +42,7 @@ def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
         dict(pair.split(":") for pair in block.split("}")[0].replace("\n", "").split(";") if pair.startswith("--"))
         for block in style.split(":root{")[1:3]
     )
-    assert (light["--page"], dark["--page"]) == (svg.LIGHT_PAGE, svg.DARK_PAGE)
+    assert (light["--page"], dark["--page"]) == (markup.LIGHT_PAGE, markup.DARK_PAGE)
     for theme in (light, dark):
         for ink in ("--ink", "--quiet", "--link", "--pass", "--warn", "--fail", "--inconclusive"):
             for ground in ("--page", "--card", "--tint"):

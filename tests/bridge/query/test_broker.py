@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query

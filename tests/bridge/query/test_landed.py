@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.landing import FilesArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query import search as searching
 from bridge.query.criteria import OutcomeFilter, Query, needles_of, parse_query
 from bridge.query.search import rows_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.criteria import Query
 from bridge.query.render.json import timeline_json
 from bridge.query.search import search

@@ -6,7 +6,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.kafka import TopicArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query

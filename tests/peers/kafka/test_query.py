@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.kafka import MARGIN_MS, TopicArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query

@@ -24,7 +24,7 @@ from spark_jobs.exchange.spark import SparkEngine
 from spark_jobs.session import build_session
 from spark_jobs.sources.kafka import TopicAddress
 from spark_jobs.sources.kafka import topic_ranges
-from spark_jobs.sources.spark_kafka import message_frame
+from spark_jobs.sources.kafka import message_frame
 
 servers, topic, jars = sys.argv[1:]
 spark = build_session(master="local[2]", extra={"spark.jars": jars})

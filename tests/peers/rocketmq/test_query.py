@@ -7,7 +7,7 @@ from time import time
 
 import pytest
 
-from bridge.codec.reading import Reading
+from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query

@@ -18,8 +18,7 @@ from spark_jobs.history.history import (
     trend_points,
     write_rows,
 )
-from spark_jobs.history.leaving import CLOSED
-from spark_jobs.history.lifecycle import ClosedPositions
+from spark_jobs.history.lifecycle import CLOSED, ClosedPositions
 from spark_jobs.schemas import EVENT, CountedDrop
 from tests.support.events import START_MS, publish
 from tests.support.results import result

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.history.leaving import (
+from spark_jobs.history.lifecycle import (
     CANDIDATE,
     CLOSED,
     find_closed,

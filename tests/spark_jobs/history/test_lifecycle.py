@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.history.leaving import CLOSED
 from spark_jobs.history.lifecycle import (
+    CLOSED,
     ClosedPositions,
     OpenKey,
     Runs,

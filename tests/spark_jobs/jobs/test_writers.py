@@ -18,7 +18,6 @@ from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.sources import writers as samples
 from tests.support.archives import ID, consume, context, end, pub
 from tests.support.verdict_rows import read_verdicts
 
@@ -161,7 +160,7 @@ def test_delivery_without_region_rules_out_later_clients(tmp_path):
 
 
 def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MOST_MESSAGING_SPANS", 3)
+    monkeypatch.setattr(writers, "MOST_MESSAGING_SPANS", 3)
     own = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
     otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, own)
     assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
-from spark_jobs.jobs.examples import read_samples, read_slowest
 from spark_jobs.jobs.judge_tasks import Counted, merge_counted
+from spark_jobs.jobs.summarise import read_samples, read_slowest
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.judging.fields import (
+from spark_jobs.judging.compare import (
     compare_hosts,
     compare_keys,
     compare_resources,

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_jobs.normalise.message_ids import claims_in, resolve_message_ids
+from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.schemas import EVENT
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.page.svg import DARK_PAGE, LIGHT_PAGE
+from bridge.page.markup import DARK_PAGE, LIGHT_PAGE
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
 from spark_jobs.report.html import render_page
 from tests.support.browser import CHROMIUM, axe_source, chromium, findings

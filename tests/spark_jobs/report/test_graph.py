@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.report.graph import Call, Edge, Graph, Node, Spread, node_id
-from spark_jobs.report.graph_drawing import MOST_NODES, graph_svg
-from spark_jobs.report.graph_files import GRAPH_FILES, node_name, render_graph_page
+from spark_jobs.report.graph_files import GRAPH_FILES, MOST_NODES, graph_svg, node_name, render_graph_page
 
 HOSTILE = '<script>alert("x")</script>\\" ]; evil -> "\u202e\x01\n'
 DOT_LINE = re.compile(r'  "((?:[^"\\]|\\.)*)"(?: -> "((?:[^"\\]|\\.)*)")? \[label="((?:[^"\\]|\\.)*)", [^"]*\];')

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.page import svg
+from bridge.page import markup
 from spark_jobs import schemas
 from spark_jobs.report import glossary as palette
 from spark_jobs.report import wording
@@ -45,7 +45,9 @@ def test_every_generated_table_is_in_one_page_of_the_docs():
 def test_every_word_has_one_hue_of_the_pages_of_its_own(colours, closed_list):
     assert list(colours) == [str(getattr(word, "value", word)) for word in closed_list]
     assert len(set(colours.values())) == len(colours)
-    assert set(colours.values()) <= {hue for name, hue in vars(svg).items() if name.isupper() and isinstance(hue, str)}
+    assert set(colours.values()) <= {
+        hue for name, hue in vars(markup).items() if name.isupper() and isinstance(hue, str)
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,15 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
-from spark_jobs.sources.kafka import PartitionRange, TopicAddress, apart, chunks, messages_in, topic_ranges
-from spark_jobs.sources.spark_kafka import java_properties
+from spark_jobs.sources.kafka import (
+    PartitionRange,
+    TopicAddress,
+    apart,
+    chunks,
+    java_properties,
+    messages_in,
+    topic_ranges,
+)
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
