@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as opt  # noqa: TC001  (typer reads the annotations)
+from spark_jobs.exchange.workers import start_early
 from spark_jobs.options import parse_settings, repeat_options
 
 if TYPE_CHECKING:
@@ -80,7 +82,10 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "client_config": client_config}
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
     given = sources | reading | rules | window | where | left
-    options = _load_options(engine)(**given, conf=parse_settings(conf or ()), strict=strict)
+    settings = parse_settings(conf or ())
+    if engine == "local" or (engine is None and find_spec("pyspark") is None):
+        start_early((*native, *otlp), "spark_jobs.jobs.reconcile")  # what they import takes as long as it does here
+    options = _load_options(engine)(**given, conf=settings, strict=strict)
     _warn_of_newer(native_writer)
     with _local(options, stream=stream) as local:
         return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import pickle
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import PeerError
-from spark_jobs.exchange.engine import leave_pandas_out, merge_along, use_system_allocator
+from spark_jobs.exchange.engine import merge_along
 from spark_jobs.exchange.packing import BUCKET_ROWS
+from spark_jobs.exchange.workers import LONG_MAP, Worker, take_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +24,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
-_LONG_MAP: Final = 4
-"""A map of so many tasks is long; one of spans reads 4 MiB in each."""
 _ANSWERS: Final = 16
 """So many answers that are merged are held for each process."""
-_WORKER: Final = "from spark_jobs.exchange.local import serve; serve()"
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 
@@ -52,7 +45,7 @@ class LocalEngine:
     def __init__(self, parallelism: int | None = None, *, clock: Clock | None = None) -> None:
         self.parallelism: int = parallelism or len(os.sched_getaffinity(0))
         self._clock: Clock = clock or SystemClock()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = take_started()
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +55,7 @@ class LocalEngine:
 
     def prepare(self, module: str, tasks: int) -> None:
         """Start the other processes before a long map, so that they have imported ``module`` when it begins."""
-        if tasks >= _LONG_MAP:
+        if tasks >= LONG_MAP:
             self._start_workers(min(self.parallelism - 1, tasks - 1), module)
 
     def map(
@@ -116,9 +109,9 @@ class LocalEngine:
             worker.stop()
         self._workers.clear()
 
-    def _start_workers(self, count: int, module: str = __name__) -> list[_Worker]:
+    def _start_workers(self, count: int, module: str = __name__) -> list[Worker]:
         while len(self._workers) < count:
-            self._workers.append(_Worker(module))
+            self._workers.append(Worker(module))
         return self._workers[:count]
 
 
@@ -189,7 +182,7 @@ class _Shared:
             raise
         return True
 
-    def start(self, workers: Iterable[_Worker]) -> None:
+    def start(self, workers: Iterable[Worker]) -> None:
         """Let processes help."""
         for worker in workers:
             thread = threading.Thread(target=self._feed, args=(worker,), name="mqtrace-local", daemon=True)
@@ -211,71 +204,9 @@ class _Shared:
             raise failure
         return self._answers
 
-    def _feed(self, worker: _Worker) -> None:
+    def _feed(self, worker: Worker) -> None:
         try:
             while self.run_next(worker.run):
                 pass
         except BaseException as failure:  # noqa: BLE001 - raised again by the thread that waits
             self._failures.append(failure)
-
-
-class _Worker:
-    """A process that runs one task at a time."""
-
-    def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # Ctrl-C is for this process: it stops the others
-        )
-
-    def run(self, function: Callable[[Any], Any], task: Any) -> Any:
-        """Return what ``function(task)`` returns there.
-
-        Raises:
-            PeerError: the process has ended.
-            Exception: what the function raised.
-        """
-        to, back = self._process.stdin, self._process.stdout
-        try:
-            pickle.dump((function, task), to)  # type: ignore[arg-type]
-            to.flush()  # type: ignore[union-attr]
-            is_done, answer = pickle.load(back)  # type: ignore[arg-type]  # noqa: S301 - our own process
-        except (OSError, EOFError) as error:
-            code = self._process.wait()
-            raise PeerError(
-                f"a process of the local engine ended ({code}); give it more memory, or use --engine spark"
-            ) from error
-        if not is_done:
-            raise answer
-        return answer
-
-    def stop(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()  # type: ignore[union-attr]
-
-
-def serve() -> None:
-    """Import the module of the first argument, then run tasks from standard input until it ends."""
-    use_system_allocator()
-    leave_pandas_out()
-    importlib.import_module(sys.argv[1])
-    tasks: IO[bytes] = sys.stdin.buffer
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        while True:
-            try:
-                function, task = pickle.load(tasks)  # noqa: S301 - our own driver
-            except EOFError:
-                return
-            try:
-                answer = (True, function(task))
-            except Exception as error:  # noqa: BLE001 - raised again by the driver
-                answer = (False, error)
-            pickle.dump(answer, answers)
-            answers.flush()

@@ -12,6 +12,7 @@ from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
+from spark_jobs.exchange.workers import start_early
 
 
 class TickingClock(ManualClock):
@@ -91,6 +92,18 @@ def test_prepared_map_uses_other_processes_at_once(tasks, processes):
     with LocalEngine(2, clock=ManualClock()) as engine:
         engine.prepare("json", tasks)
         assert len(set(engine.map(process_of, list(range(200))))) == processes
+
+
+@pytest.mark.parametrize(("mebibytes", "processes"), [(15, 1), (17, 2)])
+def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypatch, mebibytes, processes):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    with (tmp_path / "spans.json").open("wb") as file:
+        file.truncate(mebibytes << 20)
+    start_early([str(tmp_path), "s3a://bucket/spans", "kafka://127.0.0.1:1/topic"], "json")
+    with LocalEngine(2, clock=ManualClock()) as engine:
+        assert len(set(engine.map(process_of, list(range(200))))) == processes
+    with LocalEngine(2, clock=ManualClock()) as engine:
+        assert set(engine.map(process_of, list(range(200)))) == {os.getpid()}
 
 
 def test_worker_imports_no_pandas_with_pyarrow():

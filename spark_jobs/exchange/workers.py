@@ -1,0 +1,125 @@
+"""The other processes of the local engine: each runs one task at a time.
+
+Nothing heavy is imported here, so that they start, and import what they need, while this process does the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+LONG_MAP: Final = 4
+"""A map of so many tasks is long enough to have processes ready for it."""
+_TASK_BYTES: Final = 4 << 20  # what a task reads of a small input
+_COMMAND: Final = "from spark_jobs.exchange.workers import serve; serve()"
+
+
+class Worker:
+    """A process that runs one task at a time."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # Ctrl-C is for this process: it stops the others
+        )
+
+    def run(self, function: Callable[[Any], Any], task: Any) -> Any:
+        """Return what ``function(task)`` returns there.
+
+        Raises:
+            PeerError: the process has ended.
+            Exception: what the function raised.
+        """
+        to, back = self._process.stdin, self._process.stdout
+        try:
+            pickle.dump((function, task), to)  # type: ignore[arg-type]
+            to.flush()  # type: ignore[union-attr]
+            is_done, answer = pickle.load(back)  # type: ignore[arg-type]  # noqa: S301 - our own process
+        except (OSError, EOFError) as error:
+            code = self._process.wait()
+            raise PeerError(
+                f"a process of the local engine ended ({code}); give it more memory, or use --engine spark"
+            ) from error
+        if not is_done:
+            raise answer
+        return answer
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()  # type: ignore[union-attr]
+
+
+_started: Final[list[Worker]] = []
+
+
+def start_early(sources: Iterable[str], module: str) -> None:
+    """Start as many processes as there are other cores, when the files that ``sources`` name are long to read.
+
+    They import ``module``; the next engine takes them. Where there is none, they end with this process.
+    """
+    cores, size = len(os.sched_getaffinity(0)), 0
+    for file_bytes in _sizes(sources):
+        size += file_bytes
+        if size >= cores * LONG_MAP * _TASK_BYTES:
+            break
+    tasks = size // _TASK_BYTES
+    if tasks >= LONG_MAP:
+        _started.extend(Worker(module) for _ in range(min(cores, tasks) - 1 - len(_started)))
+
+
+def take_started() -> list[Worker]:
+    """Return the processes that were started early, once."""
+    taken = list(_started)
+    _started.clear()
+    return taken
+
+
+def _sizes(sources: Iterable[str]) -> Iterator[int]:
+    """Yield the sizes of local files in bytes; what is elsewhere or cannot be read has none."""
+    for path in (Path(name) for source in sources for name in glob(source)):  # noqa: PTH207 - it may be absolute
+        files = (Path(directory, name) for directory, _, names in os.walk(path) for name in names)
+        for file in (path,) if path.is_file() else files:
+            try:
+                yield file.stat().st_size
+            except OSError:
+                continue
+
+
+def serve() -> None:
+    """Import the module of the first argument, then run tasks from standard input until it ends."""
+    from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator  # noqa: PLC0415 - pyarrow
+
+    use_system_allocator()
+    leave_pandas_out()
+    importlib.import_module(sys.argv[1])
+    tasks: IO[bytes] = sys.stdin.buffer
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        while True:
+            try:
+                function, task = pickle.load(tasks)  # noqa: S301 - our own driver
+            except EOFError:
+                return
+            try:
+                answer = (True, function(task))
+            except Exception as error:  # noqa: BLE001 - raised again by the driver
+                answer = (False, error)
+            pickle.dump(answer, answers)
+            answers.flush()
