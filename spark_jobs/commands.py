@@ -21,7 +21,7 @@ from spark_jobs.exchange.workers import start_early
 from spark_jobs.options import parse_settings, repeat_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from bridge.storage import AnyPath
     from spark_jobs.jobs.options import ReconcileOptions
@@ -83,9 +83,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
     given = sources | reading | rules | window | where | left
     settings = parse_settings(conf or ())
-    if engine == "local" or (engine is None and find_spec("pyspark") is None):
-        start_early((*native, *otlp), "spark_jobs.jobs.reconcile")  # what they import takes as long as it does here
-    options = _load_options(engine)(**given, conf=settings, strict=strict)
+    options = _load_options(engine, (*native, *otlp))(**given, conf=settings, strict=strict)
     _warn_of_newer(native_writer)
     with _local(options, stream=stream) as local:
         return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
@@ -94,7 +92,9 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
 
 
-def _load_options(engine: str | None) -> type[ReconcileOptions]:
+def _load_options(engine: str | None, sources: Iterable[str]) -> type[ReconcileOptions]:
+    if engine == "local" or (engine is None and find_spec("pyspark") is None):
+        start_early(sources, "spark_jobs.jobs.reconcile")  # what they import takes as long as it does here
     if engine == "local":
         from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
 
