@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
@@ -11,6 +10,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.ids import read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
     attribute,
@@ -22,7 +22,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
 from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -44,7 +44,7 @@ _NUMBERS: Final = {
     name: number_attribute(_LINK_ATTRIBUTE, name)
     for name in (semconv.MQTRACE_STORE_TIME, semconv.MESSAGING_MESSAGE_BODY_SIZE)
 }
-_LINK: Final = tag(13)
+_LINK: Final[BoundedCache[int, bytes]] = BoundedCache(lambda length: tag(13) + varint(length))
 _NO_ORIGIN: Final = bytes(24)
 _PLACEHOLDER: Final = "\0"
 
@@ -108,18 +108,29 @@ class _Columns(NamedTuple):
     is_plain: bool
 
 
+def _read_headers(rows: Sequence[BatchRow]) -> tuple[Collection[str], Sequence[Any], Sequence[Any]]:
+    """Return all names of headers, and the unique id (absent: empty) and ``traceparent`` of each message."""
+    of_all = [row[-1] or () for row in rows]
+    first = [name for name, _ in of_all[0]]
+    count = len(first)
+    if count and count == len(set(first)) and set(map(len, of_all)) == {count}:
+        names, values = zip(*chain.from_iterable(of_all), strict=True)
+        if list(names) == first * len(rows) and None not in values:  # one producer's, most of the time
+            columns = {name: values[at::count] for at, name in enumerate(first)}
+            unique_ids, traceparents = (columns.get(name) for name in (semconv.HEADER_UNIQ_KEY, "traceparent"))
+            return columns.keys(), unique_ids or [b""] * len(rows), traceparents or [None] * len(rows)
+    # no value: an earlier one of the name counts
+    by_name = [{name: value for name, value in headers if value is not None} for headers in of_all]
+    return (
+        set().union(*by_name),
+        [each.get(semconv.HEADER_UNIQ_KEY, b"") for each in by_name],
+        [each.get("traceparent") for each in by_name],
+    )
+
+
 def _columns(batch: HandledBatch) -> _Columns | None:
     plan, rows = batch.plan, batch.rows
-    names: set[str] = set()
-    unique_ids, traceparents = [], []
-    for row in rows:
-        headers = row[-1] or ()
-        by_name = dict(headers)
-        if None in by_name.values():  # no value: an earlier one of the name counts
-            by_name = {name: value for name, value in headers if value is not None}
-        names.update(by_name)
-        unique_ids.append(by_name.get(semconv.HEADER_UNIQ_KEY, b""))
-        traceparents.append(by_name.get("traceparent"))
+    names, unique_ids, traceparents = _read_headers(rows)
     if not _UNUSUAL.isdisjoint(names) or plan.retry_header in names:
         return None
     is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, type(None)}
@@ -237,7 +248,7 @@ class BatchSpan(WritableRecordSpan):
             semconv.MQTRACE_REQUEST_ID: record.request_id,
             **self.outcome,
         }
-        heads = {partition: place.offset_id for partition, place in places.items()}
+        heads = {partition: place.offset_id.encode("utf-8", "replace") for partition, place in places.items()}
         return [*self.otlp_head(), encode_attributes(attributes), *_links(rows, heads, columns, own), LOCAL_PARENT]
 
 
@@ -272,7 +283,7 @@ def _share(
 
 def _links(
     rows: Sequence[BatchRow],
-    heads: Mapping[int, str],
+    heads: Mapping[int, bytes],
     columns: _Columns,
     own: Sequence[tuple[str, Sequence[Any]]],
 ) -> list[bytes]:
@@ -286,7 +297,7 @@ def _links(
     for (partition, offset, _, _, key, _), msg_id, origin, fields in messages:
         ids = origin or _NO_ORIGIN
         message = msg_id.encode("utf-8", "replace")
-        place = f"{heads[partition]}{offset}".encode("utf-8", "replace")
+        place = b"%b%d" % (heads[partition], offset)
         parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
         parts += (_offset(offset), _OFFSET_ID[len(place)], place)
         if key is not None and _is_utf8(key):
@@ -294,12 +305,14 @@ def _links(
         parts += fields
         parts.append(LINK_FLAGS[origin is not None])
         link = b"".join(parts)
-        links += (_LINK, varint(len(link)), link)
+        links += (_LINK[len(link)], link)
     return links
 
 
 def _encoded(name: str, values: Sequence[Any]) -> list[bytes]:
     """Return one attribute of every message; empty bytes where it has none."""
-    write = _NUMBERS.get(name) or partial(attribute, _LINK_ATTRIBUTE, name)
-    known = {value: b"" if value is None else write(value) for value in dict.fromkeys(values)}
+    if name in _NUMBERS:
+        write = _NUMBERS[name]
+        return [b"" if value is None else write(value) for value in values]
+    known = {value: b"" if value is None else attribute(_LINK_ATTRIBUTE, name, value) for value in set(values)}
     return [known[value] for value in values]
