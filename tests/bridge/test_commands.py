@@ -92,7 +92,6 @@ def test_lines_without_a_body_are_bad_and_the_rest_goes_on(mqtrace):
 
 
 def test_real_bodies_are_read_from_several_files(mqtrace):
-    """Body indexes go on from file to file; what the codec says is what the command prints."""
     names = ["rocketmq-5.3.3", "rocketmq-4.9.8-cloud"]
     code, out, _ = mqtrace("decode", *(RECORDED / f"{name}.jsonl" for name in names))
     decoded = [decode_body(body.body) for name in names for body in recorded(name)]
@@ -128,7 +127,6 @@ def test_a_large_body_of_a_line_keeps_its_index(mqtrace):
 
 
 def test_batches_are_taken_apart_on_request(mqtrace):
-    """One object for each message, with its own two ids and the record's index; without the option one for all."""
     batch = PUB.replace(b"\x01ID\x01", b"\x01A,B,C\x01").replace(b"OFF", b"1,2,3")
     _, whole, _ = mqtrace("decode", stdin=batch + SUB_BEFORE)
     code, out, err = mqtrace("decode", "--explode-batches", stdin=batch + SUB_BEFORE)
@@ -150,7 +148,6 @@ def test_parquet_landings_are_read(mqtrace, tmp_path):
 
 
 def test_options_reach_the_codec(mqtrace):
-    """The map of message types and the charset are the caller's knowledge."""
     body = PUB.decode().replace("\x010\x01OFF", "\x011\x01OFF").replace(" 😀", "").encode("gbk")
     _, out, _ = mqtrace("decode", "--msg-type-map", "b", "--charset", "gbk", "-", stdin=body)
     (item,) = objects(out)
@@ -219,7 +216,6 @@ def test_a_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
 
 
 def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
-    """A Parquet file of something else is not an empty landing."""
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"x": [1]}), path)
     code, _, err = mqtrace("decode", path)
@@ -284,7 +280,6 @@ def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(
 
 
 def test_a_value_does_nothing_to_the_terminal_of_a_table(mqtrace):
-    """An escape in a tag is spelled out; as JSON it stays what it was."""
     hostile = PUB.replace(b"[bold]", b"\x1b[31mred")
     code, out, _ = mqtrace("decode", "--format", "table", stdin=hostile.replace(b"\x01T\x01", b"\x01\x1b]0;T\x07\x01"))
     assert code == 0

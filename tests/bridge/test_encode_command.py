@@ -13,7 +13,6 @@ from tests.support.terminal import PUB, SUB_BEFORE, body_line, objects
 
 @pytest.mark.parametrize("name", ["rocketmq-5.3.3", "rocketmq-5.3.3-cloud", "rocketmq-4.8.0", "rocketmq-4.9.1"])
 def test_encode_is_the_inverse_of_decode(mqtrace, name):
-    """Body by body, the bytes of real clients come back, whatever their dialect and channel."""
     bodies = [body for body in recorded(name) if not decode_body(body.body).errors]
     _, records, _ = mqtrace("decode", stdin=b"".join(body_line(body.body) for body in bodies))
     code, out, err = mqtrace("encode", "--framing", "jsonl-base64", stdin=records)
@@ -22,7 +21,6 @@ def test_encode_is_the_inverse_of_decode(mqtrace, name):
 
 
 def test_a_gbk_body_is_written_again_in_gbk(mqtrace):
-    """What a client on a Chinese machine wrote, byte for byte; the keys of the message are Unicode."""
     bodies = [body.body for body in recorded("rocketmq-4.9.8-gbk")]
     _, records, _ = mqtrace("decode", "--charset", "gbk", stdin=b"".join(map(body_line, bodies)))
     code, out, _ = mqtrace("encode", "--charset", "gbk", "--framing", "jsonl-base64", stdin=records)

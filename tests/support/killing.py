@@ -18,7 +18,7 @@ from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from otel_mqtrace.model import TraceContext
@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 _WATCHDOG_S = 60
 _ASLEEP_S = 30
+
+
+@contextlib.contextmanager
+def running_forward(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a forwarder; kill it after the block, or when a minute has passed."""
+    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(_WATCHDOG_S, process.kill)
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        process.kill()
 
 
 def kafka_sender(

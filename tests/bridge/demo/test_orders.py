@@ -1,33 +1,39 @@
-"""The order book depends on the seed alone, and always holds the same mix."""
-
-from __future__ import annotations
+"""The order book and the plan of faults depend on the seed alone, and hold everything the demo needs."""
 
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bridge.demo.faults import EXPECTED, MIN_MESSAGES, FaultKind, plan_faults
 from bridge.demo.orders import (
+    CONSUME,
     ORDERS_PER_TRANSACTION,
     OVERSIZE_BYTES,
+    PUBLISH,
+    TRANSACTION_END,
     OrderKind,
     event_of,
+    events_of,
     order_book,
 )
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from tests.support.unique_ids import read_unique_id
 
-
-def test_one_seed_gives_one_book() -> None:
-    assert order_book(300, seed=7) == order_book(300, seed=7)
-    assert order_book(300, seed=7) != order_book(300, seed=8)
+HALVES_AND_CRASH = {FaultKind.AFTER_LOST, FaultKind.BEFORE_LOST, FaultKind.CRASHED}
 
 
-def test_a_longer_book_begins_like_a_shorter_one() -> None:
-    assert order_book(400, seed=7)[:299] == order_book(300, seed=7)[:299]
+def test_seed_decides_the_book_and_the_plan():
+    book = order_book(500, seed=7)
+    assert book == order_book(500, seed=7) != order_book(500, seed=8)
+    assert order_book(600, seed=7)[:499] == book[:499]
+    assert plan_faults(book, seed=7) == plan_faults(book, seed=7) != plan_faults(book, seed=8)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40])
-def test_every_block_of_a_hundred_holds_the_same_mix(seed: int) -> None:
+def test_every_block_of_a_hundred_holds_the_same_mix(seed):
     book = order_book(301, seed=seed)
     for start in (0, 100, 200):
         block = book[start : start + 100]
@@ -35,46 +41,31 @@ def test_every_block_of_a_hundred_holds_the_same_mix(seed: int) -> None:
         assert (kinds[OrderKind.PAYMENT], kinds[OrderKind.DELAYED], kinds[OrderKind.OVERSIZE]) == (15, 5, 1)
         assert Counter(order.declines for order in block) == {0: 87, 1: 8, 2: 3, 3: 2}
         assert sum(order.slow for order in block) == 2
+    assert all((len(order.body()) > OVERSIZE_BYTES) == (order.kind is OrderKind.OVERSIZE) for order in book)
+    assert (book[-1].kind, book[-1].declines, book[-1].slow) == (OrderKind.PLAIN, 0, False)
 
 
-def test_message_ids_are_unique_and_readable() -> None:
-    """Every id has RocketMQ's shape and no two orders share one."""
+def test_message_ids_are_unique_and_keys_hold_chinese_and_emoji():
     book = order_book(1000, seed=7)
     assert len({order.msg_id for order in book}) == 1000
     assert all(len(order.msg_id) == 32 and read_unique_id(order.msg_id) for order in book)
+    keys = [order.keys.split(" ") for order in book]
+    assert all(first.startswith("订单-") and ord(second[0]) > 0xFFFF for first, second in keys)
 
 
-def test_the_last_order_is_clean() -> None:
-    for messages in range(100, 200):
-        last = order_book(messages, seed=7)[-1]
-        assert (last.kind, last.declines, last.slow) == (OrderKind.PLAIN, 0, False)
-
-
-def test_a_transaction_never_leaves_its_chunk_and_ends_one_way() -> None:
-    book = order_book(1000, seed=7)
-    transactions: dict[int, list[tuple[int, bool]]] = {}
-    for order in book:
+def test_transaction_stays_in_its_chunk_and_ends_one_way():
+    transactions = {}
+    for order in order_book(1000, seed=7):
         if order.transaction is not None:
             transactions.setdefault(order.transaction, []).append((order.number // 100, order.aborted))
     assert all(len(set(facts)) == 1 and len(facts) <= ORDERS_PER_TRANSACTION for facts in transactions.values())
     assert {facts[0][1] for facts in transactions.values()} == {True, False}
 
 
-def test_an_oversize_order_is_beyond_the_limit() -> None:
-    """Its body is larger than any client of the demo accepts; every other one is small."""
-    for order in order_book(200, seed=7):
-        assert (len(order.body()) > OVERSIZE_BYTES) == (order.kind is OrderKind.OVERSIZE)
-
-
-def test_keys_hold_chinese_and_emoji() -> None:
-    keys = [order.keys.split(" ") for order in order_book(100, seed=7)]
-    assert all(first.startswith("订单-") and ord(second[0]) > 0xFFFF for first, second in keys)
-
-
-def test_both_halves_of_a_consume_are_one_event() -> None:
+def test_both_halves_of_a_consume_are_one_event():
     bean = TraceBean(msg_id="A1", topic="orders", retry_times=1)
 
-    def seen(trace_type: TraceType, *beans: TraceBean) -> object:
+    def seen(trace_type, *beans):
         return event_of(TraceContext(trace_type=trace_type, group_name="billing", beans=beans))
 
     assert seen(TraceType.SUB_BEFORE, bean) == seen(TraceType.SUB_AFTER, bean)
@@ -82,3 +73,41 @@ def test_both_halves_of_a_consume_are_one_event() -> None:
     assert seen(TraceType.SUB_AFTER, bean, bean) is None
     assert seen(TraceType.PUB, TraceBean(topic="orders")) is None
     assert seen(TraceType.RECALL, bean) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**63), messages=st.integers(MIN_MESSAGES, 400))
+def test_plan_of_any_seed_and_length_holds_every_fault_on_a_message_of_its_own(seed, messages):
+    book = order_book(messages, seed=seed)
+    plan = plan_faults(book, seed=seed)
+    rows = {(fault.kind, event.kind) for event, fault in plan.items()}
+    everywhere = {
+        (kind, event) for kind in set(FaultKind) - HALVES_AND_CRASH for event in (PUBLISH, CONSUME, TRANSACTION_END)
+    }
+    assert rows == everywhere | {(kind, CONSUME) for kind in HALVES_AND_CRASH}
+    assert len({event.msg_id for event in plan}) == len(plan)
+    assert plan.keys() <= {event for order in book[:-1] for event in events_of(order)}
+    assert not {event.msg_id for event in plan} & {one.msg_id for one in book if one.kind is OrderKind.OVERSIZE}
+
+
+def test_number_of_faults_grows_with_the_messages_up_to_a_bound():
+    sizes = {messages: len(plan_faults(order_book(messages, seed=7), seed=7)) for messages in (400, 1000, 2000)}
+    assert sizes == {400: 27, 1000: 54, 2000: 108}
+
+
+def test_altered_events_alone_name_a_field_and_a_crash_meets_no_retry():
+    book = order_book(2000, seed=7)
+    declines = {order.msg_id: order.declines for order in book}
+    for event, fault in plan_faults(book, seed=7).items():
+        assert (fault.field is not None) == (fault.kind in {FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP})
+        assert fault.kind is not FaultKind.CRASHED or (declines[event.msg_id], event.where) == (0, "billing")
+
+
+def test_too_few_messages_are_refused_with_the_fix():
+    with pytest.raises(UsageError, match="--messages 100"):
+        plan_faults(order_book(30, seed=7), seed=7)
+
+
+def test_every_fault_has_one_expectation():
+    assert EXPECTED.keys() == set(FaultKind)
+    assert all(len(one.statuses) == 1 for one in EXPECTED.values())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from otel_mqtrace.cli import main
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.landing.writer import LandingWriter, claim
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
-from tests.support.killing import FORWARD
+from tests.support.killing import running_forward
 from tests.support.landings import landed_lines
 from tests.support.trace_stories import after, before, body_of, pub
 
@@ -26,7 +24,6 @@ DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 
 @pytest.fixture
 def kafka():
-    """A broker of the test's own, with a trace topic of two partitions."""
     with EmbeddedKafka() as embedded:
         embedded.create_topic(TOPIC, 2)
         yield embedded
@@ -52,7 +49,6 @@ def _committed(kafka, group="mqtrace-forward"):
 
 
 def test_a_topic_is_forwarded_once_and_counted(kafka, receiver, capsys):
-    """Spans without a landing; every count by name for a machine."""
     _send(kafka, body_of(pub(), before(), after()), body_of(before("M2")) + b"Nonsense\x02")
     assert main(["forward", *_options(kafka, receiver, "--once", "--json")]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -101,17 +97,11 @@ def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(ka
     _send(kafka, body_of(before()), body_of(pub()))
     _send(kafka, body_of(pub("M2")), partition=1)
     options = _options(kafka, receiver, "--state", str(tmp_path))
-    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    try:
+    with running_forward(*options) as process:
         while len(receiver.ids()) < 2:
             assert "trace messages committed" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate()
-    finally:
-        watchdog.cancel()
-        process.kill()
     assert process.returncode == 0
     assert "1 records wait for their other half, uncommitted" in out
     assert _committed(kafka) == [0, 1]
@@ -126,16 +116,10 @@ def test_progress_of_files_is_kept_beside_them(receiver, tmp_path):
     (tmp_path / "a.bin").write_bytes(body_of(before("M1", "R1"), before("M2", "R2")))
     (tmp_path / "b.bin").write_bytes(body_of(after("M2", "R2")))
     options = ["--source", f"files:{tmp_path}", "--otlp-endpoint", receiver.endpoint]
-    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    try:
+    with running_forward(*options) as process:
         assert "1 records wait" in process.stderr.readline()
         process.kill()
         process.communicate()
-    finally:
-        watchdog.cancel()
-        process.kill()
     (tmp_path / "c.bin").write_bytes(body_of(after("M1", "R1")))
     assert main(["forward", *options, "--once"]) == 0
     assert {len(said) for said in receiver.spans.values()} == {1}

@@ -129,7 +129,6 @@ def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
 
 
 def test_a_broker_that_does_not_take_the_records_leaves_the_spans_uncommitted(tmp_path, capsys):
-    """One line, exit 2 because it never answered, and the next run forwards them."""
     (tmp_path / "in").mkdir()
     shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
     options = ForwardOptions(

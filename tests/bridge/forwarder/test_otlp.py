@@ -18,7 +18,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 from bridge.forwarder.span_delivery import OtlpDelivery
 from bridge.forwarder.span_fields import SpanRules
-from otel_mqtrace._errors import PeerError
 from tests.support.forwarded_spans import span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import Messages, after, before, events_of, pub
@@ -36,8 +35,6 @@ def _encoded(events):
 
 
 class _GrpcReceiver(TraceServiceServicer):
-    """Keeps what it is sent."""
-
     def __init__(self):
         self.bodies, self.metadata = [], []
         self._server = grpc.server(ThreadPoolExecutor(1))
@@ -66,7 +63,6 @@ def _delivered(events, endpoint, **options):
 
 
 def test_over_grpc_the_spans_are_those_of_the_definition(events, monkeypatch):
-    """With the headers that OpenTelemetry's variables ask for."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
     with _GrpcReceiver() as receiver:
         _delivered(events, receiver.endpoint)
@@ -76,20 +72,12 @@ def test_over_grpc_the_spans_are_those_of_the_definition(events, monkeypatch):
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_over_http_the_spans_are_those_of_the_definition(events, compression, monkeypatch):
-    """Compressed as OpenTelemetry's variables ask for."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     with OtlpReceiver() as receiver:
         _delivered(events, receiver.endpoint)
     spans = ExportTraceServiceRequest.FromString(_encoded(events)).resource_spans
     expected = [span.SerializeToString(deterministic=True) for each in spans for span in each.scope_spans[0].spans]
     assert sorted(said for kept in receiver.spans.values() for _, said in kept) == sorted(expected)
-
-
-def test_refused_request_raises_peer_error(events):
-    with OtlpReceiver() as receiver:
-        receiver.status = 400
-        with pytest.raises(PeerError, match=r"did not accept 3 spans.*; they are not committed"):
-            _delivered(events, receiver.endpoint)
 
 
 def test_busy_receiver_is_retried_by_the_exporter(events):

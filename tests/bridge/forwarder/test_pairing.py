@@ -130,7 +130,6 @@ def _told(event):
 @settings(deadline=None)
 @given(st.data())
 def test_any_order_and_batches_give_the_same_events(data):
-    """Shuffled, cut anywhere, stored twice: the events are those of the oracle, which sees everything at once."""
     records = data.draw(lives())
     assert {_told(event) for event in events_of(data.draw(batched(records)))} == _expected(records)
 

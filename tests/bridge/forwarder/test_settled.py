@@ -32,7 +32,6 @@ def _waiting(*places):
 
 @pytest.fixture
 def file(tmp_path):
-    """Where the memory lies; its directory is made when it is needed."""
     return tmp_path / "state" / "memory.json"
 
 

@@ -147,7 +147,6 @@ def test_rows_of_a_written_body_are_its_records(drawn, noise):
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_records_of_real_clients_are_encoded_like_opentelemetry(name):
-    """Of every client and every version that was recorded."""
     said = _events_of([each.body for each in recorded(name)])
     theirs = encode_spans([span_of(event, SpanRules()) for event in said])
     assert _written(said, SpanRules()) == theirs.SerializeToString()
@@ -156,7 +155,6 @@ def test_records_of_real_clients_are_encoded_like_opentelemetry(name):
 @settings(deadline=None)
 @given(sayable())
 def test_whatever_comes_out_of_a_body_is_written(drawn):
-    """After a way over the wire of the trace topic."""
     trace_ctx, dialect, channel = drawn
     said = _events_of([body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)])
     theirs = encode_spans([span_of(event, SpanRules()) for event in said])
@@ -194,17 +192,11 @@ def test_no_events_are_no_request():
     assert list(requests_of([], SpanRules())) == []
 
 
-class TestAnswers:
-    """What is worked out once."""
-
-    def test_an_answer_is_given_again(self):
-        asked = []
-        answers = BoundedCache(lambda question: asked.append(question) or question * 2)
-        assert (answers["a"], answers["a"], asked) == ("aa", "aa", ["a"])
-
-    def test_no_number_and_no_length_of_questions_fills_the_memory(self):
-        answers = BoundedCache(len)
-        assert [answers["x" * 257], len(answers)] == [257, 0]
-        for number in range(10_000):
-            assert answers[str(number)] == len(str(number))
-        assert len(answers) <= 4_096
+def test_cached_answers_are_worked_out_once_and_bounded():
+    asked = []
+    answers = BoundedCache(lambda question: asked.append(question) or len(question))
+    assert (answers["a"], answers["a"], asked) == (1, 1, ["a"])
+    assert [answers["x" * 257], len(answers)] == [257, 1]
+    for number in range(10_000):
+        assert answers[str(number)] == len(str(number))
+    assert len(answers) <= 4_096

@@ -166,7 +166,6 @@ def test_a_batch_is_one_record_for_each_message_and_the_link_wins():
 
 
 def test_failed_delivery_has_its_outcome():
-    """The name of the failure where it is one of RocketMQ's."""
     attributes = {
         **_delivery(**{"messaging.message.id": "M1"}),
         "messaging.operation.name": "process",

@@ -46,7 +46,7 @@ LINES = (
 ROWS = (5, 4, 2, 1, 2, 1, 0, 2, 0, 1)
 
 
-def test_the_books_of_lines_balance_until_the_parser_drops_a_span(tmp_path):
+def test_counts_of_lines_balance_until_the_parser_drops_a_span(tmp_path):
     """Ids in texts, on links, escaped, missing or of other signals mislead nobody; a span dropped by the parser is missed."""
     whole, short = tmp_path / "whole.jsonl", tmp_path / "short.jsonl"
     whole.write_text("\n".join(LINES) + "\n", encoding="utf-8")
@@ -61,7 +61,7 @@ def test_the_books_of_lines_balance_until_the_parser_drops_a_span(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "rows"), list(zip(LINES, ROWS, strict=True)))
-def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
+def test_expected_spans_of_a_line_equal_the_spans_read(tmp_path, line, rows):
     path = tmp_path / "x.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     items = list(read_messages(path, Layout.JSON_LINES, parse=parse_message))
@@ -70,7 +70,7 @@ def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
     assert due == read == rows
 
 
-def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
+def test_span_that_the_json_parser_drops_is_expected():
     content = parse_message(TWICE.encode())
     assert content is not None
     assert count_spans(content) == 1
@@ -78,7 +78,7 @@ def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
 
 
 @pytest.mark.parametrize("name", ["traces.pb.framed", "traces.pb.zst.framed"])
-def test_every_message_of_a_collector_is_walked_as_it_is_parsed(name):
+def test_spans_counted_by_bytes_equal_the_spans_parsed(name):
     path = VECTORS / "otlp" / "layouts" / name
     messages = [
         item for item in read_messages(path, detect(path).layout, parse=parse_message) if isinstance(item, Message)
@@ -108,7 +108,7 @@ def test_bytes_that_protobuf_takes_for_unknown_fields_are_no_traces(body):
 
 
 @given(st.lists(st.lists(st.lists(st.binary(max_size=9), max_size=3), max_size=3), max_size=3), st.binary(max_size=12))
-def test_the_walk_agrees_with_the_parser_on_any_message(shape, junk):
+def test_spans_counted_by_bytes_equal_the_spans_parsed_of_any_message(shape, junk):
     data = TracesData()
     for parts in shape:
         resource = data.resource_spans.add(schema_url="u")

@@ -100,7 +100,6 @@ def test_full_index_answer_is_reported_as_incomplete(cluster):
 
 
 def test_messages_outside_of_the_range_are_left_out(cluster):
-    """By the time the broker stored them."""
     (story,) = _search(cluster, arrivals=ArrivalRange(T0, T0)).stories
     assert (len(story.sends), story.groups) == (1, ())
 

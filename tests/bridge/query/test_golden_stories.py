@@ -53,7 +53,6 @@ def test_recorded_message_has_its_story(file, key, sentence, codes):
 
 
 def test_the_checks_of_a_transaction_are_shown_in_order():
-    """mqadmin shows none of them, the dashboard only where the send is there, too."""
     (story,) = answer_of(recorded_messages("rocketmq-5.3.3"), key="tx-unknown").stories
     first, *others = events(story)
     assert (first.name, first.took_ms) == ("send", 192)
@@ -64,38 +63,12 @@ def test_the_checks_of_a_transaction_are_shown_in_order():
     ]
 
 
-def test_a_group_s_retries_are_shown_with_their_outcomes():
-    """mqadmin shows ends only, without the count of the retry."""
-    (story,) = answer_of(recorded_messages("rocketmq-5.3.3"), key="retry").stories
-    (group,) = story.groups
-    told = [(one.retry_times, one.outcome.value, one.context_code.name) for one in group.attempts]
-    assert told == [(0, "failed", "FAILED"), (1, "failed", "FAILED"), (2, "success", "SUCCESS")]
-
-
-def test_a_single_id_of_a_recorded_batch_is_found():
-    """mqadmin answers CODE 208."""
-    (batch,) = [
-        send
-        for story in answer_of(recorded_messages("rocketmq-5.3.3"), "C00002027A9A4E0E2F2A697209A70001").stories
-        for send in story.sends
-    ]
-    assert batch.of_batch > 1
-    assert batch.group == "PG_batch_v533l"
-
-
 def test_one_listener_call_for_a_batch_is_one_delivery_of_each():
     answers = [answer_of(recorded_messages("rocketmq-4.9.8-cloud"), key=f"b{number}") for number in range(4)]
     attempts = [answer.stories[0].groups[0].attempts for answer in answers]
     assert [len(them) for them in attempts] == [1, 1, 1, 1]
     assert len({them[0].request_id for them in attempts}) == 1
     assert {them[0].missing for them in attempts} == {None}
-
-
-def test_message_beside_one_with_separators_is_found_with_the_damage():
-    """RocketMQ's own reader throws on the whole body."""
-    (story,) = answer_of(recorded_messages("rocketmq-5.3.3"), key="good-neighbour").stories
-    assert [finding.code for finding in findings(story)] == ["not_consumed", "bad_records"]
-    assert [bad.reason for bad in story.bad] == ["9 fields, needs 12", "unknown record type"]
 
 
 def test_keys_are_found_where_the_body_is_in_another_charset():

@@ -84,7 +84,6 @@ def test_a_hostile_text_stays_text(field):
 
 
 def test_a_hostile_group_stays_text_in_the_picture():
-    """SVG is markup, too."""
     story = story_of(*consume("R", T0, group=EVIL), *consume("S", T0, group="stock" + EVIL)[:1])
     assert [tag for tag, _ in Page(_page(story)).elements if tag in {"script", "img"}] == []
 

@@ -79,6 +79,6 @@ def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
     assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were looked at")
 
 
-def test_very_many_texts_are_found_by_reading_everything():
+def test_very_many_texts_are_searched_by_reading_everything():
     assert needles_of(["a", "b"]) == [b"a", b"b"]
     assert needles_of([str(number) for number in range(1_000)]) == [b""]

@@ -65,7 +65,6 @@ def test_neither_order_nor_repeats_change_a_story(data):
 @settings(max_examples=40, deadline=None)
 @given(st.permutations(LIFE), st.sets(st.integers(1, len(LIFE) - 1)))
 def test_how_records_share_trace_messages_changes_nothing(contexts, cuts):
-    """Batched by a client in any way, the records tell the same."""
     edges = [0, *sorted(cuts), len(contexts)]
     bodies = [b"".join(encode_context(one).body for one in contexts[start:stop]) for start, stop in pairwise(edges)]
     messages = [
@@ -76,7 +75,6 @@ def test_how_records_share_trace_messages_changes_nothing(contexts, cuts):
 
 
 def test_every_send_attempt_is_kept_with_its_host_and_cost():
-    """The dashboard keeps the last one only."""
     story = story_of(*LIFE)
     assert [(send.outcome, send.cost_ms, send.store_host) for send in story.sends] == [
         (Outcome.FAILED, 3000, "broker-a:10911"),
@@ -143,7 +141,6 @@ def test_a_clock_that_was_set_back_takes_no_time_away():
 
 
 def test_client_host_is_shown_if_on_the_wire():
-    """4.8.0 wrote it; a reader that makes it up shows its own machine."""
     assert story_of(pub(client_host="10.0.0.1"), dialect="4.8.0").sends[0].client_host == "10.0.0.1"
     assert story_of(pub(client_host="10.0.0.1")).sends[0].client_host is None
 
@@ -155,7 +152,6 @@ def test_a_single_id_of_a_batch_finds_its_send():
 
 
 def test_the_joined_ids_of_a_batch_are_each_of_its_messages():
-    """What mqadmin needs as a whole is three stories here."""
     answer = answer_of(landed(pub(msg_id="A1,B2,C3")), "A1,B2,C3", "A1", "B2", "C3")
     assert [story.msg_id for story in answer.stories] == ["A1", "B2", "C3"]
 
@@ -231,7 +227,6 @@ def test_bad_records_beside_another_message_are_not_shown():
 
 
 def test_a_consume_that_was_late_is_a_success_to_take_care_of():
-    """TIME_OUT may go with success: neither plain green nor red."""
     late, failed = (
         events(story_of(*consume("R", T0, success=success, code=ContextCode.TIME_OUT)))[0] for success in (True, False)
     )
