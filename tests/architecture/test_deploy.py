@@ -76,7 +76,6 @@ def test_collector_container_has_everything_its_configuration_needs():
 
 
 def test_the_images_are_of_the_versions_that_are_tested():
-    """Kafka and the Collector: what ``make test-peers`` speaks with."""
     assert {SERVICES[name]["image"] for name in ("kafka", "trace-topic")} == {f"apache/kafka:{VERSION}"}
     assert SERVICES["collector"]["image"].endswith(f":{PROGRAMS['collector'].version}")
 
@@ -123,7 +122,6 @@ def test_images_are_public_ones():
 
 
 def test_the_landing_is_made_as_the_container_file_makes_it(tmp_path):
-    """Its RUN line, with a place and an owner that a test may use."""
     (line,) = [words for name, words in _instructions() if name == "RUN" and words.startswith("mkdir")]
     landing = tmp_path / "landing"
     owner = f"{os.getuid()}:{os.getgid()}"
@@ -173,7 +171,6 @@ def test_the_unit_starts_the_same_command():
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_systemd_understands_the_unit(tmp_path):
-    """Every section, key and value; the program is this environment's, for it must exist."""
     text = (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8")
     unit = tmp_path / "mqtrace-forward.service"
     unit.write_text(text.replace("/opt/mqtrace/bin/mqtrace", str(Path(sys.executable).with_name("mqtrace"))))

@@ -62,7 +62,6 @@ def test_a_generated_page_is_what_the_code_prints_now(name):
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_in_the_documents_compiles_and_imports_only_what_exists(block):
-    """Every ``from … import …`` of ours in a code block is carried out."""
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"otel_mqtrace", "bridge"}:
             exec(compile(ast.Module([node], []), "document", "exec"), {})
@@ -70,7 +69,6 @@ def test_python_in_the_documents_compiles_and_imports_only_what_exists(block):
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_in_the_documents_exist(block):
-    """Make targets, ``mqtrace`` commands and their options, and the settings of the environment."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         for before, after in pairwise(words):

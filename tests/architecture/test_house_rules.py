@@ -80,7 +80,6 @@ def test_no_test_sleeps():
 
 
 def test_the_library_never_imports_what_is_built_on_it():
-    """``spark_jobs`` → ``bridge`` → ``otel_mqtrace``, inside functions and type-checking blocks as well."""
     above = {"otel_mqtrace": ("bridge", "spark_jobs"), "bridge": ("spark_jobs",), "spark_jobs": ()}
     upward = [
         f"{name_of(path)}:{line} imports {module}"
@@ -128,7 +127,6 @@ def test_nothing_in_the_tree_belongs_to_one_machine():
 
 
 def test_every_package_has_py_typed():
-    """PEP 561."""
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
 
 
@@ -161,7 +159,6 @@ def test_packages_that_applications_import_declare_their_names():
 
 
 def test_every_declared_name_exists_once():
-    """Every name of ``__all__`` can be had from its module, lazily or not."""
     wrong = {}
     for path in _with_all():
         names, module = _declared(path), importlib.import_module(_module_name(path))
@@ -171,7 +168,6 @@ def test_every_declared_name_exists_once():
 
 
 def test_every_public_definition_is_declared():
-    """A function or class without an underscore is in ``__all__``: else it should have the underscore."""
     missing = {name_of(path): set(_defined(path)) - set(_declared(path)) for path in _with_all()}
     assert {name: names for name, names in missing.items() if names} == {}
 
@@ -199,7 +195,6 @@ def test_every_public_class_has_a_docstring():
 
 
 def test_every_module_has_a_docstring():
-    """A package file may stay empty."""
     modules = [path for path in shipped() if path.name not in {"__init__.py", "__main__.py"}]
     assert [name_of(path) for path in modules if not ast.get_docstring(tree_of(path))] == []
 
@@ -261,7 +256,6 @@ def test_no_name_is_spelled_twice():
 
 
 def test_clients_import_no_attribute_names():
-    """What is intercepted is told to the hooks in their words; only they say it in attributes."""
     spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
     a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics
     found = [

@@ -14,6 +14,13 @@ _CLIENTS: Final = "tests/otel_mqtrace/clients"
 _BLOCKS: Final = "tests/otel_mqtrace/clients/test_explicit_process.py"
 _FORMS: Final = "tests/otel_mqtrace/hooks/test_process_forms.py"
 _SPANS: Final = "tests/otel_mqtrace/spans"
+_HOOKS: Final = "tests/otel_mqtrace/hooks"
+_METRICS: Final = f"{_HOOKS}/test_metrics.py"
+_CODEC: Final = "tests/otel_mqtrace/wire/test_codec.py"
+_FILE: Final = "tests/otel_mqtrace/exporters/test_native_file.py"
+_PACKING: Final = "tests/otel_mqtrace/exporters/test_packing.py"
+_TABLE_OF_SEND: Final = f"{_CLIENTS}/test_producer.py::test_a_delivered_message_carries_every_field_of_the_table"
+_TABLE_OF_PROCESS: Final = f"{_CLIENTS}/test_consumer.py::test_a_handled_message_carries_every_field_of_the_table"
 _PYTHON_API: Final = f"""
 the five public names -> test_public_names
 instrument(tracer_provider, **config) -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
@@ -23,7 +30,7 @@ entry point mqtrace_confluent_kafka -> test_entry_point_of_the_instrumentor
 _instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITCH}::test_an_object_that_cannot_do_what_it_is_for_is_one_sentence
 works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_names_taken_before_are_traced
 uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_ten_times_on_and_off_leaves_no_trace
-steps back with a warning -> {_CLIENTS}/test_patching.py::test_ours_steps_back_with_a_warning
+steps back with a warning -> {_CLIENTS}/test_classes.py::test_ours_steps_back_for_who_replaced_the_names
 on_conflict -> {_CLIENTS}/test_patching.py::test_ours_traces_as_well_if_configured
 process: context manager, current inside -> {_BLOCKS}::test_a_block_takes_the_automatic_span_over
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_and_gone_outside
@@ -39,8 +46,8 @@ preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rock
 stats() adds up at every instant -> {_SPANS}/test_processor.py::test_the_account_balances_at_every_instant_under_eight_threads
 tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
-SendHook, ConsumeHook -> tests/otel_mqtrace/hooks/test_manual_hooks.py::test_a_message_goes_through_both_doors
-codec -> tests/otel_mqtrace/wire/test_codec.py::test_what_is_written_is_read_back
+SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors
+codec -> {_CODEC}::test_what_is_written_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_a_broker_comes_with_the_kit
 """
 _CONFIGURATION: Final = f"""
@@ -51,14 +58,14 @@ MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_the_environment_names_the_brokers, {
 MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_the_environment_names_broker_topic_and_properties
 MQTRACE_LANDING_DIR -> {_SWITCH}::test_the_environment_alone_is_enough
 MQTRACE_DIALECT -> {_KAFKA}::test_the_encoder_can_be_wrapped
-MQTRACE_REGION_ID -> {_CLIENTS}/test_consumer.py::test_a_message_is_in_process_until_the_next_poll
+MQTRACE_REGION_ID -> {_TABLE_OF_PROCESS}
 MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rocketmq_generation
 MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_BATCH_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_the_size_bound_splits_batches_and_the_broker_accepts_each
-MQTRACE_PROCESS_CONTEXT -> {_CLIENTS}/test_consumer.py::test_parent_and_links_follow_the_option
-MQTRACE_RECEIVE_SPANS -> {_CLIENTS}/test_consumer.py::test_a_poll_that_returned_something_is_a_client_span
+MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
+MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_a_poll_span_began_when_the_poll_did
 MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_the_trace_topic_and_excluded_topics_are_never_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_a_topic_that_cannot_be_created_is_sent_to_all_the_same
 each variable sets its setting -> {_CONFIG}::test_the_environment_sets_every_setting
@@ -68,33 +75,30 @@ wrong values warn once and never break start-up -> {_CONFIG}::test_a_wrong_value
 passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}::test_a_password_never_appears_in_a_log, {_SWITCH}::test_no_password_gets_into_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_no_password_is_ever_shown
 """
 _SPAN_AND_RECORD: Final = f"""
-traceType -> test_trace_type_kind_and_operation
-topic -> test_topic
-msgId -> test_msg_id
-offsetMsgId -> test_offset_msg_id
-tags, keys -> test_tags_and_keys
-groupName -> test_group_name
-storeHost, clientHost -> test_hosts_and_server
-storeTime -> test_store_time
-bodyLength -> test_body_length
-retryTimes -> test_retry_times
-msgType -> test_msg_type
-timeStamp, costTime -> test_time_stamp_and_cost_time
-success, contextCode -> test_success_and_context_code
-requestId, regionId, regionName -> test_request_id_region_id_and_region_name
-transactionId, transactionState, fromTransactionCheck -> test_transaction_fields
-message headers written, one of each -> test_headers_written_by_the_producer_hook
+traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
+every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_a_sent_message_carries_every_field_of_the_table
+every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_a_message_is_processed_from_receive_to_ack
+every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_what_is_written_is_read_back
+msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors, {_FILE}::test_spans_become_records_in_the_landing
+offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_a_message_without_an_id_goes_by_its_place
+storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_a_send_span_and_its_record_name_the_leader_of_the_partition
+bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out
+retryTimes -> {_HOOKS}/test_headers.py::test_the_retry_header_is_a_setting, {_HOOKS}/test_endings.py::test_a_retry_count_that_is_no_32_bit_number_counts_as_none
+msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
+timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors
+success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
+requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_a_message_leaves_the_records_of_a_native_client
+transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
+message headers written, one of each -> {_CLIENTS}/test_producer.py::test_the_trace_goes_on_from_the_current_span_into_the_header, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_the_callers_headers_are_never_touched
-registry attributes of 1.44 -> test_registry_attributes_of_kafka
-what is equal on the span, the rest on the links -> test_what_is_equal_stands_on_the_span_the_rest_on_its_links
-span names and kinds -> test_span_names_and_kinds, {_SPANS}/test_mapping.py::test_names_and_kinds_are_those_of_the_contract
-the four messaging metrics -> test_the_four_messaging_metrics
-self-metrics -> test_self_metrics_of_the_processor
-messaging.rocketmq.* -> tests/otel_mqtrace/hooks/test_send.py::test_a_rocketmq_send_has_the_registry_s_rocketmq_names
-SubBefore leaves at the start -> test_sub_before_leaves_when_the_handler_starts
-U+0001 and U+0002 become underscores, counted -> test_separators_inside_values_are_written_as_underscores_and_counted
-one topic a trace message, header KEYS -> test_a_trace_message_is_of_one_topic_and_names_its_keys
-header mqtrace.dialect -> test_the_dialect_header
+what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_written_once, {_CLIENTS}/test_consumer.py::test_a_batch_is_one_span_with_a_link_per_message
+poll T, commit T -> {_HOOKS}/test_receive.py::test_a_poll_span_began_when_the_poll_did, {_HOOKS}/test_settle.py::test_a_settlement_is_a_client_span_of_the_client_s_own_word
+the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
+self-metrics -> {_SPANS}/test_processor.py::test_self_metrics_equal_the_stats
+messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_a_rocketmq_send_has_the_registry_s_rocketmq_names
+SubBefore leaves at the start -> {_KAFKA}::test_a_start_is_delivered_before_the_end_comes
+U+0001 and U+0002 become underscores, counted -> {_CODEC}::test_separators_in_a_value_become_underscores_and_are_counted
+one topic a trace message, headers KEYS and mqtrace.dialect -> {_PACKING}::test_topics_and_regions_do_not_mix, {_KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them
 batches are split, never refused -> {_KAFKA}::test_the_size_bound_splits_batches_and_the_broker_accepts_each
 """
 
@@ -119,6 +123,6 @@ def _read(section: str, home: str, text: str) -> list[Promise]:
 PROMISES: Final = (
     *_read("Python API", "test_python_api.py", _PYTHON_API),
     *_read("configuration", "", _CONFIGURATION),
-    *_read("spans and records", "test_span_and_record.py", _SPAN_AND_RECORD),
+    *_read("spans and records", "", _SPAN_AND_RECORD),
 )
 """Every promise, in the order of the contract."""

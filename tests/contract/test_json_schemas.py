@@ -69,7 +69,6 @@ def test_result_of_a_recorded_application_fits(folder, tmp_path):
 
 @pytest.mark.parametrize("stem", RECORDED_FILES)
 def test_answer_about_recorded_messages_fits(stem):
-    """Every message that has a record with its id."""
     messages = recorded_messages(stem)
     contexts = [each for message in messages for each in decode_body(message.body).contexts]
     ids = {bean.msg_id for each in contexts for one in explode(each) for bean in one.beans if bean.msg_id}

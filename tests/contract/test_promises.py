@@ -18,20 +18,17 @@ def _tests_of(file):
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: f"{promise.section}: {promise.row}")
 def test_a_promise_has_a_test(promise):
-    """By name, in the file that is named."""
     assert promise.tests
     assert [f"{file}::{test}" for file, test in promise.tests if test not in _tests_of(file)] == []
 
 
 def test_no_test_here_is_without_a_promise():
-    """Else the list has fallen behind."""
     promised = {test for promise in PROMISES for test in promise.tests}
     files = {file for file, _ in promised if file.startswith("tests/contract/")}
     assert sorted((file, test) for file in files for test in _tests_of(file) if (file, test) not in promised) == []
 
 
 def test_every_promised_variable_is_a_setting():
-    """The rows of the configuration are named as the variables are."""
     rows = {promise.row for promise in PROMISES if promise.row.startswith("MQTRACE_")}
     assert {row.removeprefix("MQTRACE_").lower() for row in rows} <= set(Settings.__dataclass_fields__)
     assert len(rows) == 17

@@ -41,7 +41,6 @@ def home(left, tmp_path):
 
 
 def test_every_block_has_a_language():
-    """One that says none would be read by nobody here."""
     assert [str(block) for block in GUIDES if block.language not in {"sh", "python", "toml", "yaml", "text"}] == []
 
 

@@ -71,7 +71,6 @@ def _trace_records(kafka):
 
 
 def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
-    """The native records arrive on the trace topic of the application's own broker; the SDK's exporter has the spans."""
     done = _run(kafka, tmp_path, group="billing", OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="shop")
     assert done.returncode == 0, done.stderr
     assert "b'paid'" in done.stdout

@@ -2,6 +2,10 @@
 
 import asyncio
 import inspect
+import os
+import subprocess
+import sys
+import textwrap
 from itertools import count
 
 import confluent_kafka
@@ -31,6 +35,25 @@ def pytest_pyfunc_call(pyfuncitem):
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), PATIENCE_S))
     return True
+
+
+@pytest.fixture(scope="session")
+def run_code():
+    """Run a program in a process of its own; return what it printed, once it has ended well and said nothing else."""
+
+    def run(code, *arguments, **environment):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="session")

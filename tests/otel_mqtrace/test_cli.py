@@ -38,7 +38,6 @@ def test_a_commands_number_is_the_exit_code():
 
 
 def test_only_the_called_command_is_imported():
-    """A command that would break on import costs nobody else."""
     points = [*_points("answers"), EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)]
     assert run(["answers"], points) == 3
 
@@ -73,7 +72,6 @@ def test_help_lists_the_broken_command_beside_the_others(capsys):
 
 
 def test_help_lists_what_is_no_function_as_not_available(capsys):
-    """Whatever an entry point of somebody else names: its own docstring would say nothing of a command."""
     strange = EntryPoint("strange", "tests.support.commands:__name__", COMMAND_GROUP)
     assert run(["--help"], [*_points("answers"), strange]) == 0
     assert "Not available" in capsys.readouterr().out
@@ -163,7 +161,6 @@ _DEFECT = (
 
 
 def test_a_defect_is_one_line_and_never_the_code_of_a_failed_gate(capsys, monkeypatch):
-    """An error that nobody meant is named, is not dressed up as the user's, and is 2: 1 would accuse the traces."""
     monkeypatch.delenv("MQTRACE_DEBUG", raising=False)
     assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
     assert capsys.readouterr().err.lstrip("\n") == _DEFECT
@@ -240,7 +237,6 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
     ],
 )
 def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra):
-    """Even when the module is asked for only while the command runs: one sentence, exit code 2."""
     (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
     done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
     said = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"

@@ -54,7 +54,6 @@ def test_the_environment_sets_every_setting(variable):
 
 
 def test_code_wins_over_the_environment():
-    """Options of instrument() are on top."""
     environ = {"MQTRACE_REGION_ID": "env", "MQTRACE_EXPORTERS": "a, b", "MQTRACE_RECEIVE_SPANS": "yes"}
     settings = Settings.from_env({"region_id": "code", "linger_ms": None}, environ=environ)
     assert (settings.region_id, settings.exporters, settings.receive_spans) == ("code", ("a", "b"), True)
@@ -95,7 +94,6 @@ def test_no_warning_gives_none_as_what_is_used(caplog, monkeypatch, name):
 
 
 def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog, monkeypatch):
-    """Each is right alone; together they would leave nothing to start with."""
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
     assert (settings.queue_size, settings.batch_size) == (50, 50)
@@ -166,7 +164,6 @@ def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
 
 
 def test_the_dialects_are_those_the_codec_writes():
-    """Told here, so that a wrong one is seen before anything is written."""
     assert list(DIALECTS) == list(layout.DIALECTS)
 
 

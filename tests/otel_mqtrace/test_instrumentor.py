@@ -53,7 +53,6 @@ def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic)
 
 
 def test_a_processor_of_the_application_stays_and_ours_comes_beside_it(clean, kafka, topic, tmp_path):
-    """Its exporters go on, and those that only we were told of write too; uninstrument takes ours alone."""
     theirs, ours = RecordingExporter(), RecordingExporter()
     own = MqTraceSpanProcessor(theirs)
     provider = TracerProvider()
@@ -220,7 +219,6 @@ def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic,
 
 
 def test_first_unrecorded_span_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
-    """Without an SDK every span is lost in silence: said at the first one, with the fix, and not again."""
     monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
     with caplog.at_level(logging.WARNING):

@@ -39,7 +39,6 @@ def program(tmp_path, monkeypatch):
 
 
 def test_every_peer_is_wanted_unless_named_otherwise():
-    """``PEERS`` names the only ones, ``SKIP_PEERS`` those without; both say so as the reason."""
     assert wanted(NAMES, {}) == dict.fromkeys(NAMES)
     only = wanted(NAMES, {"PEERS": "kafka, collector", "SKIP_PEERS": "collector"})
     assert only == {"kafka": None, "rocketmq": "not named in PEERS", "collector": "named in SKIP_PEERS"}
@@ -87,7 +86,6 @@ def test_a_program_is_built_once_and_again_when_its_sources_change(program):
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path):
-    """What it wrote is what whoever fixes the recipe must see; it is not waited for in vain."""
     server = ServerProcess("the server", tmp_path / "log")
     with pytest.raises(PeerBrokenError, match="the server did not come up:\nno such option"):
         server.start(["sh", "-c", "echo no such option; exit 2"], {}, lambda: False)

@@ -16,3 +16,18 @@ def application():
     sys.modules["application"] = module
     yield module
     del sys.modules["application"]
+
+
+@pytest.fixture
+def consuming(instrument, fill, consumer_of, topic):
+    """Put messages on the topic, switch tracing on with options, and return a consumer that reads from the beginning.
+
+    A message is its value or the arguments of ``produce``; the default is one.
+    """
+
+    def start(*messages, conf=None, **options):
+        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        instrument(**options)
+        return consumer_of(topic, **(conf or {}))
+
+    return start

@@ -9,7 +9,6 @@ from confluent_kafka.error import ValueDeserializationError
 from opentelemetry import baggage
 from opentelemetry.trace import StatusCode
 
-from otel_mqtrace import process
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
@@ -50,25 +49,6 @@ async def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, sp
     span = spans.take(f"process {topic}")
     assert (span.context.span_id, len(span.links)) == (current, 3)
     assert span.attributes["messaging.batch.message_count"] == 3
-
-
-async def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-
-    async def handle(message):
-        with process(message) as handling:
-            handling.failed()
-            return current_span_id()
-
-    consumer = await aio_consumer(kafka, topic)
-    message, automatic = await aio_poll(consumer), current_span_id()
-    inside = [await handle(message) == automatic]
-    message, automatic = await aio_poll(consumer), current_span_id()
-    inside.append(await asyncio.create_task(handle(message)) == automatic)
-    await consumer.close()
-    assert inside == [True, True]
-    assert [code_of(span) for span in spans.take_all()] == [ContextCode.FAILED] * 2
 
 
 async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
@@ -219,68 +199,6 @@ def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, span
     assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
 
 
-async def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-
-    async def worker(consumer, polled, go_on):
-        message = await aio_poll(consumer)
-        polled.set()
-        await go_on.wait()
-        return message.offset(), current_span_id()
-
-    consumer = await aio_consumer(kafka, topic)
-    events = [asyncio.Event() for _ in range(4)]
-    first = asyncio.create_task(worker(consumer, events[0], events[1]))
-    await events[0].wait()
-    second = asyncio.create_task(worker(consumer, events[2], events[3]))
-    await events[2].wait()
-    assert await consumer.poll(0) is None
-    spans.assert_empty()
-    events[3].set()
-    seen = [await second]
-    assert len(spans.take_all()) == 1
-    events[1].set()
-    seen.append(await first)
-    last = spans.take()
-    await consumer.close()
-    assert {offset for offset, _ in seen} == {0, 1}
-    assert len({span_id for _, span_id in seen}) == 2
-    assert dict(seen)[0] == last.context.span_id
-
-
-async def test_ending_task_sets_the_outcome(instrument, kafka, spans, fill, topic):
-    fill(topic, *({"value": b"x"} for _ in range(3)))
-    instrument()
-
-    async def returns(consumer):
-        await aio_poll(consumer)
-
-    async def raises(consumer):
-        await aio_poll(consumer)
-        raise KeyError("mine")
-
-    async def waits(consumer, polled):
-        await aio_poll(consumer)
-        polled.set()
-        await asyncio.Event().wait()
-
-    consumer = await aio_consumer(kafka, topic)
-    await asyncio.create_task(returns(consumer))
-    with pytest.raises(KeyError):
-        await asyncio.create_task(raises(consumer))
-    polled = asyncio.Event()
-    task = asyncio.create_task(waits(consumer, polled))
-    await polled.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    ended = spans.take_all()
-    await consumer.close()
-    assert [code_of(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.EXCEPTION, ContextCode.EXCEPTION]
-    assert [span.attributes.get("error.type") for span in ended] == [None, "KeyError", "CancelledError"]
-
-
 def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, topic):
     """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
     fill(topic, {"value": b"x"})
@@ -303,21 +221,6 @@ def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, t
     asyncio.run(run())
     assert code_of(spans.take()) is ContextCode.EXCEPTION
     assert complaints == ["Task exception was never retrieved"]
-
-
-async def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x"})
-    instrument()
-    consumer = await aio_consumer(kafka, topic)
-    message = None
-    while message is None:
-        message = await asyncio.create_task(consumer.poll(1))
-    await let_others_run()
-    spans.assert_empty()
-    await asyncio.create_task(consumer.poll(0))
-    ended = spans.take_all()
-    await consumer.close()
-    assert [code_of(span) for span in ended] == [ContextCode.SUCCESS]
 
 
 async def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):

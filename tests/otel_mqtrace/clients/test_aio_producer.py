@@ -172,8 +172,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
 
     def test_a_purged_message_ends_as_purged(self, running, spans, topic, policy):
-        """Still in the buffer, it never reached the client: its future is cancelled, its span says why."""
-
         async def story(producer):
             sent = await producer.produce(topic, b"x")
             await producer.purge()
@@ -190,7 +188,6 @@ class TestHowItEnds:
         assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
     def test_a_producer_that_goes_with_its_buffer_abandons_it(self, instrument, kafka, spans, topic, policy):
-        """Collected without a close: the message never reached the client."""
         instrument(headerless_sends=policy)
 
         async def forget():
@@ -274,8 +271,6 @@ class TestHowItEnds:
         spans.assert_empty()
 
     def test_reports_of_errors_only_still_end_the_span(self, running, spans, topic, policy):
-        """The client never resolves such a future; its span ends when the callback is let go of."""
-
         async def story(producer):
             await producer.produce(topic, b"x")
             await producer.flush()

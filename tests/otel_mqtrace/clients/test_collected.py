@@ -57,7 +57,6 @@ def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
 
 
 def test_released_callback_waits_for_no_lock(lock, spans, kafka, topic):
-    """Where only errors are reported, letting go of the callback is the answer."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
     )
@@ -97,7 +96,6 @@ def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, t
 
 
 def test_a_child_abandons_no_message_of_its_parents(lock, spans, kafka, topic):
-    """Closed, collected or left behind before the fork: only the parent ends the span."""
     with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5_000}) as producer:
         producer.produce(topic, b"x")
         gone = confluent_kafka.Producer(NOBODY)

@@ -23,10 +23,8 @@ def _message(n):
 
 
 @pytest.fixture
-def handled(instrument, spans, fill, consumer_of, topic):
-    fill(topic, _message(0), _message(1))
-    instrument(settle_spans=True)
-    consumer = consumer_of(topic, enable_auto_offset_store=False)
+def handled(consuming, spans, topic):
+    consumer = consuming(_message(0), _message(1), conf={"enable_auto_offset_store": False}, settle_spans=True)
     messages = [poll(consumer), poll(consumer)]
     yield consumer, messages, current_span_id()
     consumer.close()
@@ -117,10 +115,8 @@ def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
     assert (span.status.status_code, span.events) == (StatusCode.ERROR, ())
 
 
-def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consumer_of, topic):
-    fill(topic, _message(0), _message(1))
-    instrument(settle_spans=True)
-    consume(consumer := consumer_of(topic), 2)
+def test_a_batch_is_settled_by_its_last_message(consuming, spans, topic):
+    consume(consumer := consuming(_message(0), _message(1), settle_spans=True), 2)
     consumer.commit(asynchronous=False)
     consumer.close()
     assert _linked(spans.take(f"commit {topic}")) == [PARENT_SPANS[1]]
@@ -128,10 +124,8 @@ def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consume
 
 
 class TestSilence:
-    def test_what_the_client_commits_by_itself(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, _message(0))
-        instrument(settle_spans=True)
-        poll(consumer := consumer_of(topic, enable_auto_commit=True))
+    def test_what_the_client_commits_by_itself(self, consuming, spans, topic):
+        poll(consumer := consuming(_message(0), conf={"enable_auto_commit": True}, settle_spans=True))
         consumer.close()
         spans.take(f"process {topic}")
 
@@ -140,10 +134,8 @@ class TestSilence:
         with suppress_instrumentation():
             consumer.commit(messages[0], asynchronous=False)
 
-    def test_a_topic_is_excluded(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, _message(0))
-        instrument(settle_spans=True, topic_exclude=topic)
-        consumer = consumer_of(topic)
+    def test_a_topic_is_excluded(self, consuming, spans, topic):
+        consumer = consuming(_message(0), settle_spans=True, topic_exclude=topic)
         consumer.commit(poll(consumer), asynchronous=False)
 
 
@@ -209,7 +201,6 @@ class Bare(confluent_kafka.Consumer):
 
 @pytest.mark.parametrize(("call", "name"), [("commit", "commit"), ("poll", "poll")])
 def test_a_kafka_error_that_is_raised_itself_is_recorded(instrument, spans, call, name):
-    """It is no BaseException, and passes by whoever waits for one."""
     instrument(settle_spans=True, receive_spans=True)
     raised = None
     with Bare({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:

@@ -1,67 +1,88 @@
-"""A traced consumer of confluent-kafka: context, batches, receive spans, and how processing ends."""
+"""A traced consumer of confluent-kafka: attributes, batches, and how processing ends."""
 
-import gc
 import threading
+from contextlib import closing
 from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, TopicPartition, cimpl
+from confluent_kafka import DeserializingConsumer, cimpl
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.messages import error_type
 from otel_mqtrace.clients.confluent_kafka.state import active
-from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.sampling import actual_tracer
-from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import consume, current_span_id, poll
+from tests.support.consuming import code_of, consume, current_span_id, poll
 from tests.support.shown import shown
 from tests.support.unique_ids import read_unique_id
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+PARENT_SPAN = 0xB7AD6B7169203331
+STORED_MS = 1_790_000_000_000
 
 
-def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, consumer_of, topic):
-    fill(
-        topic,
-        {
-            "value": b"xyz",
-            "key": b"k",
-            "headers": [PARENT, ("UNIQ_KEY", "ID1"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")],
-        },
-    )
-    instrument(region_id="eu", region_name="Europe")
-    consumer = consumer_of(topic)
+def test_a_handled_message_carries_every_field_of_the_table(consuming, spans, kafka, topic):
+    headers = [PARENT, ("UNIQ_KEY", "ID1"), ("TAGS", "paid"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")]
+    full = {"value": b"xyz", "key": b"k", "headers": headers, "timestamp": STORED_MS}
+    conf = {"client_id": "till"}
+    consumer = consuming(full, {"value": None}, conf=conf, region_id="eu", region_name="Europe")
+    leaders = known_state(consumer).leaders
+    leaders.settle(20)
+    for _ in range(2):
+        poll(consumer)
+    consumer.close()
+    span, tombstone = spans.take_all(f"process {topic}")
+    said = dict(span.attributes)
+    assert said.pop("mqtrace.client_host").count(".") == 3
+    assert said.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
+    assert read_unique_id(said.pop("mqtrace.request_id"))
+    host, port = kafka.bootstrap_servers.split(":")
+    assert said == {
+        "messaging.system": "kafka",
+        "messaging.client.id": "till",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": topic,
+        "messaging.destination.partition.id": "0",
+        "messaging.consumer.group.name": "billing",
+        "messaging.kafka.cluster.id": leaders.cluster_id,
+        "messaging.kafka.offset": 0,
+        "messaging.kafka.message.key": "k",
+        "messaging.message.id": "ID1",
+        "messaging.message.body.size": 3,
+        "server.address": host,
+        "server.port": int(port),
+        "mqtrace.trace_type": "Sub",
+        "mqtrace.group_name": "billing",
+        "mqtrace.region_id": "eu",
+        "mqtrace.region_name": "Europe",
+        "mqtrace.offset_msg_id": f"{topic}-0@0",
+        "mqtrace.store_host": kafka.bootstrap_servers,
+        "mqtrace.store_time": STORED_MS,
+        "mqtrace.tags": "paid",
+        "mqtrace.keys": ("a", "b"),
+        "mqtrace.retry_times": 2,
+        "mqtrace.msg_type": "Normal_Msg",
+        "mqtrace.success": True,
+        "mqtrace.context_code": "SUCCESS",
+    }
+    assert (span.kind, span.parent.span_id) == (SpanKind.CONSUMER, PARENT_SPAN)
+    assert tombstone.attributes["messaging.kafka.message.tombstone"] is True
+
+
+def test_a_message_is_in_process_until_the_next_poll(consuming, spans):
+    consumer = consuming()
     poll(consumer)
     current = current_span_id()
     spans.assert_empty()
     assert consumer.poll(0) is None
-    assert not trace.get_current_span().get_span_context().is_valid
-    span = spans.take(f"process {topic}")
-    assert (span.context.span_id, span.kind) == (current, SpanKind.CONSUMER)
-    record = trace_context_of(span)
-    assert record.trace_type is TraceType.SUB_AFTER
-    assert (record.group_name, record.region_id, record.region_name) == ("billing", "eu", "Europe")
-    assert (record.success, record.context_code) == (True, ContextCode.SUCCESS)
-    assert read_unique_id(record.request_id)
-    (bean,) = record.beans
-    assert (bean.topic, bean.msg_id, bean.keys, bean.retry_times, bean.body_length) == (topic, "ID1", "a b", 2, 3)
-    assert bean.offset_msg_id == f"{topic}-0@0"
-    assert span.attributes["messaging.consumer.group.name"] == "billing"
-    assert span.attributes["messaging.kafka.offset"] == 0
-    assert "messaging.batch.message_count" not in span.attributes
-
-
-def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": None, "key": b"k"})
-    instrument()
-    poll(consumer := consumer_of(topic))
-    consumer.close()
-    assert spans.take(f"process {topic}").attributes["messaging.kafka.message.tombstone"] is True
+    assert current_span_id() == 0
+    assert spans.take().context.span_id == current
 
 
 def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, consumer_of, topic):
@@ -72,156 +93,54 @@ def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, c
     assert consumer.consume(5, 0) == []
 
 
-class TestContext:
-    @pytest.mark.parametrize(
-        ("mode", "ambient", "parent", "links"),
-        [
-            ("auto", False, "sender", {PARENT_SPAN}),
-            ("auto", True, "here", {PARENT_SPAN}),
-            ("link", False, None, {PARENT_SPAN}),
-            ("link", True, "here", {PARENT_SPAN}),
-            ("parent", False, "sender", set()),
-            ("parent", True, "sender", {"here"}),
-            ("both", False, "sender", {PARENT_SPAN}),
-            ("both", True, "sender", {PARENT_SPAN, "here"}),
-        ],
-    )
-    def test_parent_and_links_follow_the_option(
-        self, instrument, tracer, spans, fill, consumer_of, topic, mode, ambient, parent, links
-    ):
-        fill(topic, {"value": b"x", "headers": [PARENT]})
-        instrument(process_context=mode)
-        consumer = consumer_of(topic)
-        here = tracer.start_span("here")
-        with trace.use_span(here if ambient else trace.INVALID_SPAN):
-            poll(consumer)
-            consumer.close()
-        here.end()
-        span = spans.take(f"process {topic}")
-        spans.take("here")
-        named = {PARENT_SPAN: "sender", here.get_span_context().span_id: "here"}
-        assert (None if span.parent is None else named[span.parent.span_id]) == parent
-        wanted = {here.get_span_context().span_id if link == "here" else link for link in links}
-        assert {link.context.span_id for link in span.links} == wanted
-
-    def test_the_last_of_several_trace_headers_counts(self, instrument, spans, fill, consumer_of, topic):
-        stale = (PARENT[0], PARENT[1].replace("b7ad6b7169203331", "00f067aa0ba902b7"))
-        fill(topic, {"value": b"x", "headers": [stale, PARENT]})
-        instrument()
-        poll(consumer := consumer_of(topic))
-        consumer.close()
-        assert spans.take().parent.span_id == PARENT_SPAN
+def test_a_batch_is_one_span_with_a_link_per_message(consuming, spans, topic):
+    consumer = consuming(*({"value": b"x", "headers": [PARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(3)))
+    consume(consumer, 3)
+    consumer.close()
+    span = spans.take()
+    assert (span.attributes["messaging.batch.message_count"], span.parent) == (3, None)
+    assert [link.attributes["messaging.message.id"] for link in span.links] == ["ID0", "ID1", "ID2"]
+    assert [link.context.span_id for link in span.links] == [PARENT_SPAN] * 3
+    assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
 
 
-def _linked_fill(fill, topic, count):
-    fill(topic, *({"value": b"x" * n, "headers": [PARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
-
-
-class TestBatches:
-    def test_a_batch_is_one_span_with_a_link_per_message(self, instrument, spans, fill, consumer_of, topic):
-        _linked_fill(fill, topic, 3)
-        instrument()
-        consume(consumer := consumer_of(topic), 3)
-        consumer.close()
-        span = spans.take()
-        assert span.attributes["messaging.batch.message_count"] == 3
-        assert span.parent is None
-        assert [link.attributes["messaging.message.id"] for link in span.links] == ["ID0", "ID1", "ID2"]
-        assert [link.context.span_id for link in span.links] == [PARENT_SPAN] * 3
-        assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
-
-
-class TestReceiveSpans:
-    def test_a_poll_that_returned_something_is_a_client_span(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"x", "headers": [PARENT]})
-        instrument(receive_spans=True)
-        poll(consumer := consumer_of(topic))
-        consumer.close()
-        span = spans.take(f"poll {topic}")
-        assert span.kind is SpanKind.CLIENT
-        assert span.attributes["messaging.operation.type"] == "receive"
-        assert span.links[0].context.span_id == PARENT_SPAN
-        assert trace_context_of(span) is None
-        spans.take(f"process {topic}")
-
-
-class TestHowItEnds:
-    def test_exception_that_closes_the_consumer_fails_the_message(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"x"})
-        instrument()
-        consumer = consumer_of(topic)
-
-        def work():
-            try:
-                poll(consumer)
-                raise RuntimeError("handler")
-            finally:
-                consumer.close()
-
-        with pytest.raises(RuntimeError):
-            work()
-        span = spans.take()
-        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
-        assert span.status.status_code is StatusCode.ERROR
-
-    def test_exception_in_a_consumer_context_manager_fails_the_message(self, instrument, kafka, spans, fill, topic):
-        """The C __exit__ closes without calling close()."""
-        fill(topic, {"value": b"x"})
-        instrument()
-        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}
-
-        def work():
-            with confluent_kafka.Consumer(conf) as consumer:
-                consumer.assign([TopicPartition(topic, 0, 0)])
-                poll(consumer)
-                raise RuntimeError("handler")
-
-        with pytest.raises(RuntimeError):
-            work()
-        assert spans.take().attributes["error.type"] == "RuntimeError"
-
-    def test_a_consumer_that_is_collected_ends_its_span(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"x"})
-        instrument()
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-        consumer.assign([TopicPartition(topic, 0, 0)])
+@pytest.mark.parametrize("leave", ["close", "with"])
+def test_exception_that_closes_the_consumer_fails_the_message(consuming, spans, leave):
+    """The C code of ``__exit__`` does not call ``close``."""
+    consumer = consuming()
+    with pytest.raises(RuntimeError), closing(consumer) if leave == "close" else consumer:  # noqa: PT012 - a handler
         poll(consumer)
-        del consumer
-        gc.collect()
-        drain_deferred_ends()
-        assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+        raise RuntimeError("handler")
+    span = spans.take()
+    assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
+    assert span.attributes["error.type"] == "RuntimeError"
 
-    def test_closing_from_another_thread_leaves_nothing_behind(
-        self, instrument, spans, fill, consumer_of, topic, caplog
-    ):
-        fill(topic, {"value": b"x"})
-        instrument()
-        consumer = consumer_of(topic)
+
+def test_closing_from_another_thread_leaves_nothing_behind(consuming, spans, caplog):
+    consumer = consuming()
+    poll(consumer)
+    thread = threading.Thread(target=consumer.close)
+    thread.start()
+    thread.join()
+    spans.take()
+    with pytest.raises(RuntimeError):
+        consumer.poll(0)
+    assert not trace.get_current_span().get_span_context().is_valid
+    assert [message for message in caplog.messages if "detach" in message] == []
+
+
+def test_a_message_its_deserialiser_refuses_is_recorded(consuming, spans):
+    def refuse(value, ctx):
+        raise ValueError("not mine")
+
+    def make(conf):
+        return DeserializingConsumer({**conf, "value.deserializer": refuse})
+
+    consumer = consuming(conf={"make_consumer": make})
+    with pytest.raises(confluent_kafka.error.ValueDeserializationError):
         poll(consumer)
-        thread = threading.Thread(target=consumer.close)
-        thread.start()
-        thread.join()
-        spans.take()
-        with pytest.raises(RuntimeError):
-            consumer.poll(0)
-        assert not trace.get_current_span().get_span_context().is_valid
-        assert [message for message in caplog.messages if "detach" in message] == []
-
-    def test_a_message_its_deserialiser_refuses_is_recorded(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"x"})
-        instrument()
-
-        def refuse(value, ctx):
-            raise ValueError("not mine")
-
-        consumer = consumer_of(
-            topic, make_consumer=lambda conf: DeserializingConsumer({**conf, "value.deserializer": refuse})
-        )
-        with pytest.raises(confluent_kafka.error.ValueDeserializationError):
-            poll(consumer)
-        span = spans.take()
-        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
-        assert span.attributes["error.type"] == "_VALUE_DESERIALIZATION"
+    span = spans.take()
+    assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "_VALUE_DESERIALIZATION")
 
 
 def test_an_interruption_is_no_failed_poll(instrument, spans):
@@ -275,10 +194,8 @@ def test_a_client_does_not_show_its_password(instrument, kind, more):
     assert _PASSWORD not in seen
 
 
-def test_batch_is_recorded_whole_once_the_sampler_drops_no_longer_all(instrument, spans, fill, consumer_of, topic):
-    fill(topic, *({"value": b"xx"} for _ in range(6)))
-    instrument()
-    consumer = consumer_of(topic)
+def test_batch_is_recorded_whole_once_the_sampler_drops_no_longer_all(consuming, spans):
+    consumer = consuming(*[b"xx"] * 6)
     tracer = actual_tracer(active.tracing.tracer)
     for sampler in (ALWAYS_OFF, ALWAYS_OFF, ALWAYS_ON):
         tracer.sampler = sampler

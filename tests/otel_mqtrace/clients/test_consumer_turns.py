@@ -1,7 +1,6 @@
 """When automatic mode begins and ends a message: threads, loops, callbacks, subclasses, and switching off on the way."""
 
 import gc
-import os
 import threading
 
 import confluent_kafka
@@ -77,10 +76,8 @@ class TestLoops:
         assert (len(set(current)), current_span_id()) == (4, 0)
         assert {span.context.span_id for span in spans.take_all()} == set(current)
 
-    def test_a_message_read_again_is_a_second_attempt(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"1"})
-        instrument()
-        consumer = consumer_of(topic)
+    def test_a_message_read_again_is_a_second_attempt(self, consuming, spans, topic):
+        consumer = consuming(b"1")
         where = TopicPartition(topic, 0, 0)
         poll(consumer)
         consumer.seek(where)
@@ -95,25 +92,9 @@ class TestLoops:
         assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
 
 
-def test_message_has_its_cluster_id(instrument, spans, fill, consumer_of, topic, kafka):
-    fill(topic, {"value": b"1"})
-    instrument()
-    consumer = consumer_of(topic)
-    leaders = known_state(consumer).leaders
-    leaders.settle(20)
-    poll(consumer)
-    consumer.close()
-    span = spans.take()
-    assert span.attributes["messaging.kafka.cluster.id"] == leaders.cluster_id
-    assert leaders.cluster_id
-    assert span.attributes["mqtrace.store_host"] == kafka.bootstrap_servers.split(",")[0]
-
-
 class TestThreads:
-    def test_a_block_in_another_thread_takes_the_span_over(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"1"})
-        instrument()
-        message = poll(consumer := consumer_of(topic))
+    def test_a_block_in_another_thread_takes_the_span_over(self, consuming, spans):
+        message = poll(consumer := consuming(b"1"))
         automatic = current_span_id()
 
         def handle():
@@ -134,25 +115,9 @@ class TestThreads:
                 thread.join()
         assert {span.attributes["messaging.kafka.offset"] for span in spans.take_all()} == {0, 1}
 
-    def test_a_child_process_leaves_the_parents_span_alone(self, instrument, spans):
-        """A fork inherits the message in hand; how it went only the parent will say."""
-        instrument()
-        consumer = Composed(NOWHERE)
-        consumer.poll()
-        child = os.fork()
-        if child == 0:  # pragma: no cover - coverage does not follow
-            known_state(consumer).abandon()
-            os._exit(len(spans.take_all()))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        spans.assert_empty()
-        consumer.close()
-        assert code_of(spans.take()) is ContextCode.SUCCESS
-
     @pytest.mark.parametrize("elsewhere", [True, False])
-    def test_switching_off_ends_what_is_being_handled(self, instrument, spans, fill, consumer_of, topic, elsewhere):
-        fill(topic, {"value": b"1"}, {"value": b"2"})
-        instrument()
-        poll(consumer := consumer_of(topic))
+    def test_switching_off_ends_what_is_being_handled(self, consuming, spans, elsewhere):
+        poll(consumer := consuming(b"1", b"2"))
         off = MqTraceInstrumentor().uninstrument
         _in_thread(off) if elsewhere else off()
         assert code_of(spans.take()) is ContextCode.RETURNNULL
@@ -161,10 +126,8 @@ class TestThreads:
 
 
 class TestWhatIsNoMessage:
-    def test_a_batch_may_hold_ends_of_partitions(self, instrument, spans, fill, consumer_of, topic):
-        fill(topic, {"value": b"1"}, {"value": b"2"})
-        instrument(receive_spans=True)
-        consumer = consumer_of(topic, enable_partition_eof=True)
+    def test_a_batch_may_hold_ends_of_partitions(self, consuming, spans, topic):
+        consumer = consuming(b"1", b"2", conf={"enable_partition_eof": True}, receive_spans=True)
         batch = consumer.consume(3, 10)
         consumer.close()
         assert [each.error() is None for each in batch] == [True, True, False]
@@ -332,7 +295,6 @@ class Watched(confluent_kafka.Consumer):
 
 
 def test_a_plain_poll_of_another_thread_takes_nothing_from_a_composed_one(instrument, spans):
-    """Who is inside a consume of an application's own stays so until that returns, whoever else polls."""
     instrument()
     with Watched(NOWHERE) as consumer:
         consumer.consume(2)

@@ -28,14 +28,8 @@ from otel_mqtrace.testing import recording_provider
 from tests.support.consuming import consume, current_span_id, poll
 
 
-def _linked_fill(fill, topic, count):
-    fill(topic, *({"value": b"x" * n, "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
-
-
-def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-    consumer = consumer_of(topic)
+def test_a_block_takes_the_automatic_span_over(consuming, spans):
+    consumer = consuming(b"1", b"2")
     for _ in range(2):
         message = poll(consumer)
         automatic = current_span_id()
@@ -55,19 +49,15 @@ def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer
         (lambda handling: handling.outcome(ContextCode.SUCCESS), ContextCode.SUCCESS, True),
     ],
 )
-def test_handle_sets_the_outcome(instrument, spans, fill, consumer_of, topic, say, code, success):
-    fill(topic, {"value": b"1"})
-    instrument()
-    with process(poll(consumer_of(topic))) as handling:
+def test_handle_sets_the_outcome(consuming, spans, say, code, success):
+    with process(poll(consuming(b"1"))) as handling:
         say(handling)
     record = trace_context_of(spans.take())
     assert (record.context_code, record.success) == (code, success)
 
 
-def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"})
-    instrument()
-    message = poll(consumer_of(topic))
+def test_an_exception_is_recorded_and_goes_on(consuming, spans):
+    message = poll(consuming(b"1"))
     with pytest.raises(KeyError, match="mine"), process(message):
         raise KeyError("mine")
     span = spans.take()
@@ -77,10 +67,7 @@ def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-
+def test_a_decorated_function_is_a_block(consuming, spans):
     class Biller:
         @process
         def handle(self, message):
@@ -91,17 +78,15 @@ def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, t
     async def handle(message):
         return current_span_id()
 
-    consumer = consumer_of(topic)
+    consumer = consuming(b"1", b"2")
     Biller().handle(poll(consumer))
     assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
     current = asyncio.run(handle(poll(consumer)))
     assert spans.take().context.span_id == current
 
 
-def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, consumer_of, topic):
-    _linked_fill(fill, topic, 4)
-    instrument()
-    consumer = consumer_of(topic)
+def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(consuming, spans):
+    consumer = consuming(*[b"x"] * 4)
     for message in process.each(consume(consumer, 2)):
         assert message.value() is not None
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2]
@@ -110,20 +95,16 @@ def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrume
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
 
 
-def test_a_second_attempt_at_the_same_message_is_a_second_span(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"})
-    instrument()
-    message = poll(consumer_of(topic))
+def test_a_second_attempt_at_the_same_message_is_a_second_span(consuming, spans):
+    message = poll(consuming(b"1"))
     for _ in range(2):
         with process(message):
             pass
     assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
 
 
-def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"}, {"value": b"3"})
-    instrument()
-    consumer = consumer_of(topic)
+def test_a_worker_thread_that_comes_too_late_opens_no_second_span(consuming, spans):
+    consumer = consuming(b"1", b"2", b"3")
     first = poll(consumer)
     second = poll(consumer)
     for message in (first, second):
@@ -137,10 +118,8 @@ def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, sp
     assert {span.attributes["mqtrace.group_name"] for span in spans.take_all()} == set()
 
 
-def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument(process_spans="explicit")
-    consumer = consumer_of(topic)
+def test_explicit_mode_opens_nothing_by_itself(consuming, spans):
+    consumer = consuming(b"1", b"2", process_spans="explicit")
     message = poll(consumer)
     poll(consumer)
     spans.assert_empty()
@@ -162,10 +141,8 @@ def unhandled():
     return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
-def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, fill, consumer_of, topic, unhandled):
-    _linked_fill(fill, topic, 10)
-    instrument()
-    consumer = consumer_of(topic)
+def test_one_block_in_a_batch_does_not_silence_the_consumer(consuming, spans, unhandled):
+    consumer = consuming(*[b"x"] * 10)
     batch = consume(consumer, 5)
     with process(batch[0]):
         pass
@@ -176,12 +153,8 @@ def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, f
     assert unhandled() == {}
 
 
-def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(
-    instrument, spans, fill, consumer_of, topic, unhandled
-):
-    _linked_fill(fill, topic, 5)
-    instrument()
-    consumer = consumer_of(topic)
+def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(consuming, spans, unhandled):
+    consumer = consuming(*[b"x"] * 5)
     for _ in process.each(consume(consumer, 2)):
         pass
     missed = poll(consumer)
@@ -210,13 +183,8 @@ def test_block_after_its_consumer_was_collected_is_recorded_and_not_missing(
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
-def test_late_block_is_logged_once_and_its_failure_is_counted(
-    instrument, spans, fill, consumer_of, topic, unhandled, caplog
-):
-    """The span said SUCCESS with the next poll: that the handler failed later must not go without any trace."""
-    _linked_fill(fill, topic, 3)
-    instrument()
-    consumer = consumer_of(topic)
+def test_late_block_is_logged_once_and_its_failure_is_counted(consuming, spans, unhandled, caplog):
+    consumer = consuming(*[b"x"] * 3)
     messages = [poll(consumer) for _ in range(3)]
     consumer.poll(0)
     for message in messages:
@@ -229,7 +197,6 @@ def test_late_block_is_logged_once_and_its_failure_is_counted(
 
 
 async def test_a_loop_that_is_closed_closes_the_generator_it_goes_over(spans):
-    """As yield from does; what the generator holds is released there and then."""
     said = []
 
     async def arriving():
@@ -362,7 +329,6 @@ def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
 
 
 def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
-    """Nobody else could handle them in its name."""
     registry.clear()
     state, message = _handed_over(spans)
     state.closing()
@@ -374,22 +340,17 @@ def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
     del message
 
 
-def test_switching_off_forgets_every_message(instrument, spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"})
-    instrument()
-    message = poll(consumer_of(topic))
+def test_switching_off_forgets_every_message(consuming, spans):
+    message = poll(consuming(b"1"))
     assert len(registry) > 0
     MqTraceInstrumentor().uninstrument()
     assert (len(registry), message.value()) == (0, b"1")
     spans.take_all()
 
 
-def test_a_late_block_still_has_the_parent_and_the_baggage(instrument, spans, fill, consumer_of, topic):
-    """The span has ended and only its ids were kept: what the block does is its child all the same."""
+def test_a_late_block_still_has_the_parent_and_the_baggage(consuming, spans):
     headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("baggage", "tenant=7")]
-    fill(topic, {"value": b"1", "headers": headers})
-    instrument()
-    consumer = consumer_of(topic)
+    consumer = consuming({"value": b"1", "headers": headers})
     message = poll(consumer)
     consumer.poll(0)
     ended = spans.take()
@@ -428,7 +389,6 @@ def _while_others_come_and_go(come, ask, *, times):
 
 
 def test_asking_does_not_fail_while_something_is_made(impatient):
-    """A set of weak references would say that it changed its size."""
     alive = LiveObjects()
 
     def come():

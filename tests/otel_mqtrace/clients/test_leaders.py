@@ -1,8 +1,6 @@
 """Where a message was stored: the partition leader, learned beside the application and never at its cost."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import confluent_kafka
@@ -94,7 +92,6 @@ def test_a_message_without_a_partition_has_no_leader_to_ask_for(leaders, cluster
 
 
 def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
-    """A leader that moved is known after the next look-up; until then the old one is named."""
     leaders.want("orders")
     leaders.refresh()
     cluster.leaders["orders"] = {0: "b3:3"}
@@ -107,7 +104,6 @@ def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
 
 
 def test_absent_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, cluster, clock):
-    """What was learned before goes on being said."""
     leaders.want("orders")
     leaders.refresh()
     cluster.away = True
@@ -192,7 +188,6 @@ def reader(instrument, three_brokers, truth):
 
 
 def test_a_process_span_names_the_leader_from_its_first_message_on(reader, spans, truth):
-    """Assigning asks, so that even the half that leaves at the start says it."""
     said = {}
     while len(said) < len(truth):
         message = reader.poll(1)
@@ -269,7 +264,6 @@ def test_child_forked_during_a_look_up_starts_its_own():
 
 
 def test_one_fork_hook_is_enough_for_ever(monkeypatch):
-    """It can never be taken back, and every round of instrument() may know other clusters."""
     hooks = []
     monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.append(given))
     for number in range(10):
@@ -279,7 +273,7 @@ def test_one_fork_hook_is_enough_for_ever(monkeypatch):
     assert hooks == []
 
 
-def test_an_application_that_ends_during_a_look_up_ends_at_once():
+def test_an_application_that_ends_during_a_look_up_ends_at_once(run_code):
     code = (
         "import confluent_kafka\n"
         "from otel_mqtrace import MqTraceInstrumentor\n"
@@ -291,12 +285,10 @@ def test_an_application_that_ends_during_a_look_up_ends_at_once():
         "p.flush(5)\n"
         "print('over')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout.strip(), ended.stderr.strip()) == (0, "over", "")
+    assert run_code(code) == "over\n"
 
 
 def test_looking_for_a_topic_does_not_create_it(instrument, kafka, spans):
-    """A consumer may subscribe to what is not there yet; tracing does not bring it about."""
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "early"})
     consumer.subscribe(["not-yet"])

@@ -1,20 +1,15 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, and every way a send can end."""
 
-import os
-
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 from opentelemetry import baggage, context, trace
-from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.wire.native import decode_body, encode_context
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.consuming import poll
 from tests.support.unique_ids import read_unique_id
@@ -109,18 +104,9 @@ def test_the_callers_headers_are_never_touched(producer, spans, topic, make):
 
 
 def test_headers_by_position_are_found(producer, spans, topic, read_back):
-    """Headers are the eighth positional parameter of produce."""
     span = _sent(producer, spans, topic, b"x", None, 0, None, None, 0, [("TAGS", b"t")])
     assert span.attributes["mqtrace.tags"] == "t"
     assert dict(read_back(topic).headers())["UNIQ_KEY"].decode() == span.attributes["messaging.message.id"]
-
-
-def test_a_message_sent_on_has_one_trace_header_and_a_link_to_its_past(producer, spans, topic, read_back):
-    first = _sent(producer, spans, topic, b"x")
-    headers = read_back(topic).headers()
-    second = _sent(producer, spans, topic, b"x", headers=headers)
-    assert [link.context.span_id for link in second.links] == [first.context.span_id]
-    assert second.attributes["messaging.message.id"] == first.attributes["messaging.message.id"]
 
 
 def test_tombstone_is_marked_and_binary_key_is_left_out(producer, spans, topic):
@@ -164,14 +150,6 @@ def test_send_without_an_acknowledgement_has_no_offset_in_either_format(instrume
     assert encode_spans([span]).errors == {}
 
 
-def test_a_message_that_times_out_is_recorded(instrument, spans, topic):
-    instrument()
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 50, "log_level": 0, "linger.ms": 0}
-    )
-    assert _sent(producer, spans, topic, b"x").attributes["error.type"] == "_MSG_TIMED_OUT"
-
-
 class TestCallbacks:
     def _run(self, kafka, topic, conf=None, **produce):
         calls = []
@@ -197,15 +175,12 @@ class TestCallbacks:
         ],
     )
     def test_the_same_callback_fires_with_and_without_tracing(self, instrument, kafka, spans, topic, produce):
-        """Whichever combination is given, tracing changes nothing; callback=None hides on_delivery."""
         untraced = self._run(kafka, topic, **produce)
         instrument()
         assert self._run(kafka, topic, **produce) == untraced
         spans.take(f"send {topic}")
 
     def test_what_a_callback_raises_reaches_flush(self, producer, spans, topic):
-        """The application's exception is the application's business, after the span has ended."""
-
         def explode(error, message):
             raise RuntimeError("mine")
 
@@ -252,12 +227,6 @@ def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka,
     assert poll(consumer_of(topic)).headers() is None
 
 
-def test_suppressed_instrumentation_is_respected(producer, spans, topic):
-    with suppress_instrumentation():
-        producer.produce(topic, b"x")
-        producer.flush(10)
-
-
 class TestWithoutReportsOfSuccess:
     @pytest.fixture
     def taciturn(self, instrument, kafka):
@@ -276,7 +245,6 @@ class TestWithoutReportsOfSuccess:
         assert span.attributes.keys().isdisjoint({"mqtrace.store_time", "messaging.kafka.offset", "error.type"})
 
     def test_a_message_that_fails_later_is_recorded_as_failed(self, taciturn, kafka, spans, topic):
-        """The broker refuses one of two: its span has the error, and its callback is the only one called."""
         told = []
         taciturn.produce(topic, b"x", on_delivery=lambda error, _: told.append(error.name()))
         taciturn.flush(10)
@@ -345,19 +313,6 @@ class TestLeaving:
         outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
         assert outcomes == [None, "abandoned", "abandoned"]
 
-    def test_a_child_process_leaves_the_parents_spans_alone(self, unheard, spans, topic):
-        """A fork inherits the spans in flight; what becomes of them only the parent will know."""
-        unheard.produce(topic, b"x")
-        child = os.fork()
-        if child == 0:  # pragma: no cover - coverage does not follow
-            unheard._mqtrace_state.abandon()
-            os._exit(0 if not spans.take_all() and not unheard._mqtrace_state.in_flight else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        spans.assert_empty()
-        unheard.purge()
-        unheard.flush(5)
-        assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
-
     def test_a_message_in_flight_when_tracing_ends_is_ended_by_its_report(self, producer, spans, topic):
         producer.produce(topic, b"x")
         MqTraceInstrumentor().uninstrument()
@@ -373,27 +328,3 @@ def send(kafka, topic):
             assert producer.flush(10) == 0
 
     return produce
-
-
-def _native(span):
-    (trace_ctx,) = decode_body(encode_context(trace_context_of(span)).body).contexts
-    return trace_ctx.beans[0]
-
-
-@pytest.mark.parametrize(("asked", "name"), [("messaging/legacy", "{} send"), ("messaging/dup", "send {}")])
-def test_old_names_are_an_environment_variable_away(instrument, spans, topic, send, monkeypatch, asked, name):
-    monkeypatch.setenv(OPT_IN, asked)
-    instrument()
-    send(value=b"x")
-    span = spans.take(name.format(topic))
-    expected = {
-        "messaging.system": "kafka",
-        "messaging.destination": topic,
-        "messaging.destination_kind": "queue",
-        "messaging.operation": "publish",
-        "messaging.kafka.partition": 0,
-        "messaging.kafka.message.offset": 0,
-        "messaging.client_id": "shop",
-    }
-    assert {name: span.attributes.get(name) for name in expected} == expected
-    assert _native(span).offset_msg_id == f"{topic}-0@0"

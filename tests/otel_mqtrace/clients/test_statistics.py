@@ -350,7 +350,6 @@ def test_the_number_of_series_is_bounded(observe, clock):
 
 
 def test_instrumenting_again_makes_no_second_set_of_instruments(measured, reader, caplog):
-    """OpenTelemetry would warn of each."""
     measured()
     first = active.configure
     MqTraceInstrumentor().uninstrument()

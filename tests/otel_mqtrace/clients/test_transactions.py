@@ -66,7 +66,6 @@ def test_a_transaction_without_messages_leaves_nothing(transactional, spans):
 
 
 def test_a_commit_that_failed_is_no_end_and_the_abort_after_it_is(transactional, kafka, spans, topic):
-    """A message was refused, so the client refuses to commit: the application aborts, and only that is recorded."""
     kafka.push_request_errors(kafka.PRODUCE, MSG_SIZE_TOO_LARGE)
     transactional.produce(topic, b"x")
     with pytest.raises(KafkaException) as refused:
@@ -92,7 +91,6 @@ def test_a_fenced_producer_never_ends_its_transaction(transactional, kafka, span
 
 
 def test_a_commit_tried_again_ends_the_same_messages_once(transactional, kafka, spans, topic):
-    """A commit that ran out of time may be called again; its messages are still those of the transaction."""
     transactional.produce(topic, b"x")
     transactional.flush(10)
     kafka.push_request_errors(END_TXN, *[COORDINATOR_LOADING] * 20)

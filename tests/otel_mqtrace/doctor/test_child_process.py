@@ -151,7 +151,6 @@ assert producer.flush(10) == 0
 
 @pytest.mark.parametrize("processor", ["own", "ours"])
 def test_provider_given_in_code_records_and_is_reported_once(application, ask, kafka, topic, processor):
-    """No SDK is set up globally, and none is needed; two clients share one processor, whose books are the final ones."""
     code, findings, facts = ask("--", *application(OWN_PROVIDER), kafka.bootstrap_servers, topic, processor)
     assert (code, findings) == (0, {})
     (process,) = facts["processes"]
@@ -170,7 +169,6 @@ instrumentation/development: {{python: {{mqtrace_confluent_kafka: {{exporters: [
 
 
 def test_a_configuration_file_without_a_propagator_is_found(application, ask, kafka, topic, tmp_path):
-    """OpenTelemetry gives such a process none, and says nothing."""
     pytest.importorskip("opentelemetry.configuration", reason="opentelemetry-configuration is not installed")
     path = tmp_path / "otel.yaml"
     path.write_text(CONFIGURATION.format(landing=tmp_path / "landing"), encoding="utf-8")

@@ -58,7 +58,6 @@ def test_what_is_broken_is_found_alone(environment, finding):
     ],
 )
 def test_what_an_application_would_warn_of_is_found(ask, finding, changes, words):
-    """As it would say it, without the passwords an address may carry."""
     code, findings, facts = ask(**changes)
     assert (code, set(findings)) == (1, {finding})
     assert words in findings[finding]["what"]
@@ -84,7 +83,6 @@ def test_a_declarative_configuration_has_the_propagators_it_names(environment, t
 
 @pytest.mark.parametrize("kind", ["landing", "spool", "ledger"])
 def test_a_directory_that_nothing_can_be_written_to_is_found(ask, kind):
-    """Whoever asks: even the superuser makes none there."""
     code, findings, _ = ask(**{f"MQTRACE_{kind.upper()}_DIR": "/proc/self/nothing/here"})
     assert (code, set(findings)) == (1, {f"{kind}_not_writable"})
 
@@ -102,7 +100,6 @@ def test_a_property_the_client_refuses_is_found(ask, kafka, tmp_path):
 
 
 def test_a_name_no_topic_can_have_is_not_to_be_created(kafka):
-    """The fix names what a topic may be called."""
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic="bad topic/x"), servers=kafka.bootstrap_servers, probe=False)
     (found,) = checkup.findings
@@ -197,7 +194,6 @@ class _Collector(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])
 def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
-    """Any answer is one, but for the one that says that traces are not taken there."""
     handler = type("Answering", (_Collector,), {"status": status})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.handle_request, daemon=True)

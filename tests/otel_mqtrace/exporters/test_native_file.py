@@ -3,8 +3,6 @@
 import base64
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -50,7 +48,6 @@ def test_line_holds_its_topic(tmp_path):
 
 
 def test_spans_of_others_are_not_offered(tmp_path):
-    """Only what carries a trace type is ours to write."""
     exporter = NativeFileSpanExporter(directory=tmp_path)
     processor, trace = traced(exporter)
     trace(pub(1))
@@ -81,7 +78,6 @@ def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
 
 
 def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
-    """As a processor that outlives its exporter would offer it: nothing is written, every span is a failed one."""
     exporter = NativeFileSpanExporter(directory=tmp_path)
     processor, trace = traced(exporter)
     exporter.shutdown()
@@ -176,17 +172,13 @@ processor.shutdown()
 """
 
 
-def test_forks_share_a_directory_without_losing_or_doubling(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_forks_share_a_directory_without_losing_or_doubling(run_code, tmp_path):
+    run_code(FORKED, tmp_path)
     written = sorted(record.beans[0].msg_id for record in _records(tmp_path))
     assert written == [bean(number).msg_id for number in (1, 2, 10, 11, 12)]
 
 
-def test_an_application_needs_no_extra_package(tmp_path):
-    """Standard library and OpenTelemetry only: no Kafka client, no pyarrow."""
+def test_an_application_needs_no_extra_package(run_code, tmp_path):
     code = (
         "import sys\n"
         "for name in ('confluent_kafka', 'pyarrow', 'typer', 'pyspark'): sys.modules[name] = None\n"
@@ -195,5 +187,5 @@ def test_an_application_needs_no_extra_package(tmp_path):
         "processor, trace = traced(NativeFileSpanExporter(directory=sys.argv[1]))\n"
         "trace(pub(1)); processor.shutdown()\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    run_code(code, tmp_path)
     assert len(_records(tmp_path)) == 1

@@ -56,7 +56,6 @@ def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluste
 
 
 def test_large_bodies_travel_compressed(cluster):
-    """As Java's producer sends them; a reader gets what was packed."""
     processor, trace = traced(exporter_to(cluster))
     for number in range(50):
         trace(pub(number))
@@ -222,7 +221,6 @@ def test_what_one_broker_does_not_take_another_does(cluster, answer):
 
 
 def test_failed_broker_is_not_tried_first_again(cluster):
-    """For thirty seconds, as long as another one does."""
     failing, other = cluster.brokers
     failing.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
@@ -375,7 +373,6 @@ def test_over_cloud_a_spool_is_declined(cluster, tmp_path, caplog):
 
 
 def test_refusal_is_logged_once_for_all_its_numbers(cluster, caplog, monkeypatch):
-    """Busy brokers say how long their queues are, which is another number each time: that must not fill the log."""
     lengths = count()
     for broker in cluster.brokers:
         answer = broker._answer

@@ -72,7 +72,6 @@ def test_several_messages_of_one_send_get_a_record_each():
 
 
 def test_the_size_is_tested_before_adding_and_in_encoded_bytes():
-    """A message may be exactly as large as allowed, in bytes of UTF-8 rather than characters, and no larger."""
     chinese = pub(1, keys="订" * 50)
     size = len(encode_context(chinese).body)
     assert len(_pack(chinese, chinese, max_message_bytes=2 * size).messages) == 1
@@ -94,7 +93,6 @@ def test_one_message_too_large_alone_is_counted_and_its_neighbours_travel():
 
 
 def test_what_cannot_be_encoded_is_counted_and_its_neighbours_travel():
-    """The encoder's complaint is kept for the log."""
     unsayable = replace(pub(2), timestamp_ms=2**70)
     packed = _pack(pub(1), unsayable, pub(3))
     assert packed.refused == {1: "encode_error"}
@@ -120,7 +118,6 @@ def test_a_key_set_that_grows_too_long_begins_a_new_message():
 
 
 def test_keys_too_long_for_any_message_are_left_out_and_counted_but_the_record_stays():
-    """The message id is the last key to go: it is what people search by."""
     [message] = (packed := _pack(pub(1, keys="short " + "订" * 10_000))).messages
     assert message.keys.split(" ") == [bean(1).msg_id, "short"]
     assert packed.keys_left_out == 1
@@ -216,7 +213,6 @@ def test_defaults_take_nothing(limited):
 
 
 def test_an_id_that_was_cut_is_no_record(limited, caplog):
-    """Many messages would share it; both halves of a process span are counted, and one line names the limit."""
     tracing, outcome = limited(SpanLimits(max_attribute_length=16))
     with caplog.at_level(logging.WARNING):
         for number in range(3):
@@ -239,7 +235,6 @@ def test_what_has_its_name_still_is_kept(limited):
 
 @pytest.mark.parametrize("length", [32, len(_TOPIC)])
 def test_a_text_as_long_as_the_limit_may_be_whole(limited, length):
-    """An id of 32 digits is one, and a topic stands whole in the name of its span."""
     tracing, outcome = limited(SpanLimits(max_attribute_length=length))
     hook = SendHook(tracing=tracing)
     topic = _TOPIC[:length]
@@ -319,7 +314,6 @@ def test_what_belongs_to_no_message_may_be_dropped(limited):
 
 
 def test_a_poll_that_lost_attributes_was_no_record(limited):
-    """Of the spans made here, only those that should have been records are counted."""
     tracing, outcome = limited(SpanLimits(max_span_attributes=2))
     span = tracing.tracer.start_span("receive orders", attributes=dict.fromkeys("abc", 1))
     span.end()

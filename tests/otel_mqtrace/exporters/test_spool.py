@@ -163,7 +163,6 @@ def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path)
 
 
 def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
-    """Somebody else's, or no file at all: it is told, and left alone."""
     (tmp_path / "spool-other-1-0.mqspool").mkdir()
     spool = Spool(tmp_path, max_bytes=PLENTY)
     assert spool.put([message("a")]) == 1
@@ -182,7 +181,6 @@ def test_what_a_sibling_left_behind_is_adopted_without_a_restart(tmp_path):
 
 
 def test_what_could_not_be_synced_is_not_called_safe(tmp_path, monkeypatch):
-    """It is taken back, so that it cannot be both failed and delivered."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("safe")])
 
@@ -199,7 +197,6 @@ def test_what_could_not_be_synced_is_not_called_safe(tmp_path, monkeypatch):
 
 
 def test_what_was_taken_before_the_disk_was_full_is_synced(tmp_path, monkeypatch):
-    """Half a frame is cut off again, and the whole ones before it are safe, not only written."""
     spool, synced, real = Spool(tmp_path, max_bytes=PLENTY), [], os.pwrite
 
     def half(fd, data, offset):
@@ -233,7 +230,6 @@ def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
 
 
 def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monkeypatch):
-    """The broker has them: this process never sends them again, and nothing raises."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("a"), message("b"), message("c")])
 
@@ -247,7 +243,6 @@ def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monk
 
 
 def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
-    """The number of a descriptor that was closed is soon another file's."""
     spool = Spool(tmp_path / "spool", max_bytes=PLENTY)
     spool.put([message("a")])
     waiting = spool.oldest(1)
@@ -262,7 +257,6 @@ def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
 
 
 def test_child_of_an_unnoticed_fork_leaves_its_parents_file_alone(tmp_path):
-    """A processor of somebody else tells its exporters nothing; two would write at one place."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("of the parent")])
     pid = os.fork()
@@ -368,7 +362,6 @@ def test_a_quiet_moment_is_used_for_what_waits(kafka, tmp_path):
 
 
 def test_a_message_the_broker_refuses_for_ever_never_waits(kafka, tmp_path):
-    """It would hold up everything behind it."""
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
     processor, trace = traced(exporter)
@@ -462,7 +455,6 @@ def in_ms(clock, ms):
 
 
 def test_an_outage_holds_up_the_lane_for_seconds_and_not_for_the_whole_export_timeout(delivery, broker, clock):
-    """The queue would be full long before; the broker is asked for two seconds of every seven."""
     broker.takes = lambda _message: False
     for number in range(3):
         assert delivery.deliver([spooled(str(number))], in_ms(clock, 30_000)).messages == ()

@@ -141,7 +141,6 @@ def _send(tracing, headers, **more):
 
 
 def test_no_header_is_captured_by_default(tracing_with, exporter):
-    """Headers hold secrets."""
     tracing = tracing_with()
     assert tracing.capture is None
     _send(tracing, {"tenant": b"eu"})
@@ -156,7 +155,6 @@ def test_headers_are_captured_by_pattern_as_lists_of_text(tracing_with, exporter
 
 @pytest.mark.parametrize("name", ["Authorization", "x-AUTHORIZATION-key", "COOKIE", "refresh-Token", "db_password"])
 def test_secrets_are_redacted_by_default_in_any_case(tracing_with, exporter, name):
-    """That there was one may be seen, not what it was."""
     _send(tracing_with(capture_headers=("*",)), [(name, b"hunter2"), (name, b"hunter3")])
     assert _captured(exporter.take("send orders"))[name] == ("REDACTED", "REDACTED")
 
@@ -231,7 +229,6 @@ class _Unspeakable:
 
 
 def test_a_header_that_cannot_be_printed_costs_no_span(tracing_with, monkeypatch):
-    """No client would send it; the call that says so is still recorded."""
     monkeypatch.setattr(guard, "_failures", {})
     kept = RecordingExporter()
     tracing = tracing_with({"tracer_provider": recording_provider(kept)}, capture_headers=("*",))

@@ -134,7 +134,6 @@ def test_metrics_keep_the_names_of_today_under_legacy(metered, reader, monkeypat
 
 
 def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, reader):
-    """A thousand partitions would be a thousand series in every process."""
     hook = _sender(metered())
     for n in range(5):
         hook.after(hook.before("orders", key=str(n), partition=n), partition=n, offset=n)

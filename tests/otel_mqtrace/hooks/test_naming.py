@@ -75,6 +75,8 @@ def test_current_names_are_written_by_default(opt_in, tracing_with, exporter, as
 def test_legacy_writes_the_old_names_alone(opt_in, tracing_with, exporter, asked):
     opt_in(asked)
     tracing = tracing_with()
+    assert SendHook(tracing=tracing).record("orders", b"x", None, None, None) is None
+    assert ConsumeHook(tracing=tracing).record("orders", (2, 7, None, 1, None), (), None) is None
     _send(tracing)
     _process(tracing, _of_message(7))
     send, process = exporter.take("orders send"), exporter.take("orders process")

@@ -1,5 +1,7 @@
 """The process span: its parent and links, and who opens it."""
 
+from contextlib import nullcontext
+
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.context import Context
@@ -41,63 +43,53 @@ def _processed(tracing, exporter, *messages, batch=False):
     return exporter.take("process orders")
 
 
-@pytest.fixture
-def ambient():
-    token = context.attach(trace.set_span_in_context(NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))))
-    yield
-    context.detach(token)
-
-
 def _hangs(span):
     return span.parent and span.parent.span_id, [link.context.span_id for link in span.links]
 
 
-class TestOption:
-    @pytest.mark.parametrize(
-        ("process_context", "expected"),
-        [
-            ("auto", (SENDER, [SENDER])),
-            ("link", (None, [SENDER])),
-            ("parent", (SENDER, [])),
-            ("both", (SENDER, [SENDER])),
-        ],
-    )
-    def test_where_nothing_else_is_current(self, tracing_with, exporter, process_context, expected):
-        tracing = tracing_with(process_context=process_context)
-        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
+MODES = ("auto", "link", "parent", "both")
+AMBIENT = NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))
 
-    @pytest.mark.parametrize(
-        ("process_context", "expected"),
-        [
-            ("auto", (HERE, [SENDER])),
-            ("link", (HERE, [SENDER])),
-            ("parent", (SENDER, [HERE])),
-            ("both", (SENDER, [SENDER, HERE])),
-        ],
-    )
-    @pytest.mark.usefixtures("ambient")
-    def test_where_a_span_of_the_application_is(self, tracing_with, exporter, process_context, expected):
-        tracing = tracing_with(process_context=process_context)
-        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
 
-    @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
-    def test_several_senders_are_linked_without_a_parent(self, tracing_with, exporter, process_context):
-        tracing = tracing_with(process_context=process_context)
-        messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
-        assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
+@pytest.mark.parametrize("as_record", [False, True])
+@pytest.mark.parametrize(
+    ("process_context", "alone", "beside_a_span"),
+    [
+        ("auto", (SENDER, [SENDER]), (HERE, [SENDER])),
+        ("link", (None, [SENDER]), (HERE, [SENDER])),
+        ("parent", (SENDER, []), (SENDER, [HERE])),
+        ("both", (SENDER, [SENDER]), (SENDER, [SENDER, HERE])),
+    ],
+)
+def test_parent_and_links_follow_the_option(tracing_with, exporter, process_context, alone, beside_a_span, as_record):
+    hook = ConsumeHook(tracing=tracing_with(process_context=process_context))
+    for ambient, expected in ((nullcontext(), alone), (trace.use_span(AMBIENT), beside_a_span)):
+        with ambient:
+            recorded = hook.record("orders", (0, 7, None, 1, None), [TRACEPARENT], None) if as_record else None
+            hook.after(recorded or hook.before([_message(TRACEPARENT)])[0])
+        assert _hangs(exporter.take("process orders")) == expected
 
-    @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
-    @pytest.mark.usefixtures("ambient")
-    def test_untraced_message_gets_the_current_span_as_parent(self, tracing_with, exporter, process_context):
-        tracing = tracing_with(process_context=process_context)
-        assert _hangs(_processed(tracing, exporter, _message())) == (HERE, [])
 
-    def test_baggage_alone_is_no_span_to_hang_on(self, tracing_with, exporter):
-        token = context.attach(baggage.set_baggage("mine", "1"))
-        try:
-            assert _hangs(_processed(tracing_with(), exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
-        finally:
-            context.detach(token)
+@pytest.mark.parametrize("process_context", MODES)
+def test_several_senders_are_linked_without_a_parent(tracing_with, exporter, process_context):
+    tracing = tracing_with(process_context=process_context)
+    messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+    assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
+
+
+@pytest.mark.parametrize("process_context", MODES)
+def test_untraced_message_gets_the_current_span_as_parent(tracing_with, exporter, process_context):
+    with trace.use_span(AMBIENT):
+        span = _processed(tracing_with(process_context=process_context), exporter, _message())
+    assert _hangs(span) == (HERE, [])
+
+
+def test_baggage_alone_is_no_span_to_hang_on(tracing_with, exporter):
+    token = context.attach(baggage.set_baggage("mine", "1"))
+    try:
+        assert _hangs(_processed(tracing_with(), exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
+    finally:
+        context.detach(token)
 
 
 class TestTold:
@@ -136,20 +128,6 @@ def test_suppressed_nothing_is_processed(tracing_with):
         assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
 
 
-class TestTopicSampling:
-    def test_a_trace_that_begins_here_is_left_out(self, tracing_with):
-        hook = ConsumeHook(tracing=tracing_with(topic_sampling={"orders": 0.0}))
-        (call,) = hook.before([_message()])
-        span = trace.get_current_span(call.otel_ctx)
-        assert not span.is_recording()
-        assert not span.get_span_context().trace_flags.sampled
-        hook.after(call)
-
-    def test_a_trace_that_began_earlier_is_not_cut(self, tracing_with, exporter):
-        tracing = tracing_with(topic_sampling={"orders": 0.0})
-        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
-
-
 class _Curious(Sampler):
     def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, **_others):
         keep = (attributes or {}).get("messaging.kafka.offset") == 7
@@ -184,9 +162,6 @@ class TestUnrecorded:
             otel_ctx = trace.set_span_in_context(NonRecordingSpan(parent), Context())
             if is_never_recorded(tracer, parent):
                 assert not tracer.start_span("s", otel_ctx).is_recording()
-
-    def test_without_an_sdk_nothing_is(self):
-        assert is_never_recorded(trace.NoOpTracer(), trace.INVALID_SPAN_CONTEXT)
 
     def test_it_is_still_propagated(self, tracing_with, exporter):
         hook = ConsumeHook(tracing=tracing_with())

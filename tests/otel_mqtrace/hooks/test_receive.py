@@ -81,7 +81,6 @@ def test_call_for_one_message_puts_all_attributes_on_the_span(hook_with, exporte
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, exporter, clock, count):
-    """Offset and key never stand on the span of a batch, not even of one."""
     _polled(hook_with(receive_spans=True), clock, _messages(count), batch=True)
     span = exporter.take("poll orders")
     assert span.attributes["messaging.batch.message_count"] == count
@@ -120,7 +119,6 @@ def test_empty_poll_has_a_span_only_if_configured(hook_with, exporter):
 
 
 def test_failed_poll_has_a_span_with_its_error_type(hook_with, exporter):
-    """By the client's name of the error, else by the exception's class, else by the conventions' word."""
     hook = hook_with(receive_spans=True)
     hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN", description="2/2 brokers are down")
     span = exporter.take("poll")
@@ -148,7 +146,6 @@ def test_suppressed_no_poll_is_recorded(hook_with, clock):
 
 
 def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exporter, clock, reader):
-    """An empty poll counts only where it is recorded: most polls are, and their waiting is no operation's cost."""
     meters = {"meter_provider": MeterProvider([reader])}
     for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
         quiet = hook_with(meters, **settings)
@@ -186,7 +183,6 @@ class TestConsumedMessages:
         exporter.take_all()
 
     def test_pushed_messages_count_when_their_processing_begins(self, tracing_with, exporter, reader):
-        """Nobody polls, so nobody else counts them."""
         mailbox = Mailbox.of(tracing_with({"meter_provider": MeterProvider([reader])}))
         sources.append(mailbox)
         try:

@@ -83,7 +83,6 @@ def test_a_client_that_cannot_send_headers_is_given_none(sender, exporter, setti
     [{"error": "_MSG_TIMED_OUT"}, {"outcome": "not_awaited"}, {"partition": 3}, {"partition": 0, "offset": -1}],
 )
 def test_a_message_that_never_got_a_place_still_has_a_name_in_the_native_record(sender, exporter, answer):
-    """A unique id, as RocketMQ's own, so that the record can be written and read."""
     hook = sender(propagation=False)
     hook.after(hook.before("orders", body=b"x"), **answer)
     trace_ctx = trace_context_of(exporter.take("send orders"))
@@ -93,7 +92,6 @@ def test_a_message_that_never_got_a_place_still_has_a_name_in_the_native_record(
 
 
 def test_an_id_already_in_the_message_is_kept_without_propagation(sender, exporter):
-    """The headers travel, we only add none: the receiver will go by this id."""
     hook = sender(propagation=False)
     hook.after(hook.before("orders", headers={"UNIQ_KEY": b"mine"}), partition=0, offset=1)
     assert exporter.take("send orders").attributes["messaging.message.id"] == "mine"
@@ -123,7 +121,6 @@ class _FailingPropagator(W3CBaggagePropagator):
 
 @pytest.mark.parametrize(("headers", "name"), [({}, "orders-0@4"), ({"UNIQ_KEY": b"mine"}, "mine")])
 def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, monkeypatch, headers, name):
-    """The application's propagator fails: the caller's headers go as they are, and the span says what the topic has."""
     monkeypatch.setattr(guard, "_failures", {})
     kept = RecordingExporter()
     hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}))
@@ -230,7 +227,6 @@ def test_an_exception_alone_names_the_error(sender, exporter):
 
 
 def test_client_fields_win_over_the_headers(sender, exporter):
-    """A client of RocketMQ has tags and keys of its own."""
     hook = sender()
     call = hook.before(
         "orders", headers={"TAGS": b"a", "KEYS": b"k1"}, tags="b", keys=["k2", "k3"], msg_type=MessageType.ORDER
@@ -294,7 +290,6 @@ def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, ex
 
 
 def test_a_suppressed_send_is_not_touched(sender, exporter):
-    """A Kafka-based exporter would trace itself for ever."""
     with suppress_instrumentation():
         assert sender().before("orders") is None
 
@@ -333,7 +328,6 @@ def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both
 
 @pytest.mark.parametrize("shape", [list, dict])
 def test_names_that_are_no_text_cost_neither_span_nor_trace_headers(sender, exporter, shape):
-    """They reach the broker as ``b'TAGS'`` and ``7``: no name of ours, so nothing is read from them or replaced."""
     hook = sender()
     own = [(b"TAGS", b"paid"), (b"traceparent", EARLIER.encode()), (7, b"x"), ("KEYS", b"k")]
     call = hook.before("orders", headers=shape(own))
@@ -375,7 +369,6 @@ def test_an_empty_id_is_none(sender, exporter):
 
 
 def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch):
-    """What fails after it was opened must not leave it open for ever."""
     monkeypatch.setattr(guard, "_failures", {})
 
     class Broken:
@@ -405,8 +398,6 @@ def _send(tracing):
 
 
 def test_produce_hook_may_add_attributes_and_rename(tracing_with, exporter):
-    """It sees the message as it will be sent; the native record does not mind what the span is called."""
-
     def name_it(span, call):
         span.update_name(f"publish {call.topic}")
         span.set_attribute("tenant", dict(call.headers)["tenant"].decode())

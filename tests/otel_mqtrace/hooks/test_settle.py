@@ -77,7 +77,6 @@ def test_several_topics_have_no_single_destination(hook, exporter):
 
 
 def test_a_message_settled_by_its_id_is_named_by_it(tracing_with, exporter):
-    """RocketMQ acknowledges messages, not offsets, and Kafka's names are none of its."""
     info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop")
     hook = SettleHook(tracing=tracing_with(settle_spans=True), info=info)
     hook.after(hook.before("ack"), [SettledOffset("orders", 1, 7, CREATED, msg_id="AC11")])
@@ -113,7 +112,6 @@ def test_inside_a_handler_it_is_a_child_of_the_process_span(tracing_with, export
 
 
 def test_a_settlement_is_recorded_once(hook, exporter):
-    """Its callback and its closing consumer may race."""
     call = hook.before()
     hook.after(call)
     hook.after(call, error="LATE")
@@ -133,7 +131,6 @@ def test_suppressed_nothing_is_noted(hook):
 
 
 def test_more_messages_than_a_span_has_links_are_linked_as_far_as_it_goes(hook, exporter):
-    """128, unless the provider says less."""
     hook.after(hook.before(), [SettledOffset("orders", n, 1, CREATED) for n in range(200)])
     assert len(exporter.take("commit orders").links) == 128
 
@@ -175,7 +172,6 @@ def _ends(exporter):
 
 
 def test_a_send_that_returns_after_the_commit_still_gets_its_end(hooks, exporter):
-    """Another thread's ``produce``: it was in the transaction, whenever its call comes back."""
     _, transaction = hooks
     transaction.begin()
     call = _sent(hooks)

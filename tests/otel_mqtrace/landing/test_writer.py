@@ -97,7 +97,6 @@ def test_each_day_has_its_own_directory(tmp_path):
     ("arrival_ms", "date"), [(NOW_MS * 1_000, "9999-12-31"), (2**63 - 1, "9999-12-31"), (-(2**63), "1970-01-01")]
 )
 def test_a_time_that_no_calendar_has_stops_nothing(tmp_path, arrival_ms, date):
-    """A producer that stamps microseconds must not keep everything behind it from being landed."""
     with LandingWriter(tmp_path) as writer:
         writer.write([_message(1, arrival_ms=arrival_ms), _message(2)])
     [part, _] = sorted(_manifest(tmp_path), key=lambda part: part.first_arrival_ms != arrival_ms)
@@ -300,7 +299,6 @@ def test_an_orphan_is_counted_without_its_torn_last_line(tmp_path):
 
 
 def test_an_empty_part_in_progress_is_left_for_its_writer(tmp_path):
-    """It may have been created a moment ago, and not be locked yet."""
     directory = tmp_path / "native" / "date=2026-11-21"
     directory.mkdir(parents=True)
     (directory / ".part-1-a-0.jsonl.inprogress").touch()
@@ -330,7 +328,6 @@ assert adopted == []
 """
 
 
-def test_a_part_is_never_adopted_while_its_writer_gives_it_its_name(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FINISHING, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_part_is_never_adopted_while_its_writer_gives_it_its_name(run_code, tmp_path):
+    run_code(FINISHING, tmp_path)
     assert len(landed_lines(tmp_path)) == 1

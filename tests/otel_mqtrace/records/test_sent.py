@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
@@ -168,17 +168,6 @@ def test_key_of_a_message_without_headers_is_exported():
     _, span = _World().by_record(_Sending(key=b"k"))
     (written,) = spans_of(encode_spans([span]).body)
     assert "messaging.kafka.message.key" in {each.key for each in written.attributes}
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"span_limits": SpanLimits(max_attribute_length=5)}, "a text may be cut"),
-        ({"span_limits": SpanLimits(max_span_attributes=10)}, "not all have room"),
-    ],
-)
-def test_span_limits_need_a_span(options, reason):
-    assert _World(**options).by_record(_Sending()) is None, reason
 
 
 @pytest.mark.parametrize(

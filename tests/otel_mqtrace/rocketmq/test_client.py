@@ -272,7 +272,6 @@ def _route(**changes):
 
 
 def test_route_lists_readable_and_writable_queues_and_addresses():
-    """Reading prefers the master and may use a slave; writing may not."""
     route = _route()
     assert route.readable == (Queue("T", "broker-a", 0), Queue("T", "broker-a", 1))
     assert route.writable == (Queue("T", "broker-a", 0),)
@@ -322,7 +321,6 @@ def test_what_is_no_route_is_an_error_of_ours(body):
 
 
 def test_a_route_without_end_is_refused():
-    """A number from elsewhere must not fill the memory."""
     with pytest.raises(ProtocolError, match="more than"):
         _route(readQueueNums=10**9)
 

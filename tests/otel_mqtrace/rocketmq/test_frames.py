@@ -116,7 +116,6 @@ def test_other_protocol_is_detected_at_its_first_bytes():
 
 
 def test_a_binary_header_is_refused_by_name():
-    """We ask in JSON, so this never comes from a RocketMQ."""
     with pytest.raises(ProtocolError, match="serialize type 1"):
         FrameReader().feed(struct.pack(">ii", 4 + 2, 1 << 24 | 2) + b"{}")
 
@@ -218,14 +217,12 @@ def test_a_body_that_ends_too_early_is_an_error():
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_a_body_that_inflates_without_end_is_refused(kind, monkeypatch):
-    """A few bytes must not fill the memory."""
     monkeypatch.setattr(messages, "_MAX_BODY_BYTES", len(PLAIN) - 1)
     with pytest.raises(BodyError, match="larger"):
         plain_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
 
 
 def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
-    """Only where a producer used lz4 or zstd."""
     real = builtins.__import__
 
     def absent(name, *args, **kwargs):

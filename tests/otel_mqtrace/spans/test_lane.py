@@ -98,7 +98,6 @@ def test_outcome_of_the_exporter_is_counted():
 
 
 def test_an_outcome_that_does_not_add_up_is_not_believed():
-    """Otherwise one wrong exporter would break the account."""
     lane = lane_of(_Precise(), max_export_batch_size=2)
     _offer(lane, "a", "b")
     lane.run_once(MonotonicNs(0))
@@ -113,7 +112,6 @@ class _Nosy(Scripted):
 
 
 def test_instrumentation_is_off_while_exporting_and_on_afterwards():
-    """An exporter's own requests are never traced."""
     exporter = _Nosy(ValueError("broken"))
     lane = lane_of(exporter, max_export_batch_size=1)
     _offer(lane, "a")
@@ -186,7 +184,6 @@ def test_losses_are_logged_in_sums(caplog):
 
 
 def test_what_comes_in_after_the_exporter_was_shut_down_is_counted_and_not_exported():
-    """It had looked before the close: a closed exporter is never called again, whoever waits for whom."""
     late = []
     for between in every_line_of(SpanQueue.offer):
         exporter = Scripted()

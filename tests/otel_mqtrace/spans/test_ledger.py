@@ -1,8 +1,6 @@
 """The loss ledger's file and the callback on losses."""
 
 import json
-import subprocess
-import sys
 import threading
 from decimal import Decimal
 
@@ -72,14 +70,12 @@ def test_a_batch_counts_by_its_messages():
 
 
 def test_a_start_that_was_lost_is_not_mistaken_for_a_message_that_was():
-    """Its end may still come: then the record has one half, and nothing is missing."""
     book = LossBook(side="native", component="X")
     book.note("queue_full", lost_span(end_ns=None))
     assert on_ledger(book) == [("X start", "queue_full", 60_000, 1)]
 
 
 def test_a_service_that_names_no_instance_goes_by_its_process():
-    """Two processes of one service must not share a budget."""
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", lost_span(resource=Resource({"service.name": "shop"})))
     (row,) = book.rows()
@@ -88,7 +84,6 @@ def test_a_service_that_names_no_instance_goes_by_its_process():
 
 
 def test_a_ledger_stays_bounded_and_keeps_the_count():
-    """Groups without end must not cost memory without end."""
     book = LossBook(side="otlp", component="X")
     for number in range(MAX_ROWS + 50):
         book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: f"g{number}"}))
@@ -171,8 +166,7 @@ def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
     assert written["rows"] == [row for row in processor.ledger()["rows"] if row["cause"] != "already_shutdown"]
 
 
-def test_a_restarted_container_leaves_its_predecessors_file_alone(tmp_path):
-    """Same host, same process number, same directory: what the one before it lost must not be overwritten."""
+def test_a_restarted_container_leaves_its_predecessors_file_alone(run_code, tmp_path):
     code = """
 import os, sys
 os.getpid = lambda: 7
@@ -184,13 +178,12 @@ ledger.book(side="native", component="X").note("queue_full", span())
 ledger.save_due(0, last=True)
 """
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+        run_code(code, tmp_path)
     counts = [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.glob("ledger-*-7-*.json")]
     assert counts == [1, 1]
 
 
 def test_times_without_end_cost_no_memory_without_end():
-    """Spans may say any time; the count survives."""
     book = LossBook(side="otlp", component="X")
     for number in range(2 * MAX_ROWS + 50):
         book.note("queue_full", lost_span(end_ns=number * BUCKET_MS * 1_000_000))
@@ -200,7 +193,6 @@ def test_times_without_end_cost_no_memory_without_end():
 
 
 def test_what_cannot_be_written_does_not_reach_the_application(tmp_path, caplog):
-    """Saving is part of a shutdown, and a span may hold anything."""
     ledger = Ledger(tmp_path, clock=ManualClock())
     ledger.book(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
     ledger.save_due(0, last=True)
@@ -260,7 +252,6 @@ def test_a_callback_that_raises_stops_nothing():
 
 
 def test_losses_reported_by_two_threads_are_logged_once():
-    """A shutdown and the lane may both look; the later look may carry the older account."""
     told = []
     watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
     older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
@@ -287,7 +278,6 @@ def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdo
 
 
 def test_spans_of_the_loss_callback_are_traced():
-    """On the lane's own thread as well, where what the exporter does is not."""
     seen = []
     processor = MqTraceSpanProcessor(
         Scripted(SpanExportResult.FAILURE), on_drop=lambda *_: seen.append(is_instrumentation_enabled())

@@ -128,7 +128,6 @@ def test_span_without_success_is_judged_by_its_status(status, success):
 
 
 def test_foreign_values_under_our_names_read_as_absent():
-    """A wrong type never raises; it is simply not there."""
     exporter = RecordingExporter()
     wrong = {
         semconv.MQTRACE_TRACE_TYPE: "Pub",
@@ -200,8 +199,6 @@ class _Starts(Scripted):
 
 
 def test_recorded_but_unsampled_start_is_not_exported():
-    """Nor is an exporter asked whether it wants one: what it raises would be counted."""
-
     class Refusing(_Starts):
         def wants(self, each):
             raise ZeroDivisionError
@@ -239,7 +236,6 @@ def test_starts_are_offered_as_snapshots_to_those_who_want_them():
 
 
 def test_the_defaults_are_those_of_the_contract():
-    """2048, 100, 500 ms, 30 s, 30 s, refuse the newest."""
     settings = MqTraceSpanProcessor(Scripted()).settings
     assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 100, 500)
     assert (settings.export_timeout_ms, settings.shutdown_timeout_ms, settings.drop_policy) == (

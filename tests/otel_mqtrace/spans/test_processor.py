@@ -188,7 +188,6 @@ def test_shutdown_is_bounded_when_the_exporter_hangs():
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
 def test_a_lane_that_hangs_takes_no_time_from_the_next_one(names):
-    """Each drains and closes its own exporter at once; the time that one uses up is nobody else's."""
     stuck, free = Stuck(), Closing()
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     for name in names:
@@ -277,7 +276,6 @@ def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
 
 
 def test_self_metrics_equal_the_stats():
-    """The metrics of the SDK's own processors, losses by error.type."""
     reader = InMemoryMetricReader()
     processor = MqTraceSpanProcessor(
         Scripted(),

@@ -3,9 +3,6 @@
 import gc
 import inspect
 import logging
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
@@ -32,7 +29,6 @@ def without_threads(*exporters, **options):
 
 @needs_sdk(40, "processors have no _on_ending")
 def test_it_is_a_span_processor_with_the_sdks_own_signatures():
-    """A subclass whose methods take what the SDK gives them, ``force_flush(None)`` included."""
     processor = without_threads(Scripted())
     assert isinstance(processor, SpanProcessor)
     for method in ("on_start", "on_end", "shutdown", "force_flush"):
@@ -96,7 +92,6 @@ def test_a_runtime_of_contexts_that_fails_costs_spans_and_no_worker(monkeypatch)
 
 
 def test_an_exporter_gets_its_timeout_and_its_failures_are_no_queue_drops():
-    """One that takes ``timeout_millis``; the others own theirs."""
     given = []
 
     class Timed(Scripted):
@@ -112,7 +107,6 @@ def test_an_exporter_gets_its_timeout_and_its_failures_are_no_queue_drops():
 
 
 def test_flush_exports_earlier_spans_and_returns_its_result():
-    """``False`` for a failed export, for an exporter whose own flush failed, and for no time."""
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     processor = without_threads(exporter)
     processor.on_end(span())
@@ -149,7 +143,7 @@ def test_shutdown_is_once_bounded_and_counts_what_was_left():
     assert account_balances(books(processor))
 
 
-def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread():
+def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(run_code):
     """Python starts no thread any more then."""
     code = """
     import atexit, os, threading
@@ -165,10 +159,7 @@ def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(
         processor.shutdown()
     atexit.register(last)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "last", "")
+    assert run_code(code) == "last"
 
 
 def test_wrong_argument_is_refused_and_wrong_variable_is_logged(monkeypatch, caplog):

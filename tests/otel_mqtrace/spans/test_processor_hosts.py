@@ -17,31 +17,50 @@ import pytest
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted, span
 
-FORKING = """
-import json, multiprocessing, os, sys, threading
+WRITING = """
+import json, os, sys, threading
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import Scripted
 
+parent = os.getpid()
+
 class Writing(Scripted):
     after_forks = 0
-    def export(self, spans):
-        os.write(1, (json.dumps([os.getpid() == parent, [s.name for s in spans], self.after_forks]) + "\\n").encode())
-        return super().export(spans)
     def after_fork(self):
         self.after_forks += 1
+    def export(self, spans):
+        for span in spans:
+            os.write(1, (json.dumps([os.getpid() == parent, span.name]) + "\\n").encode())
+        return super().export(spans)
 
-parent = os.getpid()
 processor = MqTraceSpanProcessor(Writing(), schedule_delay_millis=60_000)
 provider = TracerProvider()
 provider.add_span_processor(processor)
 tracer = provider.get_tracer("x")
+"""
+
+
+@pytest.fixture
+def run(run_code):
+    """Run a program that has a processor and a tracer; return who wrote which span: whether the parent, and its name."""
+
+    def run(code, *arguments, prefix=""):
+        written = run_code(prefix + WRITING + textwrap.dedent(code), *arguments)
+        return sorted(map(json.loads, written.splitlines()))
+
+    return run
+
+
+FORKING = """
 tracer.start_span("of the parent").end()
 
 def child():
     assert processor.stats()["Writing"]["offered"] == 0
     tracer.start_span("of the child").end()
     assert processor.stats()["Writing"]["offered"] == 1
+    assert processor.lanes[0].exporter.after_forks == 1
 
 if sys.argv[1] == "fork":
     pid = os.fork()
@@ -50,21 +69,19 @@ if sys.argv[1] == "fork":
         sys.exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 else:
-    process = multiprocessing.get_context("fork").Process(target=child)
+    import importlib
+    process = importlib.import_module(sys.argv[1]).get_context("fork").Process(target=child)
     process.start()
     process.join()
     assert process.exitcode == 0
+assert processor.lanes[0].exporter.after_forks == 0
 """
 
 
-@pytest.mark.parametrize("way", ["fork", "multiprocessing"])
-def test_a_forked_child_exports_its_own_spans_and_only_those(way):
-    done = subprocess.run([sys.executable, "-c", FORKING, way], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(map(json.loads, done.stdout.splitlines())) == [
-        [False, ["of the child"], 1],
-        [True, ["of the parent"], 0],
-    ]
+@pytest.mark.parametrize("way", ["fork", "multiprocessing", "billiard"])
+def test_a_forked_child_exports_its_own_spans_and_only_those(run, way):
+    """billiard is Celery's: its children end by ``os._exit``, without atexit."""
+    assert run(FORKING, way) == [[False, "of the child"], [True, "of the parent"]]
 
 
 def test_unnoticed_fork_is_detected_by_its_pid(monkeypatch):
@@ -79,8 +96,6 @@ def test_unnoticed_fork_is_detected_by_its_pid(monkeypatch):
 
 
 def test_an_exporter_that_raises_after_a_fork_leaves_the_others_their_own_start():
-    """Or the next lane would keep its parent's spans, and perhaps a lock that nobody will ever let go."""
-
     class Raising(Scripted):
         def after_fork(self):
             raise OSError("closed already")
@@ -93,60 +108,12 @@ def test_an_exporter_that_raises_after_a_fork_leaves_the_others_their_own_start(
 
 @pytest.mark.parametrize("ending", ["force_flush", "shutdown"])
 def test_short_lived_unnoticed_child_exports_nothing_of_its_parent(ending, monkeypatch):
-    """It never saw a span of its own."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter, background=False)
     processor.on_end(span("of the parent"))
     monkeypatch.setattr(os, "getpid", lambda: -1)
     getattr(processor, ending)()
     assert exporter.names == []
-
-
-WRITING = """
-import json, os, sys, threading
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from tests.support.lanes import Scripted
-
-parent = os.getpid()
-
-class Writing(Scripted):
-    def export(self, spans):
-        for span in spans:
-            os.write(1, (json.dumps([os.getpid() == parent, span.name]) + "\\n").encode())
-        return super().export(spans)
-
-processor = MqTraceSpanProcessor(Writing(), schedule_delay_millis=60_000)
-provider = TracerProvider()
-provider.add_span_processor(processor)
-tracer = provider.get_tracer("x")
-"""
-
-
-def run(code, *arguments, prefix=""):
-    program = prefix + WRITING + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return sorted(map(json.loads, done.stdout.splitlines()))
-
-
-def test_a_child_of_billiard_which_ends_by_os_exit_flushes_first():
-    """Celery's pool: no atexit there."""
-    assert run(
-        """
-        import billiard
-        def child():
-            tracer.start_span("of the child").end()
-        tracer.start_span("of the parent").end()
-        process = billiard.get_context("fork").Process(target=child)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-        """
-    ) == [[False, "of the child"], [True, "of the parent"]]
 
 
 def test_a_spawned_child_starts_from_nothing(tmp_path):
@@ -179,8 +146,7 @@ def test_a_spawned_child_starts_from_nothing(tmp_path):
     assert sorted(name for _, name in map(json.loads, done.stdout.splitlines())) == ["of the child", "of the parent"]
 
 
-def test_greenlets_share_a_processor_as_threads_do():
-    """``monkey.patch_all()`` turns our worker into a greenlet: it must give way, and shutdown must still end."""
+def test_greenlets_share_a_processor_as_threads_do(run):
     told = run(
         """
         import gevent
@@ -198,7 +164,6 @@ def test_greenlets_share_a_processor_as_threads_do():
 
 
 def test_sigterm_loses_nothing_with_the_documented_recipe():
-    """Without it Python dies at once, with what was queued: that is the default of the system, so the manual tells."""
     code = """
     import signal, time
     if sys.argv[1] == "recipe":

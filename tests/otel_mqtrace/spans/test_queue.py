@@ -1,7 +1,6 @@
 """The bounded queue and its account."""
 
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -136,7 +135,6 @@ def test_batch_is_due_once_its_first_item_has_lingered():
 
 
 def test_items_left_behind_have_waited_since_the_take_before_them():
-    """In a steady stream the rest of each batch waits for the next one, not for a lingering time of long ago."""
     clock = ManualClock()
     queue = _queue(100, batch_size=3, clock=clock)
     for _ in range(10):
@@ -175,7 +173,6 @@ def test_batch_is_never_due_late(batch_size, waits, steps):
 
 
 def test_worker_is_woken_by_the_first_item_and_then_ever_more_rarely():
-    """Normally the worker is on its way after the first call; but a thread may have failed to start."""
     woken = []
     queue = _queue(100, batch_size=100, wake_worker=lambda: woken.append("up"))
     for number in range(100):
@@ -308,10 +305,9 @@ assert account_balances(queue.stats()), queue.stats()
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timers")
-def test_no_count_is_lost_to_a_signal_handler_that_offers():
+def test_no_count_is_lost_to_a_signal_handler_that_offers(run_code):
     """In a process of its own: such a storm of signals ends the threads of the embedded broker."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    run_code(INTERRUPTED)
 
 
 # -- any order of steps ------------------------------------------------------------------------------------------------

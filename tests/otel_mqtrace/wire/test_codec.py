@@ -133,7 +133,6 @@ def test_glued_cloud_records_are_taken_apart():
 
 
 def test_neighbours_of_a_bad_record_are_kept():
-    """X24, G11: the good records stay, the bad pieces are reported with their index and text."""
     decoded = decode_body((GOOD + "SubBefore\x01x\x02" + GOOD).encode() + ODD["G11"])
     assert decoded.record_indexes == (0, 2)
     assert [(error.record_index, error.reason) for error in decoded.errors] == [
@@ -154,7 +153,6 @@ def test_a_missing_last_terminator_and_empty_pieces_are_harmless():
 
 
 def test_unknown_shape_has_no_dialect():
-    """Pub with 12 or 13 fields is read, but no released client wrote it."""
     assert decode_body((PUB + "\x010\x02").encode()).dialects == (None,)
 
 
@@ -221,7 +219,6 @@ def test_every_dialect_is_covered_by_a_golden_vector():
 
 @given(sayable())
 def test_what_is_written_is_read_back(drawn):
-    """decode(encode(x)) is x, one bean at a time, with null texts as the word and nothing else changed."""
     trace_ctx, dialect, channel = drawn
     encoded = encode_context(trace_ctx, dialect, access_channel=channel)
     decoded = decode_body(encoded.body, msg_type_map=DIALECTS[dialect].message_type_map)
@@ -250,7 +247,6 @@ def _projection(trace_ctx, dialect, channel):
 
 
 def test_separators_in_a_value_become_underscores_and_are_counted():
-    """G11, which destroys RocketMQ's own trace message, is one readable record here, and its keys are clean too."""
     bean = replace(PUB_CONTEXT.beans[0], keys="a\x01b\x02c")
     encoded = encode_context(replace(PUB_CONTEXT, region_id="x\x02", beans=(bean,)))
     decoded = decode_body(encoded.body)
@@ -278,7 +274,6 @@ def test_sub_before_never_ends_in_an_empty_field(dialect):
 
 @pytest.mark.parametrize("dialect", ["4.9.5", "5.1.4"])
 def test_the_glued_form_is_refused(dialect):
-    """The CLOUD SubAfter that destroys its neighbours is never written, whoever asks for it."""
     for trace_ctx, channel in (
         (AFTER_CONTEXT, AccessChannel.CLOUD),
         (replace(AFTER_CONTEXT, access_channel=AccessChannel.CLOUD), AccessChannel.LOCAL),
@@ -323,7 +318,6 @@ def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, said):
 
 
 def test_absent_numbers_and_flags_are_rocketmqs_initial_values():
-    """A context with nothing but its message type is written, each absent field as RocketMQ's own objects start out."""
     bare = TraceContext(trace_type=TraceType.PUB, beans=(TraceBean(msg_type=MessageType.NORMAL),))
     assert _fields(bare) == ["Pub", "0", *["null"] * 7, "0", "0", "0", "null", "true"]
     assert _fields(AFTER_CONTEXT)[2:] == ["ID", "0", "true", "null", "0", "1", "null"]

@@ -77,7 +77,6 @@ def test_the_laws_hold_for_any_bytes(choice, body):
 
 
 def test_digits_of_every_script_are_java_numbers_and_nothing_else_is():
-    """Every decimal digit of the basic plane is read, as by Java; one beyond it, or a superscript, is not a number."""
     body = "SubAfter\x01R\x01I\x01{}\x01true\x01k\x010\x02"
     for code in range(0x80, sys.maxunicode + 1):
         character = chr(code)
@@ -108,7 +107,6 @@ def test_a_number_of_any_length_is_what_java_makes_of_it(text, cost_ms):
 
 
 def test_a_piece_beyond_any_record_is_one_bad_record_and_not_split(monkeypatch):
-    """Sixteen million separators would be as many fields; whole and in parts it is the same one line of evidence."""
     monkeypatch.setattr(decoding, "MAX_RECORD_LENGTH", 1_000)
     body = GLUED[:-1] + b"\x02" + b"\x01" * 1_001 + b"\x02" + GLUED
     whole = decode_body(body)
@@ -176,7 +174,6 @@ def _peak_once(act):
 
 @pytest.mark.parametrize("kind", LONG)
 def test_twice_the_bytes_are_at_most_twice_the_work_and_memory(kind):
-    """Counted in calls and in bytes held, not in seconds; beyond twice there is only what a call costs by itself."""
     once, twice = LONG[kind](10_000), LONG[kind](20_000)
     decode_body(twice)  # plans are made once, and are no work of the body's
     assert min(_work(twice) for _ in range(3)) <= 2 * _work(once) + 50
@@ -260,7 +257,6 @@ def test_what_never_ends_is_one_bad_record_and_is_not_kept():
 
 
 def test_memory_does_not_grow_with_the_body():
-    """Eight megabytes in the memory of a few parts of 32 KiB."""
     record = b"SubAfter\x01" + b"R" * 2_000 + b"\x01I\x011\x01true\x01k\x010\x02"
     repeats = 8 * 1024 * 1024 // len(record)
     left = [repeats]

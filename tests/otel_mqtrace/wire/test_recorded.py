@@ -54,7 +54,6 @@ WRITTEN_BY_US = [name for name in RECORDED_FILES if name.endswith("5.3.3") or na
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_every_bad_record_is_explained(name):
-    """The only bad records in all recorded data are the two pieces of the message with separators in its keys."""
     bad = {
         (body.scenario, body.line): [(error.field, error.reason) for error in decoded.errors]
         for body in recorded(name)
@@ -69,7 +68,6 @@ def test_every_bad_record_is_explained(name):
 @pytest.mark.parametrize("name", RECORDED_FILES)
 @pytest.mark.parametrize("reader", ["writer", "newest"])
 def test_the_reference_reader_agrees_wherever_it_does_not_throw(name, reader):
-    """Field by field, we say what RocketMQ's reader says, except for the values it makes up."""
     compared = 0
     for body in recorded(name):
         reference = body.reference if reader == "writer" else body.newest
@@ -154,7 +152,6 @@ def test_the_twice_recorded_runs_hold_what_was_counted_when_they_were_recorded(n
 
 
 def test_glued_records_of_real_clients_are_all_recovered():
-    """Where the newest RocketMQ reader throws on glued records, we find as many SubAfter halves as SubBefore ones."""
     thrown, halves = 0, []
     for body in recorded("rocketmq-4.9.8-cloud"):
         decoded = decode_body(body.body)
@@ -181,7 +178,6 @@ def named(item):
 
 @pytest.mark.parametrize("item", READ, ids=named)
 def test_body_is_read_like_its_vector(item):
-    """Record by record: the values that are there, ``None`` for those that are not, a bad one by field and reason."""
     read = list(body_json(0, decode_body(item["body"].encode(), msg_type_map=item.get("msg_type_map", "a"))))
     assert [_told(record, ours) for record, ours in zip(read, item["ours"], strict=True)] == item["ours"]
 
@@ -194,7 +190,6 @@ def _told(record, ours):
 
 @pytest.mark.parametrize("item", READ, ids=named)
 def test_vector_where_the_reference_loses_data_describes_the_difference(item):
-    """Wherever RocketMQ's reader throws, invents a value or looks away, the vector has a word on what we do instead."""
     newest = re.split(r"; 4\.8\.0| \(4\.", item["reference"])[
         0
     ]  # what an older reader did is no difference to the newest
@@ -215,7 +210,6 @@ def test_a_golden_body_is_read_and_written_again(item):
 
 @pytest.mark.parametrize("name", WHOLE_MESSAGES)
 def test_a_message_is_the_concatenation_of_its_records(name):
-    """G01, G16 and G22 in a row: three records, three terminators, and one key set for the message."""
     parts = [item for wanted in ("G01", "G16", "G22") for item in GOLDEN if item["id"] == wanted]
     encoded = [encode_context(trace_context(item["context"])) for item in parts]
     body = b"".join(each.body for each in encoded)
@@ -226,5 +220,4 @@ def test_a_message_is_the_concatenation_of_its_records(name):
 
 
 def test_every_vector_of_the_reference_is_a_test_by_its_name():
-    """G01-G36, D1-D9, X01-X26: none is missing among the ids above."""
     assert {item["id"] for item in (*GOLDEN, *READ)} | set(WHOLE_MESSAGES) == NAMES

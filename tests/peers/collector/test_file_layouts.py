@@ -60,7 +60,6 @@ def _inspected(span):
 )
 @pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
 def test_every_layout_holds_the_spans_as_they_ended(start_collector, flags, layouts, exporter):
-    """Four files of one run: each is detected, none has a bad piece, and each span says what the SDK's said."""
     collector = start_collector("file-layouts.yaml", flags=flags)
     with EmbeddedKafka() as kafka:
         kafka.create_topic("orders", partitions=1)

@@ -149,7 +149,6 @@ def rebalanced(kafka, topic):
 
 
 def test_a_group_that_changes_handles_each_message_and_each_handling_has_its_span(kafka):
-    """Whatever comes twice because of it is two deliveries, and two spans."""
     with Untraced():
         alone = rebalanced(kafka, kafka.create_topic("peer-orders-group-alone", partitions=4))
     topic = kafka.create_topic("peer-orders-group", partitions=4)

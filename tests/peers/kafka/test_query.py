@@ -63,7 +63,6 @@ def _found(answer):
     ],
 )
 def test_exactly_the_messages_of_a_range_are_found(kafka, topic, begin_ms, first, last, expected):
-    """Both ends included; only the range and its margin cross the network."""
     bounds = [None if hour is None else begin_ms + hour * HOUR_MS for hour in (first, last)]
     answer = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
     assert _found(answer) == [f"M{hour}" for hour in expected]

@@ -98,7 +98,6 @@ def test_a_broker_killed_while_an_exporter_is_busy_loses_no_record(rocketmq_serv
 
 
 def test_what_java_s_client_sent_is_read(rocketmq_server, client, topic):
-    """Also a body that Java compressed."""
     for body in ("short", "long" * 2_000):
         rocketmq_server.mqadmin("sendMessage", "-t", topic, "-p", body, "-k", "java-key")
     with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
@@ -142,7 +141,6 @@ def test_a_topic_that_is_not_there_is_named_with_the_mend(rocketmq_server, clien
 
 
 def test_an_exporter_makes_its_own_topic_when_it_is_told_to(rocketmq_server):
-    """With MQTRACE_CREATE_TRACE_TOPIC, for topics that are not RocketMQ's own."""
     exporter = NativeRocketMqSpanExporter(
         namesrv=rocketmq_server.name_server, trace_topic="peer-made-by-us", create_trace_topic=True
     )

@@ -67,7 +67,6 @@ def test_lite_and_own_subclasses_inherit(instrument):
 
 
 def test_method_wrapped_after_us_stays_wrapped(instrument):
-    """Taking it back would take theirs away."""
     original = rocketmq.Producer.send
     instrument()
     ours = rocketmq.Producer.send

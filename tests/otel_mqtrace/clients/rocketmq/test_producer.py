@@ -78,7 +78,6 @@ def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, mess
 
 
 def test_the_id_is_known_when_the_span_begins(instrument, started, spans, message):
-    """Samplers, hooks and processors see the id that the message will have, also where it is never stored."""
     begun = []
     instrument(produce_hook=lambda span, call: begun.append(span.attributes["messaging.message.id"]))
     producer = started(rocketmq.Producer)
@@ -208,7 +207,6 @@ def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
 
 
 def test_an_answer_that_was_cancelled_is_heard_as_such():
-    """It is no receipt: what is recorded of it must end, and not stumble over nothing."""
     answer, heard = Future(), []
     told = observe_call(lambda: answer, lambda result, exception: heard.append((result, type(exception))), None)
     answer.cancel()

@@ -126,7 +126,6 @@ def test_a_fifo_consumer_s_tries_are_spans_of_their_own(proxy, producer, listeni
 def test_settlement_by_the_client_is_recorded_if_configured(
     instrument, started, proxy, listening, spans, topic, message
 ):
-    """An acknowledgement or its opposite, a child of the process span that ended just before."""
     instrument(settle_spans=True)
     producer = started(rocketmq.Producer)
     for body in (b"success", b"failure"):

@@ -130,7 +130,6 @@ def test_a_worker_may_acknowledge_long_after_the_next_receive(send, consumer, sp
 
 
 def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consumer, spans, topic):
-    """What is done from then on belongs to no message."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     assert trace.get_current_span().get_span_context().is_valid
@@ -164,7 +163,6 @@ def test_threads_that_share_a_consumer_keep_out_of_each_other_s_hands(send, cons
 
 
 def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
-    """``change_invisible_duration`` keeps the message in hand; acknowledged in the longer time it is a success."""
     send(b"hello")
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=20_000)
@@ -266,7 +264,6 @@ def test_a_block_takes_the_message_over(send, consumer, spans, topic):
 
 
 def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer, spans, topic):
-    """At most once: from then on the blocks speak for this consumer's messages."""
     send(b"1", b"2")
     first, second = consumer.receive(1, 30) + consumer.receive(1, 30)
     consumer.ack(first)
@@ -300,7 +297,6 @@ def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, co
 
 
 def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(send, consumer, spans, topic):
-    """The others were only received."""
     send(b"1", b"2")
     with pytest.raises(ValueError, match="no such order"):  # noqa: PT012 - the shape of an application
         try:
