@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 
@@ -24,31 +24,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from typing_extensions import Self
 
-    from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.clients.patching import Patches
     from otel_mqtrace.provider import ProviderBinding
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 _log: Final = logging.getLogger(__name__)
-
-
-class ClientPatches(Protocol):
-    """The changes of one ``instrument()`` to a client."""
-
-    def restore(self) -> None:
-        """Undo every change; one that fails does not keep the others."""
-        ...
-
-    def survey(self) -> dict[str, list[str]]:
-        """Return what goes untraced now, by kind: ``untraceable``, ``wrappers``, …; for ``mqtrace doctor``."""
-        ...
-
-
-class _ClientModule(Protocol):
-    """The module of a client that an instrumentor works through."""
-
-    def apply(self, tracing: Tracing) -> ClientPatches: ...
-
-    def foreign_wrapper(self) -> str | None: ...
 
 
 def _with_method(given: Any, method: str, option: str) -> Any:
@@ -72,8 +52,7 @@ class ClientInstrumentor:
     global ones; a global TracerProvider that comes later is found at the first span. Nothing here ever raises.
 
     A subclass names the client: ``client`` for messages, ``module`` as Python imports it, ``requirement`` as pip writes
-    it, ``extra`` that installs it, ``patching`` the module whose ``apply(tracing)`` returns :class:`ClientPatches` and
-    whose ``foreign_wrapper()`` names another instrumentation already at work.
+    it, ``extra`` that installs it.
     """
 
     _instance: ClassVar[Any] = None
@@ -82,8 +61,7 @@ class ClientInstrumentor:
     module: ClassVar[str]
     requirement: ClassVar[str]
     extra: ClassVar[str]
-    patching: ClassVar[str]
-    patches: ClientPatches | None = None
+    patches: Patches | None = None
     """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
     _binding: ProviderBinding | None = None
     _is_automatic = False
@@ -205,10 +183,10 @@ class ClientInstrumentor:
         if not settings.enabled:
             report(self, outcome="switched_off")
             return
-        patching = self._client_module()
-        if patching is None:
+        patches = self._client_patches()
+        if patches is None:
             return
-        foreign = patching.foreign_wrapper()
+        foreign = patches.find_conflict()
         if foreign is not None and settings.on_conflict == "step_back":
             _log.warning(
                 "mqtrace: %s already wraps %s, so nothing is traced here: disable it, "
@@ -233,7 +211,7 @@ class ClientInstrumentor:
             writes_trace_headers=foreign is None,
             **{name: value for name, value in given.items() if value is not None},
         )
-        self.patches = patching.apply(tracing)
+        self.patches = patches.apply(tracing)
         binding.attach()
         report(self, outcome="instrumented")
 
@@ -246,12 +224,12 @@ class ClientInstrumentor:
             binding.detach()
         forget_application_kafka_config()
 
-    def _client_module(self) -> _ClientModule | None:
-        """Return the module that patches the client; a missing client and one that cannot be imported are reported."""
+    def _client_patches(self) -> type[Patches] | None:
+        """Return the class that patches the client; a missing client and one that cannot be imported are reported."""
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
 
         try:
-            return import_module(self.patching)
+            module: Any = import_module(f"otel_mqtrace.clients.{self.module}")
         except ImportError as problem:
             if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
                 level = logging.DEBUG if self._is_automatic else logging.WARNING
@@ -266,6 +244,8 @@ class ClientInstrumentor:
                 )
                 report(self, outcome=f"broken_client: {problem}")
             return None
+        patches: type[Patches] = module.ClientPatches
+        return patches
 
 
 class MqTraceInstrumentor(ClientInstrumentor):
@@ -275,7 +255,6 @@ class MqTraceInstrumentor(ClientInstrumentor):
     module = "confluent_kafka"
     requirement = "confluent-kafka >= 2.6"
     extra = "kafka"
-    patching = "otel_mqtrace.clients.confluent_kafka.patching"
 
 
 class AioKafkaInstrumentor(ClientInstrumentor):
@@ -285,7 +264,6 @@ class AioKafkaInstrumentor(ClientInstrumentor):
     module = "aiokafka"
     requirement = "aiokafka >= 0.10"
     extra = "aiokafka"
-    patching = "otel_mqtrace.clients.aiokafka.patching"
 
 
 class RocketMqInstrumentor(ClientInstrumentor):
@@ -295,4 +273,3 @@ class RocketMqInstrumentor(ClientInstrumentor):
     module = "rocketmq"
     requirement = "rocketmq-python-client >= 5.0.9"
     extra = "rocketmq"
-    patching = "otel_mqtrace.clients.rocketmq.patching"

@@ -1,10 +1,12 @@
-"""Print the generated tables that stand among written text: findings, policy, metrics, settings, as Markdown."""
+"""Print the settings of the library: every variable of the environment, which is an option of ``instrument()`` too."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import MISSING, Field, fields
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
 from spark_jobs.policy.settings import (
@@ -22,10 +24,115 @@ from spark_jobs.report.machine_files import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status
-from tools.settings_table import settings_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "enabled": "`false` instruments nothing",
+    "exporters": "which of our exporters are attached, separated by commas: `mqtrace_native`, `mqtrace_native_file`, "
+    "`mqtrace_native_rocketmq`, `mqtrace_otlp`; in code also exporter objects",
+    "trace_topic": "where trace records go; never traced itself",
+    "create_trace_topic": "create the trace topic if it is missing",
+    "bootstrap_servers": "brokers of the trace topic, separated by commas; in code also a list",
+    "kafka_config": "a properties file with TLS and SASL settings for the trace topic; in code also a dict",
+    "namesrv": "name servers of the RocketMQ that `mqtrace_native_rocketmq` writes to, `host:port[;host:port…]` "
+    "([RocketMQ]({docs}rocketmq.md))",
+    "rocketmq_access_key": "its access key, where the brokers have access control; never shown",
+    "rocketmq_secret_key": "its secret key; never shown",
+    "landing_dir": "where `mqtrace_native_file` writes",
+    "dialect": "the release whose record layout is written ([dialects]({docs}wire-format.md#dialects))",
+    "region_id": "RocketMQ's region id",
+    "region_name": "RocketMQ's region name; on spans only",
+    "group_name": "the producer group",
+    "preset": "`rocketmq4` or `rocketmq5`: queue, batch and linger of that generation",
+    "queue_size": "spans that a lane holds",
+    "batch_size": "spans per export",
+    "linger_ms": "longest wait for a batch to fill, in milliseconds",
+    "ledger_dir": "where each process keeps its drop ledger, `ledger-<host>-<pid>-<hex>.json`",
+    "max_message_bytes": "most bytes of one trace message, encoded",
+    "spool_dir": "where trace messages wait on disk while the trace broker does not answer",
+    "spool_bytes": "most bytes that wait there, per process",
+    "process_context": "how a process span refers to the sender: `link`, `parent` or `both`. `auto` links, and is "
+    "a child too when no other span is current",
+    "process_spans": "`explicit`: only `process(message)` creates process spans",
+    "process_timeout_ms": "a handler that takes longer counts as timed out, in milliseconds",
+    "receive_spans": "a `poll` span for every poll that returned something",
+    "empty_poll_spans": "with receive spans: also one for every poll that returned nothing",
+    "settle_spans": "a `commit` span for every commit and acknowledgement",
+    "topic_include": "trace only topics that match these patterns, separated by commas",
+    "topic_exclude": "do not trace topics that match these patterns, separated by commas",
+    "topic_sampling": "`pattern=share` pairs, separated by commas (`audit.*=0,orders=0.1`): record only this share of "
+    "the traces that begin at such a topic. The first matching pattern decides; a trace that began earlier is not cut",
+    "propagation": "`false` writes no header at all (brokers before 0.11 refuse them). Send spans are then of kind "
+    "CLIENT, and both sides identify messages by `{{topic}}-{{partition}}@{{offset}}`",
+    "creation_context": "for a message that already carries a trace header. `replace` writes the send span's and links "
+    "to the earlier one; `keep` leaves the message as it is, and the send span, of kind CLIENT, links to it",
+    "headerless_sends": "for `produce_batch` and `AIOProducer`, which cannot send headers. `correlate` records them "
+    "under `{{topic}}-{{partition}}@{{offset}}` from the delivery report; `send_each` sends each message alone, with "
+    "headers; `leave` does not trace them",
+    "retry_header": "the message header with the retry count, where the client itself does not report it",
+    "capture_headers": "patterns of message headers that become attributes `messaging.header.<name>`, "
+    "separated by commas",
+    "redact_headers": "patterns (any case) of captured headers whose values are written as `REDACTED`",
+    "client_metrics": "metrics from the client's own statistics: lag, queues, requests",
+    "client_metrics_interval_ms": "how often, where the application has not set `statistics.interval.ms`",
+    "on_conflict": "when another instrumentation already wraps the client: `step_back` with a warning, or `wrap`",
+}
+"""Setting → its meaning, in the order of the pages; ``{docs}`` stands for the way to the folder of the documents."""
+_DEFAULTS: Final = {
+    "bootstrap_servers": "the application's",
+    "queue_size": "`2048`",
+    "batch_size": "`100`",
+    "linger_ms": "`500`",
+}
+"""The fallback of a setting without a value; the last three are the processor's."""
+
+
+def settings_table() -> str:
+    """Return the table of variables of ``operations.md``."""
+    rows = [f"| `{_variable(each)}` | {_default(each)} | {_meaning(each, '')} |\n" for each in _settings()]
+    return "| variable | default | meaning |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def options_table() -> list[tuple[str, str, str, str]]:
+    """Return option, type, default and meaning of every setting, for a page one folder below the documents."""
+    return [(f"`{each.name}`", _type(each), _default(each), _meaning(each, "../")) for each in _settings()]
+
+
+def _settings() -> list[Field[Any]]:
+    known = {each.name: each for each in fields(Settings)}
+    if known.keys() != MEANINGS.keys():
+        raise SystemExit(f"MEANINGS and Settings differ: {sorted(known.keys() ^ MEANINGS.keys())}")
+    return [known[name] for name in MEANINGS]
+
+
+def _variable(setting: Field[Any]) -> str:
+    return ENVIRONMENT_PREFIX + setting.name.upper()
+
+
+def _meaning(setting: Field[Any], docs: str) -> str:
+    return MEANINGS[setting.name].format(docs=docs)
+
+
+def _type(setting: Field[Any]) -> str:
+    return "`" + str(setting.type).removesuffix(" | None").replace(" | ", "`, `") + "`"
+
+
+def _default(setting: Field[Any]) -> str:
+    if setting.name in _DEFAULTS:
+        return _DEFAULTS[setting.name]
+    value = setting.default if setting.default is not MISSING else None
+    match value:
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple() if value:
+            return f"`{','.join(value)}`"
+        case None | ():
+            return "none"
+        case _:
+            return f"`{value}`"
 
 
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -81,14 +188,14 @@ def _policy_keys() -> str:
     policy = read_policy(None)
     rows = [
         f"| {_code(table) if table else ''} | `{setting.key}` | {setting.description} |"
-        f" {'' if table else _default(setting, getattr(policy, setting.attribute))} |\n"
+        f" {'' if table else _written(setting, getattr(policy, setting.attribute))} |\n"
         for table, settings in tables
         for setting in settings
     ]
     return "| table | key | meaning | default |\n| --- | --- | --- | --- |\n" + "".join(rows)
 
 
-def _default(setting: Setting, value: object) -> str:
+def _written(setting: Setting, value: object) -> str:
     return "none" if value is None else _code(setting.write(value))
 
 

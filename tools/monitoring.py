@@ -1,21 +1,88 @@
-"""Write the Grafana dashboard and the Prometheus alert rules from the names of the code's metrics.
-
-In an expression ``<otel.name>`` stands for the Prometheus name of that metric; an unknown name raises ``KeyError``.
-"""
+"""Write the Grafana dashboard and the Prometheus alert rules from the names of the code's metrics."""
 
 from __future__ import annotations
 
 import json
 import re
+import tempfile
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
+from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 
-from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
+from bridge.forwarder.service import Measures
+from otel_mqtrace.clients.confluent_kafka.statistics import ClientStatistics
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED
+from spark_jobs.report.machine_files import METRICS, PREFIX
 from spark_jobs.taxonomy import Outcome, Verdict
-from tools.metric_names import metric_names
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+
+_UNITS: Final = {"s": "_seconds", "By": "_bytes"}
+
+
+def metric_names() -> dict[str, str]:
+    """Return the name in the code → the name in Prometheus, by OpenTelemetry's rules for translating names.
+
+    Dots become underscores, units become suffixes, units in braces are left out, counters end in ``_total``.
+    """
+    meter = _NamingMeter("naming")
+    MessagingMetrics(meter)
+    ClientStatistics(meter)
+    Measures(meter=meter)
+    with tempfile.TemporaryDirectory() as directory:
+        exporter = NativeFileSpanExporter(directory=directory)
+        MqTraceSpanProcessor(exporter, meter_provider=_NamingProvider(meter)).shutdown()
+    return meter.names | {PREFIX + metric.name: PREFIX + metric.name for metric in METRICS}
+
+
+class _NamingMeter(NoOpMeter):
+    """Record the instruments that are created."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.names: dict[str, str] = {}
+
+    def _record(self, name: str, unit: str, suffix: str = "") -> None:
+        self.names[name] = name.replace(".", "_") + _UNITS.get(unit, "") + suffix
+
+    def create_counter(self, name: str, unit: str = "", description: str = "") -> Any:
+        self._record(name, unit, "_total")
+        return super().create_counter(name, unit, description)
+
+    def create_histogram(self, name: str, unit: str = "", description: str = "", **advice: Any) -> Any:
+        self._record(name, unit)
+        return super().create_histogram(name, unit, description, **advice)
+
+    def create_observable_counter(self, name: str, callbacks: Any = None, unit: str = "", description: str = "") -> Any:
+        self._record(name, unit, "_total")
+        return super().create_observable_counter(name, callbacks, unit, description)
+
+    def create_observable_gauge(self, name: str, callbacks: Any = None, unit: str = "", description: str = "") -> Any:
+        self._record(name, unit)
+        return super().create_observable_gauge(name, callbacks, unit, description)
+
+    def create_observable_up_down_counter(
+        self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
+    ) -> Any:
+        self._record(name, unit)
+        return super().create_observable_up_down_counter(name, callbacks, unit, description)
+
+
+class _NamingProvider(NoOpMeterProvider):
+    """Give one meter to everybody."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def get_meter(self, *_: Any, **__: Any) -> Meter:
+        return self._meter
 
 
 class Panel(NamedTuple):

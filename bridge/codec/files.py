@@ -19,11 +19,10 @@ from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadab
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.landing.layout import BODY_BASE64
+from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream
-from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
-from otel_mqtrace.wire.native.stream import PART_BYTES
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

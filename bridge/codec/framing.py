@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
-from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS
+from otel_mqtrace.landing import BODY_BASE64, FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -27,9 +27,9 @@ from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandingWriter
 from otel_mqtrace.spans.stats import lost
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

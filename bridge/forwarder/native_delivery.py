@@ -17,7 +17,7 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures
 from otel_mqtrace.exporters.packing import Packing
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
-    from otel_mqtrace.landing.writer import LandingWriter
+    from otel_mqtrace.landing import LandingWriter
     from otel_mqtrace.model import TraceContext
 
 

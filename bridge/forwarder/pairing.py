@@ -41,7 +41,7 @@ _IN_ORDER: Final = itemgetter(
 
 
 class Place(NamedTuple):
-    """Where a trace message lies in its source; numbers as in :class:`~otel_mqtrace.landing.layout.LandedMessage`."""
+    """Where a trace message lies in its source; numbers as in :class:`~otel_mqtrace.landing.LandedMessage`."""
 
     source: str
     partition: int | None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Record
     from bridge.storage import AnyPath
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:

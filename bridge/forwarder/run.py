@@ -30,8 +30,7 @@ from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.config import Settings
-from otel_mqtrace.landing.layout import native_directory
-from otel_mqtrace.landing.writer import claim
+from otel_mqtrace.landing import claim, native_directory
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.service import ForwardCounts
     from bridge.storage import AnyPath
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 class OpenSource(TraceSource, Protocol):

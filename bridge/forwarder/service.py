@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.span_delivery import SpanForwarding
-    from otel_mqtrace.landing.layout import LandedMessage, LandedPart
+    from otel_mqtrace.landing import LandedMessage, LandedPart
 
 
 class TraceSource(Protocol):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Event, Record
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 _TRACES_PATH: Final = "/v1/traces"

@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.storage import open_parquet, sorted_glob
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.landing.layout import BODY_BASE64, NATIVE_DIRECTORY, LandedPart, date_of
-from otel_mqtrace.landing.writer import PART_FORMATS, LandingWriter, json_line, landed_table
+from otel_mqtrace.landing import (
+    BODY_BASE64,
+    NATIVE_DIRECTORY,
+    PART_FORMATS,
+    LandedPart,
+    LandingWriter,
+    date_of,
+    json_line,
+    landed_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bridge.storage import AnyPath, StorePath
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 MANIFEST_DIRECTORY: Final = "_manifest"

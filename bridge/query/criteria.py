@@ -18,7 +18,7 @@ from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
 
 

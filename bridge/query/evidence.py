@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bridge.codec.files import Reading
     from bridge.query.criteria import Query
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import DecodedBody
 

@@ -15,7 +15,7 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_mqtrace.clients.registry import MessageRegistry
+    from otel_mqtrace.clients.state import MessageRegistry
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 

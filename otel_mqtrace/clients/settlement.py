@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.registry import MAX_MESSAGES, LiveObjects
+from otel_mqtrace.clients.state import MAX_MESSAGES, LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import Headers, creation_of, index_headers
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook

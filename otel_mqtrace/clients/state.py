@@ -1,15 +1,26 @@
-"""The Tracing in force for a client, and the tracing state that each client object carries."""
+"""The Tracing in force for a client, the state each client object carries, and the messages it handed over."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import itertools
+import weakref
+from collections import OrderedDict
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from otel_mqtrace.hooks.outcome import when_collected
+from otel_mqtrace.hooks.consume import ConsumeHook
+from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
+from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.consume import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
+
 
 STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
@@ -34,7 +45,7 @@ class ActiveTracing:
         self.tracing = self.on_new_client = self.configure = None
 
 
-class _State(Protocol):
+class _Abandonable(Protocol):
     def abandon(self) -> object: ...
 
 
@@ -43,7 +54,201 @@ def known_state(client: Any) -> Any:
     return getattr(client, STATE, None)
 
 
-def attach_state(client: Any, state: _State) -> None:
+def attach_state(client: Any, state: _Abandonable) -> None:
     """Keep ``state`` on the client. ``state.abandon`` is its finaliser: it may only defer what is open."""
     client.__dict__[STATE] = state
     when_collected(client, state.abandon)
+
+
+MAX_MESSAGES: Final = 10_000
+_T = TypeVar("_T")
+
+
+class LiveObjects(Generic[_T]):
+    """Objects held weakly; callable from any thread and from the garbage collector.
+
+    A ``WeakSet`` that is iterated while another thread adds to it raises; here every step is one atomic call.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[int, weakref.ref[_T]] = {}
+
+    def add(self, item: _T) -> None:
+        """Include ``item`` for as long as it exists."""
+        self._objects[id(item)] = weakref.ref(item, _remover(self._objects, id(item)))
+
+    def all(self) -> list[_T]:
+        """Return what exists now."""
+        # Values, never items: those are tuples, and the collector may run whenever an object is created.
+        items = [reference() for reference in list(self._objects.values())]
+        return [each for each in items if each is not None]
+
+
+def _remover(objects: dict[int, weakref.ref[_T]], key: int) -> Callable[[weakref.ref[_T]], None]:
+    def remove(reference: weakref.ref[_T]) -> None:
+        if objects.get(key) is reference:  # an id is used again, but not before this
+            objects.pop(key, None)
+
+    return remove
+
+
+class _Consumer(Protocol):
+    """The tracing state of a consumer."""
+
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner: ...
+
+    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
+
+    def abandon(self) -> object: ...
+
+
+class _Adapter(Protocol):
+    """The registry's view of a client's messages."""
+
+    active: ActiveTracing
+
+    def is_message(self, candidate: object) -> bool: ...
+
+    def position_of(self, message: Any) -> tuple[str, int | None, int | None]: ...
+
+    def incoming(self, message: Any) -> IncomingMessage: ...
+
+
+Entry = tuple[
+    str,
+    "int | None",
+    "int | None",
+    int,
+    "ProcessSpan | SpanIds | None",
+    bool,
+]
+"""Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
+
+An entry of plain values costs the garbage collector nothing, and there may be 10,000.
+"""
+_OWNER: Final = 3
+_AWAITED: Final = 5
+
+
+class MessageRegistry:
+    """The last messages that the traced consumers of one client have handed over; a source of ``process``.
+
+    A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
+    without a lock, which a fork could leave locked for ever: each step is one atomic call. The messages of a consumer
+    are forgotten with its state, but for those that a block may still handle.
+    """
+
+    def __init__(self, adapter: _Adapter, *, max_messages: int = MAX_MESSAGES) -> None:
+        self._adapter = adapter
+        self._max = max_messages
+        # Not a plain dict: that one skips over everything dropped before to find its oldest entry.
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._owners: dict[int, weakref.ref[Any]] = {}
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        """How many messages are remembered."""
+        return len(self._entries)
+
+    def register(self, owner: Any) -> int:
+        """Return the number of a consumer's state."""
+        number = next(self._numbers)
+        self._owners[number] = weakref.ref(owner, lambda _: self._remove_owner(number))
+        return number
+
+    def add(
+        self,
+        messages: Sequence[Any],
+        positions: Sequence[IncomingMessage],
+        owner: int,
+        calls: Sequence[ProcessSpan | None],
+        awaited: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Remember which consumer handed ``messages`` over and the automatic span of each.
+
+        ``owner`` is the number of :meth:`register`; ``awaited`` are the indexes of messages left to a block.
+        """
+        for index, (message, where, call) in enumerate(zip(messages, positions, calls, strict=True)):
+            self.remember(id(message), (where.topic, where.partition, where.offset, owner, call, index in awaited))
+
+    def remember(self, key: int, entry: Entry) -> None:
+        """Remember one message by its identity."""
+        entries = self._entries
+        before = entries.pop(key, None)  # an id that is used again goes to the end
+        if before is not None and before[_AWAITED]:
+            count_missing(UNHANDLED)
+        entries[key] = entry
+        if len(entries) > self._max:
+            try:
+                dropped = entries.popitem(last=False)[1]
+            except KeyError:  # another thread was here as well
+                return
+            if dropped[_AWAITED]:
+                count_missing(UNHANDLED)
+
+    def remember_all(self, keys: Sequence[int], entries: Iterable[Entry]) -> None:
+        """Remember messages of one call by their identities."""
+        known = self._entries
+        dropped = list(map(known.pop, keys, repeat(None)))
+        known.update(zip(keys, entries, strict=True))
+        for _ in range(len(known) - self._max):
+            try:
+                dropped.append(known.popitem(last=False)[1])
+            except KeyError:  # as above
+                break
+        for entry in dropped:
+            if entry is not None and entry[_AWAITED]:
+                count_missing(UNHANDLED)
+
+    def abandon(self) -> None:
+        """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""
+        try:
+            for number in list(self._owners):
+                owner = self._owner(number)
+                if owner is not None:
+                    owner.abandon()
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget every message."""
+        for key in list(self._entries):
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry[_AWAITED]:
+                count_missing(UNHANDLED)
+
+    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+        """Take over the open span of ``message``, or open one under its consumer's group."""
+        adapter = self._adapter
+        tracing = adapter.active.tracing
+        if tracing is None or not adapter.is_message(message):
+            return None
+        key = id(message)
+        entry = self._entries.get(key)
+        owner: _Consumer | None = None
+        if entry is not None and entry[:_OWNER] == adapter.position_of(message):
+            owner = self._owner(entry[_OWNER])
+            topic, partition, offset, number, call, _ = entry
+            # Handled a second time it is a second attempt, with its own span.
+            if self._entries.get(key) is entry:
+                self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
+            if owner is not None and call is not None:
+                return owner.take(message, call)
+        own: _Consumer | None = known_state(consumer) or owner
+        if own is not None:
+            return own.open(message, tracing)
+        hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
+        calls = hook.before([adapter.incoming(message)])
+        return SingleOwner(hook, calls[0]) if calls else None
+
+    def _remove_owner(self, owner: int) -> None:
+        self._owners.pop(owner, None)
+        entries = self._entries
+        for key in list(entries):
+            entry = entries.get(key)
+            if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
+                entries.pop(key, None)
+
+    def _owner(self, number: int) -> _Consumer | None:
+        reference: Callable[[], _Consumer | None] | None = self._owners.get(number)
+        return None if reference is None else reference()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_mqtrace.client_properties import without_password
-from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS
+from otel_mqtrace.clients.patching import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
 from otel_mqtrace.provider import EXPORTER_GROUP
@@ -26,7 +26,7 @@ from otel_mqtrace.provider import EXPORTER_GROUP
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_mqtrace.clients.conflicts import Instrumentation
+    from otel_mqtrace.clients.patching import Instrumentation
 
 NO_PROPAGATOR: Final = "no trace context is written into messages: senders and handlers end up in separate traces"
 

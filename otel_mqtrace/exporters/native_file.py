@@ -9,8 +9,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import NativeExporter
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:

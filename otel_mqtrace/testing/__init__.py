@@ -126,9 +126,9 @@ class EmbeddedBroker(Protocol):
 def embedded_kafka() -> Iterator[EmbeddedBroker]:
     """Give a broker until the generator goes on, as a pytest fixture does; ``contextlib.contextmanager`` takes it too.
 
-    Needs the ``kafka`` extra. See :class:`otel_mqtrace.testing.embedded.cluster.EmbeddedKafka` for its limits.
+    Needs the ``kafka`` extra. See :class:`otel_mqtrace.testing.embedded.EmbeddedKafka` for its limits.
     """
-    from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka  # noqa: PLC0415 - needs confluent-kafka
+    from otel_mqtrace.testing.embedded import EmbeddedKafka  # noqa: PLC0415 - needs confluent-kafka
 
     with EmbeddedKafka() as broker:
         yield broker

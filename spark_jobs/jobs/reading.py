@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from bridge.otlp.detect import Side
 from bridge.storage import make_directory, remove_tree
-from otel_mqtrace.wire.native.charsets import check_charset
+from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
 from spark_jobs.judging.facts import Survey, merge_surveys

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.charsets import check_charset, text_of
-from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, decode_values
+from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, check_charset, decode_values, text_of
 from otel_mqtrace.wire.native.layout import (
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,

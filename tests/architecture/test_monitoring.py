@@ -10,8 +10,7 @@ import yaml
 
 from tests.support.source_tree import ROOT
 from tools.generated_docs import DOCS
-from tools.metric_names import metric_names
-from tools.monitoring import ALERTS, LEFT_OUT, PANELS, resolved
+from tools.monitoring import ALERTS, LEFT_OUT, PANELS, metric_names, resolved
 
 NAMES = metric_names()
 DASHBOARD = json.loads((DOCS / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from bridge.codec.files import LARGE_BYTES, watched
 from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.wire.native import decode_body
-from otel_mqtrace.wire.native.stream import PART_BYTES
+from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.support.native_vectors import RECORDED, recorded
 from tests.support.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 

@@ -9,14 +9,14 @@ import textwrap
 
 from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.native_spans import pub, traced
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 BROKER = """
 import sys
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 with EmbeddedKafka() as kafka:
     kafka.create_topic("RMQ_SYS_TRACE_TOPIC")
     print(kafka.bootstrap_servers, flush=True)

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import Producer
 from pyarrow import parquet
 
 from bridge.storage import as_path, remove_tree, use_settings
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import encode_context
 

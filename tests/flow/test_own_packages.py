@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.source_tree import ROOT

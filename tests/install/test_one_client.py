@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.install.conftest import CLEAN
 
 pytestmark = pytest.mark.install

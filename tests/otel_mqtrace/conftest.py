@@ -17,7 +17,7 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 PATIENCE_S = 30
 _numbers = count(1)

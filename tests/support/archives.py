@@ -11,7 +11,7 @@ from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.criteria import Query, mentioned
 from bridge.query.search import Searched, search
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
 from tests.support.native_vectors import RECORDED, json_lines

@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka.cimpl import Producer
 
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver

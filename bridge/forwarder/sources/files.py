@@ -15,7 +15,7 @@ from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
 from bridge.storage import as_path
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator

@@ -12,7 +12,7 @@ from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

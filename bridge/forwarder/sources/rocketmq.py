@@ -10,10 +10,10 @@ from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.cluster import SilentError
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
-from otel_mqtrace.rocketmq.connection import SilentError
 from otel_mqtrace.rocketmq.messages import BodyError, plain_body
 
 if TYPE_CHECKING:

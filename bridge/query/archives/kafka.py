@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 MARGIN_MS: Final = 60_000

@@ -15,7 +15,7 @@ from bridge.query.archives.scan import Scan
 from bridge.query.criteria import mentioned, needles_of
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from otel_mqtrace.landing.layout import (
+from otel_mqtrace.landing import (
     IN_PROGRESS_SUFFIX,
     MANIFEST_NAME,
     NATIVE_DIRECTORY,

@@ -13,7 +13,7 @@ from bridge.forwarder.sources.rocketmq import partition_of
 from bridge.query.archives.scan import ALWAYS, ArrivalRange, Scan
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace import semconv
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue
 from otel_mqtrace.rocketmq.messages import BodyError, plain_body

@@ -12,7 +12,7 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_mqtrace.landing.layout import LandedMessage
+    from otel_mqtrace.landing import LandedMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from otel_mqtrace.clients.confluent_kafka.state import active
-from otel_mqtrace.clients.registry import MessageRegistry
+from otel_mqtrace.clients.state import MessageRegistry
 from otel_mqtrace.hooks.attributes import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.outcome import text_of

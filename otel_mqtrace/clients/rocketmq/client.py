@@ -1,26 +1,39 @@
-"""Facts of a RocketMQ client and its errors, and futures that complete after ours."""
+"""Facts of a RocketMQ client, its messages and its errors."""
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from grpc import RpcError
-from rocketmq.grpc_protocol import Code
+from rocketmq.grpc_protocol import Code, definition_pb2
+from rocketmq.v5.util import MessageIdCodec
 
 from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
+from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
+from otel_mqtrace.hooks.propagation import creation_of, index_headers
 from otel_mqtrace.hooks.scope import BlockScope
+from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.hooks.tracing import ClientInfo
+from otel_mqtrace.model import KEY_SEPARATOR, MessageType, TraceBean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
 
+    from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.hooks.consume import ProcessSpan
+    from otel_mqtrace.hooks.propagation import Headers
+    from otel_mqtrace.hooks.send import SendCall, SendHook
     from otel_mqtrace.hooks.tracing import Tracing
+
 
 active: Final = ActiveTracing()
 _SYSTEM: Final = "rocketmq"
@@ -121,3 +134,212 @@ def observe_call(
 
     result.add_done_callback(pass_on)
     return completed
+
+
+_TYPES: Final[Mapping[int, MessageType]] = {
+    definition_pb2.FIFO: MessageType.ORDER,
+    definition_pb2.DELAY: MessageType.DELAY,
+    definition_pb2.TRANSACTION: MessageType.TRANS_COMMIT,
+}
+"""What a consumer sees of each type: a transactional message is there because it was committed."""
+_NS_PER_MS: Final = 1_000_000
+_MS_PER_S: Final = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedMessage:
+    """One delivery of one message: where it was stored, and the span it is handled in.
+
+    ``properties`` and ``keys`` are what was sent with it: clients up to 5.0.9 keep them to themselves.
+    ``holder`` is the consumer's side that handed it over, ``handled_in`` the context of its latest span, ``listening``
+    whether a listener has it now; ``tries`` counts the calls of a listener for it, ``until_ns`` is when the broker will
+    deliver it again, ``postponed_ns`` when the application last moved that.
+    """
+
+    msg_id: str | None = None
+    properties: Mapping[str, str] | None = None
+    keys: Sequence[str] | None = None
+    queue_id: int | None = None
+    store_host: str | None = None
+    store_time_ms: int | None = None
+    holder: Any = None
+    call: ProcessSpan | None = None
+    handled_in: Context | None = None
+    listening: bool = False
+    tries: int = 0
+    until_ns: int = 0
+    postponed_ns: int | None = None
+
+    def handle_in(self, call: ProcessSpan) -> None:
+        """Remember the span it is handled in."""
+        self.call, self.handled_in = call, call.otel_ctx
+
+
+_received: Final[WeakKeyDictionary[Any, ReceivedMessage]] = WeakKeyDictionary()
+
+
+def received_of(message: Any) -> ReceivedMessage:
+    """Return what is known of ``message`` since it came in; next to nothing when it came untraced."""
+    received = _received.get(message)
+    if received is None:
+        received = _received[message] = ReceivedMessage()
+    return received
+
+
+def incoming(message: Any) -> IncomingMessage:
+    """Return what the hook needs of a message."""
+    received = received_of(message)
+    again = max((message.delivery_attempt or 1) - 1, 0)
+    return IncomingMessage(
+        topic=message.topic,
+        partition=None if again else received.queue_id,  # a redelivered message lies in a retry topic's queue
+        body_length=len(message.body or b""),
+        headers=_headers(message),
+        timestamp_ms=received.store_time_ms,
+        store_host=received.store_host,
+        msg_id=message.message_id,
+        tags=message.tag,
+        keys=_keys(message),
+        msg_type=_TYPES.get(message.message_type, MessageType.NORMAL),
+        retry_times=again + max(received.tries - 1, 0),
+        message_group=message.message_group,
+    )
+
+
+def bean_of_message(message: Any) -> TraceBean:
+    """Return the trace record's fields of a message that was not sent under tracing, or not by this process."""
+    return TraceBean(
+        topic=message.topic,
+        msg_id=message.message_id,
+        tags=message.tag,
+        keys=KEY_SEPARATOR.join(_keys(message)) or None,
+        body_length=len(message.body or b""),
+        store_host=received_of(message).store_host,
+    )
+
+
+def creation_of_message(message: Any) -> SpanContext:
+    """Return the context of the span that sent ``message``; an invalid one when it carries none."""
+    return creation_of(index_headers(_headers(message)))
+
+
+def settled(message: Any) -> SettledOffset:
+    """Return ``message`` as a settled one."""
+    return SettledOffset(message.topic, creation=creation_of_message(message), msg_id=message.message_id)
+
+
+def _headers(message: Any) -> Headers:
+    properties = received_of(message).properties
+    return list((message.properties if properties is None else properties).items())
+
+
+def _keys(message: Any) -> Sequence[str]:
+    keys = received_of(message).keys
+    return sorted(message.keys if keys is None else keys)
+
+
+def _traced_from_protobuf(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fromProtobuf(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - the client's name
+        result = original(self, message, *args, **kwargs)
+        if active.tracing is not None:
+            _add(self, message)
+        return result
+
+    return fromProtobuf
+
+
+@guarded("rocketmq.received")
+def _add(message: Any, protobuf: Any) -> None:
+    system = protobuf.system_properties
+    received = received_of(message)
+    received.properties, received.keys = dict(protobuf.user_properties), tuple(system.keys)
+    received.msg_id, received.queue_id = system.message_id, system.queue_id
+    received.store_host = system.store_host or None
+    if system.HasField("store_timestamp"):
+        stored = system.store_timestamp
+        received.store_time_ms = stored.seconds * _MS_PER_S + stored.nanos // _NS_PER_MS
+
+
+MESSAGE_METHODS: Final[Wrappers] = {
+    "fromProtobuf": _traced_from_protobuf,
+}
+"""Method of ``Message`` → how to wrap it."""
+
+
+class OutgoingMessage:
+    """The caller's message as the client is to send it: its own in everything but its id and its properties.
+
+    What the client writes on it (id, type) goes to the caller's message, whose properties stay as they are. ``call`` is
+    the send it was opened for; the client keeps this object for the end of a transaction.
+    """
+
+    __slots__ = ("_message", "_named", "call", "message_id", "properties")
+
+    call: SendCall
+    message_id: str
+    properties: Mapping[str, str]
+
+    def __init__(self, message: Any, call: SendCall, message_id: str) -> None:
+        mine = {
+            "_message": message,
+            "_named": False,
+            "call": call,
+            "message_id": message_id,
+            "properties": message.properties if call.headers is None else _texts(call.headers),
+        }
+        for name, value in mine.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the caller's message."""
+        return getattr(self._message, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Write on the caller's message; the first id the client makes is replaced by the one in the span."""
+        if name == "message_id":
+            if not self._named:
+                object.__setattr__(self, "_named", True)
+                value = self.message_id
+            object.__setattr__(self, name, value)
+        setattr(self._message, name, value)
+
+    def __str__(self) -> str:
+        return str(self._message)
+
+
+def open_send(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingMessage | None:
+    """Open the span of one send and return the message to send; ``None`` when its topic is not traced now."""
+    if not isinstance(getattr(message, "topic", None), str):  # the client itself refuses anything but a message
+        return None
+    message_id = MessageIdCodec().next_message_id()
+    delivery = getattr(message, "delivery_timestamp", None)
+    call = hook.before(
+        message.topic,
+        body=message.body,
+        headers=message.properties,
+        msg_id=message_id,
+        tags=message.tag,
+        keys=sorted(message.keys),
+        msg_type=_type_of(message, transactional=transactional),
+        message_group=message.message_group,
+        # The client sends it as seconds.
+        delivery_timestamp_ms=delivery * _MS_PER_S if isinstance(delivery, int) else None,
+    )
+    return None if call is None else OutgoingMessage(message, call, message_id)
+
+
+def _type_of(message: Any, *, transactional: bool) -> MessageType:
+    if transactional:
+        return MessageType.TRANS_HALF
+    if message.message_group:
+        return MessageType.ORDER
+    return MessageType.DELAY if getattr(message, "delivery_timestamp", None) else MessageType.NORMAL
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    return {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for name, value in headers
+        if value is not None
+    }

@@ -1,27 +1,284 @@
-"""Consumption from RocketMQ and its settlement: the simple consumer, and the push consumer's listener."""
+"""Messages handed over and not settled yet; the source of ``process``.
+
+A message of a simple consumer is in the application's hands from ``receive`` until it acknowledges it, in whatever
+thread, or until its invisible duration is over and the broker delivers it again: the next ``receive`` finds that out.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from threading import Thread, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from opentelemetry import context, trace
+from rocketmq import Message
 
-from otel_mqtrace.clients.rocketmq.client import describe_error, observe_call
-from otel_mqtrace.clients.rocketmq.consumer_state import RocketMqConsumerState, consumer_state
-from otel_mqtrace.clients.rocketmq.messages import ReceivedMessage, incoming, received_of, settled
+from otel_mqtrace.clients.consumer_state import ConsumerState
+from otel_mqtrace.clients.rocketmq.client import (
+    ReceivedMessage,
+    active,
+    describe_error,
+    incoming,
+    observe_call,
+    received_of,
+    settled,
+    state_of,
+)
+from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.scope import BlockScope, ambient_context
+from otel_mqtrace.hooks.in_flight import leaving_with
+from otel_mqtrace.hooks.outcome import defer_end
+from otel_mqtrace.hooks.process import SingleOwner
+from otel_mqtrace.hooks.scope import BlockScope, PollScope, ambient_context
+from otel_mqtrace.hooks.settle import SettleHook
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
-    from otel_mqtrace.hooks.consume import ProcessSpan
+    from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
+    from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.settle import SettleCall
+    from otel_mqtrace.hooks.tracing import Tracing
+
+
+_NS_PER_S: Final = 1_000_000_000
+_DEFAULT_INVISIBLE_S: Final = 60
+"""The proxy's own invisible duration, where the caller names none."""
+
+
+class _Turn:
+    """The messages of one ``receive``: the first one behind the last settled one is current, in the receiving thread.
+
+    That is right where they are handled one after the other; ``process.each`` is right always. Threads that share a
+    consumer have turns of their own.
+    """
+
+    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
+        self._messages = messages
+        self._thread = get_ident()
+        self._scope: PollScope | None = None
+        self._behind = 0
+        self._current: ReceivedMessage | None = None
+        self._enter_next()
+
+    def settled(self, message: ReceivedMessage) -> None:
+        """Go on to the next message; elsewhere than where they were received, only stop being current."""
+        if get_ident() == self._thread and message in self._messages[self._behind :]:
+            self._behind = self._messages.index(message) + 1
+            self.leave()
+            self._enter_next()
+        elif message is self._current:
+            self.leave()
+
+    def handled_explicitly(self, message: ReceivedMessage) -> None:
+        if message in self._messages:
+            self.leave()
+
+    def leave(self) -> ReceivedMessage | None:
+        """Restore what was current; return the message that was."""
+        scope, self._scope = self._scope, None
+        current, self._current = self._current, None
+        if scope is not None:
+            scope.leave()
+        return current
+
+    def _enter_next(self) -> None:
+        for message in self._messages[self._behind :]:
+            call = message.call
+            if call is not None and call.is_open:
+                self._scope = PollScope(call.process_ctx, call, call.previous_ctx)
+                self._current = message
+                return
+
+
+class RocketMqConsumerState(ConsumerState):
+    """The hooks of one consumer and its open messages."""
+
+    hook: ConsumeHook
+    settle: SettleHook
+
+    def __init__(self, info: ClientInfo) -> None:
+        super().__init__(info)
+        self._held: dict[ReceivedMessage, None] = {}
+        self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
+        _states.add(self)
+
+    def bind(self, tracing: Tracing) -> ConsumeHook:
+        """Return the hook of the Tracing in force."""
+        if self.tracing is not tracing:
+            self.settle = SettleHook(tracing=tracing, info=self.info)
+        return super().bind(tracing)
+
+    def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
+        """Return what the hook needs of messages."""
+        return [incoming(message) for message in messages]
+
+    @guarded("rocketmq.next_turn")
+    def next_turn(self) -> None:
+        """The caller's thread receives again: nothing is current there any more, and what came too late is over."""
+        self._stop()
+        self._give_up_late(frozenset())
+
+    @guarded("rocketmq.hand_over")
+    def hand_over(self, messages: Sequence[Any], invisible_s: float | None, *, start_ns: int, enter: bool) -> None:
+        """The application gets ``messages``: open the span of each; ``enter`` makes the first current here."""
+        received = self.incoming(messages)
+        if not received:
+            self.hook.empty(start_ns=start_ns, batch=True)
+            return
+        self._give_up_late({message.msg_id for message in received})
+        self.hook.received(received, start_ns=start_ns, batch=True)
+        left = self.explicit.expect_blocks(len(received))
+        until_ns = self.hook.now_ns() + _duration_ns(invisible_s)
+        handed = [received_of(message) for message in messages]
+        for message, what in zip(handed, received, strict=True):
+            calls = [] if left else self.hook.before([what])
+            message.holder, message.until_ns = self, until_ns
+            for call in calls:
+                message.handle_in(call)
+                self._held[message] = None
+        if enter and not left:
+            self._turns[current_thread()] = _Turn(handed)
+
+    @guarded("rocketmq.settled")
+    def settled(self, message: ReceivedMessage) -> None:
+        """The application acknowledges: it is done with the message, whatever the broker responds."""
+        if self._release(message) and message.call is not None:
+            self.hook.after(message.call)
+        for turn in list(self._turns.values()):
+            turn.settled(message)
+
+    @guarded("rocketmq.postponed")
+    def postponed(self, message: ReceivedMessage, invisible_s: float | None) -> None:
+        """The broker keeps the message back for longer: more time to handle it, or a pause before its redelivery."""
+        message.postponed_ns = now_ns = self.hook.now_ns()
+        message.until_ns = now_ns + _duration_ns(invisible_s)
+
+    def take(self, message: ReceivedMessage) -> ProcessSpanOwner | None:
+        """Give the span of a message to the block that handles it explicitly."""
+        call, message.call = message.call, None  # handled a second time it is a second attempt, with its own span
+        if call is None:
+            return None
+        for turn in list(self._turns.values()):
+            turn.handled_explicitly(message)
+        if not self._release(message):  # it was acknowledged before it was handled
+            return self.late(call)
+        return SingleOwner(self.hook, call)
+
+    @guarded("rocketmq.abandon")
+    def abandon(self) -> None:
+        """The consumer is collected, or the process ends: what is open ends with the next hook, as when given up."""
+        for turn in list(self._turns.values()):
+            turn.leave()
+        for message in list(self._held):
+            if self._release(message) and message.call is not None:
+                code, end_ns = self._outcome_of_given_up(message)
+                defer_end(self.hook, message.call, code=code, end_ns=end_ns)
+
+    @guarded("rocketmq.close")
+    def close(self) -> None:
+        """Nothing can be acknowledged any more; an exception on its way out is the outcome of the current message."""
+        exception = leaving_with(())
+        current = self._stop()
+        if exception is not None and current is not None and current.call is not None:
+            self._release(current)
+            self.hook.after(current.call, code=ContextCode.EXCEPTION, exception=exception)
+        for turn in list(self._turns.values()):
+            turn.leave()
+        for message in list(self._held):
+            self._give_up(message)
+
+    def _give_up_late(self, came_again: AbstractSet[str | None]) -> None:
+        now_ns = self.hook.now_ns()
+        for message in list(self._held):
+            if message.until_ns <= now_ns or message.msg_id in came_again:
+                self._give_up(message)
+
+    def _give_up(self, message: ReceivedMessage) -> None:
+        if self._release(message) and message.call is not None:
+            code, end_ns = self._outcome_of_given_up(message)
+            self.hook.after(message.call, code=code, end_ns=end_ns)
+
+    def _outcome_of_given_up(self, message: ReceivedMessage) -> tuple[ContextCode, int]:
+        """It was not acknowledged: ``FAILED`` when the application put it off, else it has no outcome."""
+        if message.postponed_ns is None:
+            return ContextCode.RETURNNULL, min(message.until_ns, self.hook.now_ns())
+        return ContextCode.FAILED, message.postponed_ns
+
+    def _release(self, message: ReceivedMessage) -> bool:
+        """Return ``True`` to exactly one caller: that one ends the span or hands it on."""
+        try:
+            del self._held[message]
+        except KeyError:
+            return False
+        return True
+
+    def _stop(self) -> ReceivedMessage | None:
+        turn = self._turns.pop(current_thread(), None)
+        return None if turn is None else turn.leave()
+
+
+def _duration_ns(seconds: float | None) -> int:
+    return int((_DEFAULT_INVISIBLE_S if seconds is None else seconds) * _NS_PER_S)
+
+
+_states: Final[LiveObjects[RocketMqConsumerState]] = LiveObjects()
+
+
+def consumer_state(consumer: Any) -> RocketMqConsumerState | None:
+    """Return the consumer's state; ``None`` while nothing is traced."""
+    return state_of(consumer, RocketMqConsumerState)
+
+
+def close_consumers() -> None:
+    """End what every consumer has open: tracing is being switched off."""
+    for state in _states.all():
+        state.close()
+
+
+class _InListener:
+    """A block inside a listener, for the listener's message: its outcome counts unless the listener's is worse."""
+
+    def __init__(self, call: ProcessSpan) -> None:
+        self.call = call
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """Leave the end to the listener; an exception passes it on its way out, or was dealt with."""
+        if exception is None:
+            self.call.handling.outcome(code)
+
+    def defer(self, code: ContextCode) -> None:
+        self.finish(code, None)
+
+
+class _ReceivedMessages:
+    """The received messages; a source of ``process``."""
+
+    def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
+        """Take over the open span of ``message``, or open one under its consumer's group."""
+        tracing = active.tracing
+        if tracing is None or not isinstance(message, Message) or message.receipt_handle is None:
+            return None
+        received = received_of(message)
+        if received.listening and received.call is not None:
+            return _InListener(received.call)
+        holder: RocketMqConsumerState | None = received.holder
+        taken = None if holder is None else holder.take(received)
+        if taken is not None:
+            return taken
+        known = None if consumer is None else consumer_state(consumer)
+        owner = known or holder or RocketMqConsumerState(ClientInfo(system="rocketmq"))
+        return owner.open(message, tracing)
+
+
+received_messages: Final = _ReceivedMessages()
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:

@@ -10,8 +10,16 @@ from weakref import WeakKeyDictionary, ref
 from opentelemetry import context
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource
 
-from otel_mqtrace.clients.rocketmq.client import describe_error, first_address, observe_call, state_of
-from otel_mqtrace.clients.rocketmq.messages import OutgoingMessage, bean_of_message, creation_of_message, open_send
+from otel_mqtrace.clients.rocketmq.client import (
+    OutgoingMessage,
+    bean_of_message,
+    creation_of_message,
+    describe_error,
+    first_address,
+    observe_call,
+    open_send,
+    state_of,
+)
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.transaction import EndTransactionHook, RecallHook

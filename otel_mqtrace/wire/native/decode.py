@@ -1,20 +1,8 @@
-"""Read trace records: any bytes in, the records and the bad pieces out; nothing is raised.
-
-A body is split at U+0002 into pieces, a piece at U+0001 into fields. A piece is one record, except that CLOUD writers
-of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter`` (a type name in place of its eighth field). The
-type and the number of fields choose the form in the layout table; each kind of field has a reader with Java's rules
-(``TraceDataEncoder.java``).
-
-Unlike Java's reader: a bad record is reported and its neighbours are kept; what is not on the wire is ``None`` and
-never the reader's own time, host or id; an unknown type is reported; empty texts at the end are texts. An empty piece
-is skipped.
-
-The work is linear in the size of the body: the plan of each shape (``_plan``) is computed once. Feeding a body in parts
-is safe at any U+0002.
-"""
+"""Decode native trace records: charsets, bodies, and streams of any size; no bytes make it raise."""
 
 from __future__ import annotations
 
+import codecs
 import re
 import unicodedata
 from dataclasses import dataclass, make_dataclass, replace
@@ -23,8 +11,8 @@ from functools import cache, lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.wire.native.charsets import text_of
 from otel_mqtrace.wire.native.dialects import Shape, writer_of
 from otel_mqtrace.wire.native.layout import (
     ABSENT_TEXTS,
@@ -43,6 +31,45 @@ from otel_mqtrace.wire.native.layout import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+
+_ANY: Final = bytes(range(256))
+_ASCII: Final = _ANY[:128]
+_TERMINATOR: Final = RECORD_TERMINATOR.encode()
+
+
+def text_of(body: bytes, charset: str) -> str:
+    """Return the text of a body, U+FFFD for what is none in ``charset``.
+
+    Raises:
+        UsageError: no such charset.
+    """
+    cuttable = is_cuttable(charset)
+    try:
+        return body.decode(charset)
+    except UnicodeError:
+        pieces = body.split(_TERMINATOR) if cuttable else [body]
+        return RECORD_TERMINATOR.join(piece.decode(charset, errors="replace") for piece in pieces)
+
+
+def check_charset(charset: str) -> None:
+    """Raise ``UsageError`` for an unknown charset."""
+    is_cuttable(charset)
+
+
+@lru_cache(maxsize=32)
+def is_cuttable(charset: str) -> bool:
+    """Return whether ASCII stands for itself in ``charset`` everywhere, so that bytes can be cut at a terminator.
+
+    Raises:
+        UsageError: no such charset.
+    """
+    try:
+        _ANY.decode(charset, errors="replace")  # there are codecs of names, such as Punycode, that refuse some bytes
+        shifting = codecs.lookup(charset).name.startswith("iso2022")  # ASCII only until the first escape
+        return not shifting and _ASCII.decode(charset, errors="replace") == _ASCII.decode()
+    except (LookupError, UnicodeError):
+        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
 
 
 _T = TypeVar("_T")
@@ -443,3 +470,81 @@ def _ids_of_batch(msg_ids: str, offset_msg_ids: str | None) -> list[tuple[str, s
     ids = msg_ids.split(BATCH_SEPARATOR)
     offsets: list[str | None] = [*(offset_msg_ids or "").split(BATCH_SEPARATOR)]
     return list(zip(ids, offsets if len(offsets) == len(ids) else [None] * len(ids), strict=True))
+
+
+PART_BYTES: Final = 1 << 18
+"""How much is read at once; larger parts are not read faster, and cost memory when they are full of short nonsense."""
+
+
+def decode_stream(
+    read: Callable[[int], bytes],
+    *,
+    msg_type_map: str = "a",
+    charset: str = "utf-8",
+    part_bytes: int = PART_BYTES,
+    max_record_bytes: int = MAX_RECORD_LENGTH,
+) -> Iterator[DecodedBody]:
+    """Yield one body in parts: what :func:`decode_body` makes of the whole, the record indexes running on.
+
+    ``read(n)`` returns up to ``n`` bytes, none at the end. No bytes make it raise. A piece that grows beyond
+    ``max_record_bytes`` without a terminator is one bad record and is not kept.
+
+    Raises:
+        UsageError: as :func:`decode_body`, before anything is read.
+    """
+    decode_body(b"", msg_type_map=msg_type_map, charset=charset)  # a mistake of the caller comes first
+    index = 0
+    for part in _parts(read, part_bytes, max_record_bytes, cut=is_cuttable(charset)):
+        if isinstance(part, _TooLong):
+            yield DecodedBody(errors=(part.as_bad_record(index, charset),))
+            index += 1
+            continue
+        decoded = decode_body(part, msg_type_map=msg_type_map, charset=charset)
+        yield _moved(decoded, index)
+        index += len(decoded.contexts) + len(decoded.errors)
+
+
+class _TooLong:
+    def __init__(self, start: bytes) -> None:
+        self._start = start
+
+    def as_bad_record(self, index: int, charset: str) -> BadRecord:
+        text = text_of(self._start, charset)[:MAX_OFFENDING_TEXT]
+        return BadRecord(index, None, TOO_LONG, text)
+
+
+def _parts(
+    read: Callable[[int], bytes], part_bytes: int, max_record_bytes: int, *, cut: bool
+) -> Iterator[bytes | _TooLong]:
+    if not cut:
+        yield b"".join(iter(lambda: read(part_bytes), b""))
+        return
+    held = bytearray()
+    skipping = False
+    while chunk := read(part_bytes):
+        if skipping:
+            _, found, chunk = chunk.partition(_TERMINATOR)
+            skipping = not found
+        end = chunk.rfind(_TERMINATOR) + 1
+        if end:
+            held += chunk[:end]
+            yield bytes(held)
+            held = bytearray(chunk[end:])
+        else:
+            held += chunk
+        if len(held) > max_record_bytes:
+            yield _TooLong(bytes(held[: 4 * MAX_OFFENDING_TEXT]))
+            held = bytearray()
+            skipping = True
+    if held:
+        yield bytes(held)
+
+
+def _moved(decoded: DecodedBody, by: int) -> DecodedBody:
+    if not by:
+        return decoded
+    return replace(
+        decoded,
+        record_indexes=tuple(index + by for index in decoded.record_indexes),
+        errors=tuple(replace(error, record_index=error.record_index + by) for error in decoded.errors),
+    )

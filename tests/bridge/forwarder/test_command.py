@@ -11,9 +11,8 @@ import pytest
 from confluent_kafka.cimpl import Consumer, Producer, TopicPartition
 
 from otel_mqtrace.cli import main
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import LandingWriter, claim
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.landing import LandedMessage, LandingWriter, claim
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import running_forward
 from tests.support.landings import landed_lines
 from tests.support.trace_stories import after, before, body_of, pub

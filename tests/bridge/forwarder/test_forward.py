@@ -19,8 +19,8 @@ from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.cli import main
-from otel_mqtrace.landing.writer import LandingWriter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.landing import LandingWriter
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import running_forward
 from tests.support.landings import landed_lines
 

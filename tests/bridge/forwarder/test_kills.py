@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.killing import forwarded_under_fire, kafka_sender
 
 

@@ -15,7 +15,7 @@ from bridge.forwarder.run import ForwardOptions, run
 from bridge.forwarder.sources.files import SpanFilesSource
 from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 

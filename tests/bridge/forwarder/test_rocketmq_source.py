@@ -10,7 +10,7 @@ from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.rocketmq import RemotingTraceSource, partition_of
 from bridge.forwarder.sources.topic import Trimmed
 from otel_mqtrace._errors import PeerError
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandingWriter
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 

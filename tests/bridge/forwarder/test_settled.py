@@ -7,7 +7,7 @@ import pytest
 from bridge.forwarder.pairing import Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from tests.support.forwarded_spans import record_of
 from tests.support.trace_stories import before
 

@@ -15,8 +15,7 @@ from bridge.forwarder.service import METRICS, Measures, forward_once
 from bridge.forwarder.sources.files import FilesTraceSource
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding, open_exporter
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
 from tests.support.trace_stories import START_MS, after, before, body_of, pub

@@ -14,8 +14,7 @@ from bridge.query.archives.scan import ArrivalRange
 from bridge.query.criteria import Query
 from bridge.query.search import search
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.landing.layout import manifest_path
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandingWriter, manifest_path
 from tests.support.archives import ID, T0, consume, landed, pub
 
 DAY_MS = 86_400_000

@@ -12,7 +12,7 @@ import pytest
 from bridge.forwarder.span_fields import trace_id_of
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandingWriter
 from tests.support.archives import ID, T0, consume, landed, pub
 from tests.support.html_page import Page
 from tests.support.native_vectors import RECORDED

@@ -16,7 +16,7 @@ from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.archives import ID, T0, TOPIC, consume, landed, pub
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))

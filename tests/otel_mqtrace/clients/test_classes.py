@@ -16,9 +16,9 @@ from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrume
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS, identify_class
-from otel_mqtrace.clients.confluent_kafka.patching import find_foreign_class
+from otel_mqtrace.clients.confluent_kafka import find_foreign_class
 from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
+from otel_mqtrace.clients.patching import INSTRUMENTATIONS, identify_class
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from tests.support.opentelemetry_release import needs_sdk
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import _Span
 from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, registry
-from otel_mqtrace.clients.registry import LiveObjects, MessageRegistry
+from otel_mqtrace.clients.state import LiveObjects, MessageRegistry
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.outcome import missing_counts
 from otel_mqtrace.hooks.tracing import Tracing

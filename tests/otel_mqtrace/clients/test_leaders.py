@@ -13,7 +13,7 @@ from otel_mqtrace.clients.state import STATE
 from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 NOBODY = "127.0.0.1:1"
 

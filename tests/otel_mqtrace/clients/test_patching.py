@@ -13,10 +13,9 @@ from confluent_kafka.serialization import StringSerializer
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_mqtrace.clients.confluent_kafka import patching
+from otel_mqtrace.clients.confluent_kafka import ClientPatches
 from otel_mqtrace.clients.confluent_kafka.consume.consumer import ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.messages import registry
-from otel_mqtrace.clients.confluent_kafka.patching import ConfluentKafkaPatches
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.config import Settings
@@ -221,7 +220,7 @@ def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
     before = _fingerprint()
     short_lived(_Interrupted, cimpl.Consumer)
     with pytest.raises(KeyboardInterrupt):
-        ConfluentKafkaPatches.apply(Tracing.create(settings=Settings()))
+        ClientPatches.apply(Tracing.create(settings=Settings()))
     assert _fingerprint() == before
     assert active.tracing is None
     assert registry not in sources
@@ -291,7 +290,7 @@ def test_a_class_looks_as_it_did(instrument, name):
 def test_the_asyncio_classes_are_not_imported_and_traced_when_they_come(run_code):
     code = """
 import asyncio, sys
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
@@ -321,7 +320,7 @@ assert not hasattr(AIOProducer.produce, "__wrapped__")
 def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, instrument, monkeypatch):
     names = dict(vars(application))
     instrument()
-    monkeypatch.setattr(patching, "forget_leaders", _refuse)
+    monkeypatch.setattr(ClientPatches, "ending", (*ClientPatches.ending, _refuse))
     MqTraceInstrumentor().uninstrument()
     assert guard._failures.pop("Patches.restore") == 1
     assert dict(vars(application)) == names
@@ -332,7 +331,7 @@ def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, in
     names = dict(vars(application))
     instrument()
     with monkeypatch.context() as broken:
-        broken.setattr(ConfluentKafkaPatches, "restore", _refuse)
+        broken.setattr(ClientPatches, "restore", _refuse)
         MqTraceInstrumentor().uninstrument()
     assert guard._failures.pop("MqTraceInstrumentor.uninstrument") == 1
     instrument()

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
-from otel_mqtrace.landing.layout import manifest_path
+from otel_mqtrace.landing import manifest_path
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.wire.native import decode_body

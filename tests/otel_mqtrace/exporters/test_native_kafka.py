@@ -15,7 +15,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced

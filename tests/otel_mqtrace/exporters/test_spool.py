@@ -20,7 +20,7 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
 from otel_mqtrace.testing import ManualClock
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.lanes import GENEROUS_S
 from tests.support.native_spans import pub, traced

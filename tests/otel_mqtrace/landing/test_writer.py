@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from otel_mqtrace._errors import MissingExtraError, UsageError
-from otel_mqtrace.landing.layout import LandedMessage, LandedPart, manifest_path
-from otel_mqtrace.landing.writer import LandingWriter, adopt_orphans
+from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, manifest_path
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
 
@@ -308,9 +307,9 @@ def test_an_empty_part_in_progress_is_left_for_its_writer(tmp_path):
 FINISHING = """
 import sys
 from pathlib import Path
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import adopt_orphans
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandedMessage
+from otel_mqtrace.landing import adopt_orphans
+from otel_mqtrace.landing import LandingWriter
 
 landing, adopted, armed = Path(sys.argv[1]), [], [True]
 

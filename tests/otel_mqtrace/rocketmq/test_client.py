@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
-from otel_mqtrace.rocketmq.cluster import read_masters, read_route
+from otel_mqtrace.rocketmq.cluster import SilentError, read_address, read_addresses, read_masters, read_route
 from otel_mqtrace.rocketmq.commands import Credentials, Queue, RefusedError, RequestCode, ResponseCode, signed
-from otel_mqtrace.rocketmq.connection import SilentError, read_address, read_addresses
 from otel_mqtrace.rocketmq.frames import Command, ProtocolError
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 

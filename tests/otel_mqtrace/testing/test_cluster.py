@@ -16,8 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Producer, cimpl
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
-from otel_mqtrace.testing.embedded import cluster
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import RETENTION_BYTES, EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,7 +150,7 @@ def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
     send(producer, "trace", b"small")
     kafka.assert_untrimmed("trace")
     for _ in range(16):  # several requests: a request is the unit of retention
-        send(producer, "trace", os.urandom(cluster.RETENTION_BYTES // 8))
+        send(producer, "trace", os.urandom(RETENTION_BYTES // 8))
     with pytest.raises(PeerError, match=r"trimmed topic trace \(partition 0: \d+ messages\)"):
         kafka.assert_untrimmed("trace")
 
@@ -186,7 +185,7 @@ def test_no_broker_is_refused() -> None:
 
 
 def test_without_the_client_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded.cluster"
+    code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")

@@ -5,7 +5,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
 from otel_mqtrace.testing import RecordingExporter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.command import answers
 from tests.peers.otlp_spans import of_sdk
 from tests.peers.traced import handle, send, traced

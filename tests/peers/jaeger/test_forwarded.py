@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery

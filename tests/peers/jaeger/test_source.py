@@ -8,7 +8,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.testing import RecordingExporter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
 from tests.peers.jaeger.query import JaegerQuery

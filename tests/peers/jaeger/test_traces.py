@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 from otel_mqtrace import semconv
 from otel_mqtrace.testing import RecordingExporter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.otlp_spans import of_sdk
 from tests.peers.traced import handle, send, traced

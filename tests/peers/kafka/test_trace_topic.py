@@ -12,7 +12,7 @@ from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process, semconv
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.landing import LandingWriter
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body

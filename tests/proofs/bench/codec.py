@@ -23,8 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters.packing import SpanPacker
-from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.writer import json_line
+from otel_mqtrace.landing import LandedMessage, json_line
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from spark_jobs.normalise.native_records import RecordCount, record_columns

@@ -30,7 +30,7 @@ from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.span_delivery import Delivery, OtlpDelivery, SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.decode import decode_rows

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.span_fields import SpanRules
-from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing import LandedMessage
 from tests.peers.collector.server import Collector
 from tests.peers.command import mqtrace
 from tests.peers.go_build import PROGRAMS, built

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.otlp import HTTP, OtlpSpanExporter
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.proofs.bench.rows import Effort, Row, Target
 from tests.support.source_tree import ROOT
 

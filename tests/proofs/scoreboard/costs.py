@@ -20,7 +20,7 @@ import confluent_kafka
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.proofs.bench.rows import interleaved
 from tests.proofs.scoreboard.contender import WARM
 from tests.proofs.scoreboard.receiving import receiver

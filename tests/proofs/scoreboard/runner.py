@@ -14,7 +14,7 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.proofs.scoreboard.rows import PROBES
 from tests.proofs.scoreboard.stage import Seen, Stage
 from tests.proofs.scoreboard.subjects import SUBJECTS, Subject

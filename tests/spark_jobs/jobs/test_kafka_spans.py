@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.cimpl import Producer
 
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from tests.support.trace_stories import body_of

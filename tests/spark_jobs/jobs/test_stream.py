@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import Producer
 
 from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.ingested import survey_again

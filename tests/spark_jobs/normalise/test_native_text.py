@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.wire.native.charsets import text_of
-from otel_mqtrace.wire.native.decode import BadRecord, decode_values
+from otel_mqtrace.wire.native.decode import BadRecord, decode_values, text_of
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from spark_jobs.normalise import native_records
 from spark_jobs.normalise.native_records import RecordCount, record_columns

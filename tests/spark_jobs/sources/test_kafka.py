@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.cimpl import Producer
 
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.sources.kafka import (

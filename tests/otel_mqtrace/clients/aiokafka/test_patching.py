@@ -10,7 +10,7 @@ import wrapt
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
-from otel_mqtrace.clients.aiokafka.patching import foreign_wrapper
+from otel_mqtrace.clients.aiokafka import ClientPatches
 from otel_mqtrace.config import application_kafka_config
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
@@ -121,7 +121,7 @@ def neighbour():
 def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
     neighbour()
     before = _everything()
-    assert foreign_wrapper() == f"the module {__name__}"
+    assert ClientPatches.find_conflict() == f"the module {__name__}"
     with caplog.at_level(logging.WARNING):
         instrument()
     assert _everything() == before

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
 from tests.support.consuming import let_others_run
 

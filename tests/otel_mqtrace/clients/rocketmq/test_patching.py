@@ -9,7 +9,7 @@ import pytest
 import rocketmq
 from rocketmq.v5.exception import IllegalStateException
 
-from otel_mqtrace.clients.rocketmq import patching
+from otel_mqtrace.clients.rocketmq import ClientPatches
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 
@@ -95,7 +95,7 @@ def test_no_client_is_kept_alive(instrument, proxy, spans, message):
 
 
 def test_client_without_another_wrapper_is_free():
-    assert patching.foreign_wrapper() is None
+    assert ClientPatches.find_conflict() is None
 
 
 def test_we_step_back_before_another_instrumentation(instrument, caplog):
@@ -104,7 +104,7 @@ def test_we_step_back_before_another_instrumentation(instrument, caplog):
     try:
         with caplog.at_level(logging.WARNING):
             instrument()
-        assert patching.foreign_wrapper() == f"the module {__name__}"
+        assert ClientPatches.find_conflict() == f"the module {__name__}"
         assert RocketMqInstrumentor().patches is None
     finally:
         rocketmq.Producer.send = original
@@ -121,7 +121,7 @@ def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
     stubborn = _Stubborn("SimpleConsumer", (), {"receive": lambda self: None})
     monkeypatch.setattr(rocketmq, "SimpleConsumer", stubborn)
     with pytest.raises(TypeError):
-        patching.apply(None)
+        ClientPatches.apply(None)
     assert _as_it_is() == before
 
 

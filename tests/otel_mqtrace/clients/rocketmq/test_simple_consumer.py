@@ -10,7 +10,7 @@ from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import BadRequestException, ClientException
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.rocketmq.consumer_state import consumer_state
+from otel_mqtrace.clients.rocketmq.consumer import consumer_state
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS

@@ -176,6 +176,6 @@ def without_a_broker(stage: Stage) -> Seen:
     """What a subject gives its users to test their application with, as published with it."""
     package, _, _ = stage.subject.home.partition(":")
     kits = [name for name in ("testing", "test") if find_spec(f"{package}.{name}") is not None]
-    broker = stage.subject.name == "ours" and find_spec("otel_mqtrace.testing.embedded.cluster") is not None
+    broker = stage.subject.name == "ours" and find_spec("otel_mqtrace.testing.embedded") is not None
     evidence = f"test kit: {', '.join(kits) or 'none'}; broker in the process: {'yes' if broker else 'no'}"
     return Seen(bool(kits) and broker, evidence)

@@ -18,16 +18,20 @@ from ctypes import POINTER, c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import confluent_kafka
-from confluent_kafka import KafkaException, TopicPartition, cimpl
+from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 
-from otel_mqtrace._errors import PeerError, UsageError
+try:
+    import confluent_kafka
+    from confluent_kafka import KafkaException, TopicPartition, cimpl
+except ImportError as absent:
+    raise MissingExtraError("the embedded broker", "kafka") from absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
+
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_conf_new": (c_void_p, ()),

@@ -1,1 +1,0 @@
-"""Trace messages in files: layout, writer, and recovery of unfinished parts."""
