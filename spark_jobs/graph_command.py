@@ -92,12 +92,13 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     """
     wanted, into = _wanted(formats), as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
+    from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
     from spark_jobs.terminal import shown_progress  # noqa: PLC0415
 
-    options = job.GraphOptions(
+    options = ReconcileOptions(
         native=tuple(native or ()),
         otlp=tuple(otlp or ()),
         out=into,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from bridge.addresses import check_stores
 from bridge.codec.framing import Framing, read_bodies
 from bridge.codec.records_json import body_json
-from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
 from bridge.otlp.plain_span import attribute_text
+from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
@@ -31,12 +31,11 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
 from spark_jobs.jobs.writers import (
-    RecordSample,
     RecordSigns,
-    SpanSample,
     SpanSigns,
     choose_writers,
     sample_records,
+    sample_span_topic,
     sample_spans,
 )
 from spark_jobs.sources.files import SourceFile, last_line, source_files
@@ -174,10 +173,10 @@ def inspect_sources(
     for file in source_files(paths, None, passed_over=inventory.passed_over):
         inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
-            samples.records.append(RecordSample(str(file.path), sample_records(file)))
+            samples.records.append(sample_records(file))
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
         elif file.side is Side.OTLP:
-            samples.spans.append(SpanSample(str(file.path), sample_spans(file)))
+            samples.spans.append(sample_spans(file))
             yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
     inventory.writers = samples.choose()
 
@@ -186,15 +185,15 @@ def inspect_sources(
 class _Samples:
     """The first spans and records of each source."""
 
-    spans: list[SpanSample] = field(default_factory=list)
-    records: list[RecordSample] = field(default_factory=list)
+    spans: list[SpanSigns] = field(default_factory=list)
+    records: list[RecordSigns] = field(default_factory=list)
 
     def take_topic(self, address: TopicAddress, side: Side, values: Sequence[bytes]) -> None:
         """Add the first messages of a topic."""
         if side is Side.NATIVE:
-            self.records.append(RecordSample(str(address), RecordSigns.of(values)))
+            self.records.append(RecordSigns.of(str(address), values))
         elif side is Side.OTLP:
-            self.spans.append(SpanSample(str(address), SpanSigns.of(values)))
+            self.spans.append(sample_span_topic(address, values))
 
     def choose(self) -> dict[str, Any]:
         """Return the writers that ``mqtrace reconcile`` would choose, ``None`` for an undetected one."""

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from bridge.addresses import parse_directory
+from bridge.addresses import parse_directory, parse_duration_ms, parse_instant_ms
 from bridge.options import option
-from bridge.times import parse_duration_ms, parse_instant_ms
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 
 
 def instant_ms(name: str) -> Callable[[str], int]:
-    """Return the parser of the option ``name`` that is a time; see :func:`~bridge.times.parse_instant_ms`."""
+    """Return the parser of the option ``name`` that is a time; see :func:`~bridge.addresses.parse_instant_ms`."""
     return partial(parse_instant_ms, name=name)
 
 

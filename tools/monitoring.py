@@ -17,7 +17,7 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED
-from spark_jobs.report.machine_files import METRICS, PREFIX
+from spark_jobs.report.files import METRICS, PREFIX
 from spark_jobs.taxonomy import Outcome, Verdict
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def demo(
     for module, extra in _NEEDED:
         if not _present(module):
             raise MissingExtraError("mqtrace demo", extra)
-    from bridge.demo.findings import discrepancies, seeded_against_found  # noqa: PLC0415  optional extras
+    from bridge.demo.faults import discrepancies, seeded_against_found  # noqa: PLC0415  optional extras
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415  as above
 

@@ -17,10 +17,22 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from pyarrow import dataset
 
-from bridge.demo.faults import FaultKind, FaultyEncoder, FaultySpanExporter, plan_faults
-from bridge.demo.findings import COLUMNS, compare
-from bridge.demo.orders import CONSUME, ORDERS, PAYMENTS, RETRY_TOPICS, SHIPPING, Event, events_of, order_book
-from bridge.demo.shop import Billing, Department, OrderDesk, Tally, ship
+from bridge.demo.faults import COLUMNS, FaultKind, FaultyEncoder, FaultySpanExporter, compare, plan_faults
+from bridge.demo.shop import (
+    CONSUME,
+    ORDERS,
+    PAYMENTS,
+    RETRY_TOPICS,
+    SHIPPING,
+    Billing,
+    Department,
+    Event,
+    OrderDesk,
+    Tally,
+    events_of,
+    order_book,
+    ship,
+)
 from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
@@ -35,9 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from bridge.demo.faults import FaultPlan
-    from bridge.demo.findings import Findings, Row
-    from bridge.demo.orders import Order
+    from bridge.demo.faults import FaultPlan, Findings, Row
+    from bridge.demo.shop import Order
 
 
 @contextmanager

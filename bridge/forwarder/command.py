@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from bridge.addresses import parse_directory
+from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
 from bridge.options import Charset, TimeoutMs, TypeMap, option
-from bridge.times import parse_duration_ms
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 

@@ -23,7 +23,7 @@ from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import Measures, TraceSource, forward_once, forward_until
 from bridge.forwarder.sources.files import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.span_delivery import SpanForwarding
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import counted
 from bridge.storage import as_path
@@ -57,40 +57,7 @@ class OpenSource(TraceSource, Protocol):
     ) -> None: ...
 
 
-def open_source(  # noqa: PLR0913 - the options, by name
-    source: str,
-    *,
-    state: AnyPath,
-    group: str,
-    client_config: Mapping[str, str],
-    accept_trimmed: bool = False,
-    timeout_ms: float = 10_000,
-    of_spans: bool = False,
-) -> OpenSource:
-    """Return the source that ``source`` names, at the position of ``group``; ``state`` keeps that for files.
-
-    With ``of_spans`` files hold OTLP messages, else native bodies.
-
-    Raises:
-        UsageError: not a file, a directory, a glob or a topic.
-        MissingExtraError: a client that is not installed.
-        PeerError: the source does not answer.
-    """
-    address = parse_address(source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
-    if address.kind is Kind.FILES:
-        files = SpanFilesSource if of_spans else FilesTraceSource
-        return files(address.path, group=group, state=state)
-    return _OPENERS[address.kind](
-        address.servers,
-        address.topic,
-        group=group,
-        client_config=client_config,
-        accept_trimmed=accept_trimmed,
-        timeout_ms=timeout_ms,
-    )
-
-
-def files_directory(source: str) -> AnyPath | None:
+def _files_directory(source: str) -> AnyPath | None:
     """Return the directory of the files that ``source`` names, ``None`` when it names a topic."""
     address = parse_address(source)
     return root_of(address.path) if address.kind is Kind.FILES else None
@@ -222,12 +189,23 @@ def _check_places(options: ForwardOptions) -> None:
 
 
 def _open_source(options: ForwardOptions) -> OpenSource:
-    return open_source(
-        options.source,
-        of_spans=options.native is not None,
-        state=_state_directory(options) or _user_state_directory(),
+    """Return the source at the position of its group; with ``--native`` files hold OTLP messages, else native bodies.
+
+    Raises:
+        UsageError: not a file, a directory, a glob or a topic.
+        MissingExtraError: a client that is not installed.
+        PeerError: the source does not answer.
+    """
+    address = parse_address(options.source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
+    client_config = _client_config(options)
+    if address.kind is Kind.FILES:
+        files = FilesTraceSource if options.native is None else SpanFilesSource
+        return files(address.path, group=options.group, state=_state_directory(options) or _user_state_directory())
+    return _OPENERS[address.kind](
+        address.servers,
+        address.topic,
         group=options.group,
-        client_config=_client_config(options),
+        client_config=client_config,
         accept_trimmed=options.accept_trimmed,
         timeout_ms=options.timeout_ms,
     )
@@ -308,7 +286,7 @@ def _state_file(options: ForwardOptions) -> AnyPath | None:
     if directory is None:
         return None
     name = f"{_state_name(options, options.source)}.json"
-    files = files_directory(options.source)
+    files = _files_directory(options.source)
     if files is not None and (files / MEMORY_DIRECTORY / name).is_file():
         return files / MEMORY_DIRECTORY / name
     return directory / name
@@ -320,7 +298,7 @@ def _state_directory(options: ForwardOptions) -> AnyPath | None:
         return options.state
     if options.landing is not None:
         return options.landing / MEMORY_DIRECTORY
-    return None if files_directory(options.source) is None else _user_state_directory()
+    return None if _files_directory(options.source) is None else _user_state_directory()
 
 
 def _user_state_directory() -> Path:

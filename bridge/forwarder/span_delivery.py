@@ -12,10 +12,9 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.files import Reading
-from bridge.forwarder.otlp_bytes import MOST_SPANS, requests_of
 from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import counted
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError

@@ -10,9 +10,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.otlp.aliases import ALIASES, NAMING_FIELDS, TRACE_TOPIC_NAMES, TRACE_TOPIC_PREFIX
 from bridge.otlp.plain_span import attribute_text, long_or_none, offset_in_id
-from bridge.otlp.roles import FACT_FIELDS, EventRole, SpanFacts, role_of
+from bridge.otlp.roles import (
+    ALIASES,
+    FACT_FIELDS,
+    NAMING_FIELDS,
+    TRACE_TOPIC_NAMES,
+    TRACE_TOPIC_PREFIX,
+    EventRole,
+    SpanFacts,
+    role_of,
+)
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     ContextCode,

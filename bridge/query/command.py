@@ -14,7 +14,7 @@ import typer
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.options import Charset, TimeoutMs, TypeMap, option
-from bridge.query.criteria import OutcomeFilter
+from bridge.query.evidence import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from bridge.query.archives.scan import ArrivalRange
-    from bridge.query.criteria import Query
-    from bridge.query.search import Answer, Archive
+    from bridge.query.evidence import Query
+    from bridge.query.search import Answer, Archive, ArrivalRange
 
 _READABLE: Final = (Kind.FILES, Kind.KAFKA, Kind.ROCKETMQ)
 
@@ -212,10 +211,9 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.files import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.archives.scan import arrival_range  # noqa: PLC0415
-    from bridge.query.criteria import parse_query  # noqa: PLC0415
+    from bridge.query.evidence import parse_query  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
-    from bridge.query.search import search  # noqa: PLC0415
+    from bridge.query.search import arrival_range, search  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
@@ -239,7 +237,7 @@ def query(  # noqa: PLR0913 - one parameter per option
 def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     """Show ``answer`` in every requested form, and return the exit code."""
     if as_json:
-        from bridge.query.render.json import answer_json  # noqa: PLC0415
+        from bridge.query.render.details import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
         with suppress(BrokenPipeError):  # the exit code is the result all the same

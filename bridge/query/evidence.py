@@ -1,24 +1,153 @@
-"""Collect the records of the wanted messages: their content and position, and bad pieces beside them.
+"""What a query looks for, which trace messages can hold it, and the records found.
 
-A record read twice (a trace message that was sent, forwarded or landed again) is one sighting, ``seen`` twice.
+A record holds the message id and the keys verbatim, so a search for their bytes in the body finds every record, also
+the single id of a batch, whose ids are joined in one field, and ids that a bounded or cut ``KEYS`` header left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR
 from otel_mqtrace.wire.native.dialects import writers_of
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from bridge.codec.files import Reading
-    from bridge.query.criteria import Query
     from otel_mqtrace.landing import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import DecodedBody
+
+_AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
+_PREFIX_MARK: Final = "*"
+_MOST_NEEDLES: Final = 200
+"""Texts that are searched for one by one; with more of them, decoding every body takes less time."""
+
+
+class OutcomeFilter(str, Enum):
+    """How the last send attempt, or a group's last delivery, ended; ``retried``: there was more than one."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    UNKNOWN = "unknown"
+    RETRIED = "retried"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a message must have; all that is given must hold, and any of ``msg_ids`` will do.
+
+    ``prefix`` is the beginning of a message id. ``topic``, ``group`` and ``outcome`` must hold for one row of the list:
+    for the sends of one producer group, or the deliveries to one consumer group. ``texts`` is what to search for, as
+    given and as our encoder writes it: the ids, the prefix, the key, the topic or the group, whichever is given first.
+    """
+
+    msg_ids: frozenset[str] = frozenset()
+    key: str | None = None
+    prefix: str | None = None
+    topic: str | None = None
+    group: str | None = None
+    outcome: OutcomeFilter | None = None
+    texts: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = next((text for text in (self.prefix, self.key, self.topic, self.group) if text is not None), "")
+        texts = self.msg_ids or frozenset({first})
+        object.__setattr__(self, "texts", texts | {_written(text) for text in texts})
+
+    @property
+    def is_indexed(self) -> bool:
+        """Return whether a broker's index can find it: whole ids and whole keys only."""
+        return bool(self.msg_ids) or (self.key is not None and self.prefix is None)
+
+    @property
+    def needs_story(self) -> bool:
+        """Return whether a criterion needs all records of a message, beyond the searched text."""
+        further = (self.topic, self.group, self.outcome)
+        primary = bool(self.msg_ids) or self.prefix is not None or self.key is not None
+        given = sum(one is not None for one in further)
+        if self.prefix is not None and self.key is not None:
+            return True
+        return given > 0 if primary else given > 1 or self.outcome is not None
+
+    def names(self, trace_ctx: TraceContext) -> bool:
+        """Return whether a record of one message holds the text that is searched for, in the field it belongs to."""
+        bean = trace_ctx.beans[0]
+        if self.msg_ids or (self.key is not None and self.prefix is None):
+            return self.means(bean)
+        if self.prefix is not None:
+            return (bean.msg_id or "").startswith((self.prefix, _written(self.prefix)))
+        if self.topic is not None:
+            return bean.topic in self.texts
+        return self.group is None or trace_ctx.group_name in self.texts
+
+    def means(self, bean: TraceBean) -> bool:
+        """Return whether the query selects a message of a record: by unique id, offset id, or key."""
+        if not self.msg_ids:
+            return self.has_key(bean)
+        return bean.msg_id in self.texts or (bean.offset_msg_id or "") in self.texts
+
+    def has_key(self, bean: TraceBean) -> bool:
+        """Return whether the record carries the key; 4.x clients write all keys of a message as one."""
+        if self.key is None or bean.keys is None:
+            return False
+        key = _written(self.key)
+        return bean.keys in {key, self.key} or key in bean.keys.split(KEY_SEPARATOR)
+
+
+def _written(text: str) -> str:
+    """Return ``text`` as the encoder writes it: without separators, in valid UTF-8."""
+    return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
+
+
+def parse_query(
+    msg_id: str | None,
+    key: str | None = None,
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    outcome: OutcomeFilter | None = None,
+) -> Query:
+    """Return the query of the options; ``C0000202*`` is a prefix, and the joined ids of a batch mean each message.
+
+    Raises:
+        UsageError: an option is empty.
+    """
+    texts = {"--msg-id": msg_id and msg_id.strip(), "--key": key, "--topic": topic, "--group": group}
+    empty = next((option for option, text in texts.items() if text is not None and not text), None)
+    if empty:
+        raise UsageError(f"{empty} is empty: give the text that the message carries")
+    if msg_id is not None and msg_id.endswith(_PREFIX_MARK):
+        prefix = msg_id.removesuffix(_PREFIX_MARK)
+        return Query(prefix=prefix, key=key, topic=topic, group=group, outcome=outcome)
+    ids = frozenset() if msg_id is None else frozenset({msg_id, *filter(None, msg_id.split(BATCH_SEPARATOR))})
+    return Query(ids, key, topic=topic, group=group, outcome=outcome)
+
+
+def needles_of(texts: Collection[str]) -> list[bytes]:
+    """Return ``texts`` as :func:`mentioned` wants them; one that every body holds, where there are very many."""
+    if len(texts) > _MOST_NEEDLES:
+        return [b""]
+    return [text.encode("utf-8", "replace") for text in texts]
+
+
+def mentioned(message: LandedMessage, needles: Collection[bytes]) -> bool:
+    """Return whether a trace message may contain one of ``needles`` (UTF-8), in its body or its keys.
+
+    The keys matter where the body is in another charset: RocketMQ 4.x writes it in the platform's.
+    """
+    if any(needle in message.body for needle in needles):
+        return True
+    keys = (message.keys or "").encode("utf-8", "replace")
+    return any(needle in keys for needle in needles)
 
 
 MOST_BAD: Final = 1_000

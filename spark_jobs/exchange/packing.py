@@ -195,6 +195,13 @@ def pack_rows(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: 
     yield from _pack_sorted(*_sort_columns([batch], bucket_of), buckets)
 
 
+def pack_by(rows: pa.Table, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(bucket, blob)``: rows in their order, those of one value of a column of texts all in one bucket."""
+    for batch in rows.combine_chunks().to_batches():
+        bucket_of = (hash_texts(batch.column(name)) % np.uint64(buckets)).astype(np.int64)
+        yield from pack_rows(batch, bucket_of, buckets)
+
+
 def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
     """Return the rows of the table taken from ``owned`` sorted by bucket, and the bucket of each.
 

@@ -15,9 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.columns import apply_to_distinct, is_true
-from spark_jobs.explain.drop_budget import Allocation, allocate, find_stretches
+from spark_jobs.explain.drop_budget import (
+    Allocation,
+    allocate,
+    choose_rows,
+    count_losses,
+    find_stretches,
+    group_residue,
+    group_rows,
+)
 from spark_jobs.explain.explainers import Reasons
-from spark_jobs.explain.loss_groups import choose_rows, count_losses, group_residue, group_rows
 from spark_jobs.judging.columns import equals, flatten_sides
 from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.taxonomy import Reason, Status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.graph.journeys import COUNTS, FATES, follow
+from spark_jobs.graph.legs import COUNTS, FATES, follow
 from spark_jobs.judging.durations import Histogram, merge_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from spark_jobs.columns import Ints
-    from spark_jobs.graph.journeys import Journeys
+    from spark_jobs.graph.legs import Journeys
 
 MOST_EDGES: Final = 2_000
 """So many edges of each kind are shown one by one; one more sums up all others."""

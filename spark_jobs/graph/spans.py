@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bridge.storage import committed, list_files, make_directory, open_parquet
-from spark_jobs.columns import as_rows, encode, find_groups, hash_texts, is_known, join_codes, pc
-from spark_jobs.exchange.packing import open_blobs, pack_rows
+from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, pc
+from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.judging.columns import equals
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
@@ -62,11 +62,6 @@ def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_ro
 def _count_buckets(files: Sequence[str], rows: int) -> int:
     total: int = sum(open_parquet(path).metadata.num_rows for path in files)
     return min(total // rows + 1, _MOST_BUCKETS)
-
-
-def _pack_by(batch: pa.RecordBatch, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
-    bucket_of = (hash_texts(batch.column(name)) % np.uint64(buckets)).astype(np.int64)
-    yield from pack_rows(batch, bucket_of, buckets)
 
 
 def _count_nameless(path: str) -> tuple[int, int]:
@@ -123,8 +118,7 @@ def _pack(directory: str, buckets: int, task: tuple[int, str]) -> Iterator[tuple
             rows, places = waiting
             some = table.take(as_rows(rows)).append_column("at", places).cast(_WAITING)
             for part in (some, claims):
-                for batch in part.combine_chunks().to_batches():
-                    yield from _pack_by(batch, "at", buckets)
+                yield from pack_by(part, "at", buckets)
 
 
 def _sort_out(columns: Mapping[str, Column]) -> tuple[Ints, tuple[Ints, Column], pa.Table]:
@@ -232,9 +226,7 @@ def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
         whole = pc.is_null(table["bad"])
         for name in ("trace_id", "span_id", "service"):
             whole = pc.and_(whole, pc.is_valid(table[name]))
-        spans = table.filter(whole).select(_CALL_COLUMNS).combine_chunks()
-        for batch in spans.to_batches():
-            yield from _pack_by(batch, "trace_id", buckets)
+        yield from pack_by(table.filter(whole).select(_CALL_COLUMNS), "trace_id", buckets)
 
 
 def _count_bucket(begin_ms: int | None, end_ms: int | None, _bucket: int, blobs: Sequence[bytes]) -> Calls:

@@ -6,84 +6,48 @@ Memory is bounded by the number of distinct edges, not by traces or messages.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
 from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
-from spark_jobs.graph.edges import MOST_EDGES, add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.naming import with_message_ids
-from spark_jobs.jobs.reading import EventSide, ReadOptions, check_inputs, read_native, read_otlp
-from spark_jobs.jobs.workspace import open_engine, work_directory
+from spark_jobs.jobs.options import apply_options, no_progress, read_options_of
+from spark_jobs.jobs.reading import EventSide, check_inputs, read_native, read_otlp
+from spark_jobs.jobs.workspace import open_engine, session_starter, work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
-from spark_jobs.session import configure_stores
+from spark_jobs.policy.policy import make_plan, read_policy
+from spark_jobs.session import check_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     import pyarrow as pa
 
-    from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.graph.edges import GraphPart
+    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
 
-_DRIVER_MEMORY: Final = "1g"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphOptions:
-    """Options of the graph. ``native`` and ``otlp`` are sources as on the command line; one may be empty.
-
-    ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included: an event belongs to the window if its start does;
-    later events still show the fate of messages inside. ``master`` or ``conf`` choose Spark, else processes of this
-    machine run the tasks.
-    """
-
-    native: tuple[str, ...] = ()
-    otlp: tuple[str, ...] = ()
-    out: AnyPath
-    begin_ms: int | None = None
-    end_ms: int | None = None
-    grace_ms: int | None = None
-    native_writer: str = "mqtrace"
-    master: str | None = None
-    driver_memory: str = _DRIVER_MEMORY
-    msg_type_map: str = "a"
-    otlp_format: str | None = None
-    charset: str = "utf-8"
-    client_config: Path | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    at_most: int = MOST_EDGES
-
-    @property
-    def needs_spark(self) -> bool:
-        """Return whether an option was given that means something to Spark only."""
-        return self.master is not None or bool(self.conf)
-
-
-def _silent(_stage: str) -> None:
-    """Report no progress."""
-
-
-def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = _silent) -> Graph:
+def run(
+    options: ReconcileOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = no_progress
+) -> Graph:
     """Return the graph; ``options.out`` is left as it was.
 
     Raises:
@@ -91,9 +55,9 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
         UnreadableInputError: the content of a source is wrong.
         MissingExtraError, PeerError: Spark or Java is missing, or the engine failed.
     """
-    configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
+    options.configure_stores()
     _policy(options)
-    reading = _reading(options)
+    reading = read_options_of(options)
     check_inputs(options.native, options.otlp, reading)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
@@ -102,43 +66,23 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
         return _draw(chosen, sides, options, work=work, progress=progress)
 
 
-def _policy(options: GraphOptions) -> Policy:
+def _policy(options: ReconcileOptions) -> Policy:
     if not options.native and not options.otlp:
         raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
-    policy = read_policy(None, profile="mqtrace", native_writer=options.native_writer)
-    if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
-        raise UsageError("--begin is later than --end: swap them")
-    grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
-    return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms)
+    return apply_options(read_policy(None, profile="mqtrace", native_writer=options.native_writer), options)
 
 
-def _reading(options: GraphOptions) -> ReadOptions:
-    return ReadOptions(
-        native_writer=options.native_writer,
-        msg_type_map=options.msg_type_map,
-        charset=options.charset,
-        otlp_format=options.otlp_format,
-        client_config={} if options.client_config is None else read_properties(options.client_config),
-    )
-
-
-def _engine(options: GraphOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
-    """Return the engine that the options choose; this process by default."""
-    if not options.needs_spark:
+def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    """Return Spark's engine where an option of its own is given, else processes of this machine."""
+    if options.master is None and not options.conf:
         return LocalEngine()
-    from spark_jobs.session import build_session, check_start  # noqa: PLC0415  (pyspark, of the optional extra)
-
     check_start(master=options.master, driver_memory=options.driver_memory)
-
-    def start() -> Any:
-        progress("starting Spark")
-        return build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
-
+    start = session_starter(options, None, progress)
     return open_engine("spark", start, clock=SystemClock(), description="mqtrace graph")
 
 
 def _read(
-    engine: Engine, options: GraphOptions, reading: ReadOptions, work: str, progress: Callable[[str], None]
+    engine: Engine, options: ReconcileOptions, reading: ReadOptions, work: str, progress: Callable[[str], None]
 ) -> tuple[EventSide, EventSide]:
     native = otlp = EventSide()
     if options.native:
@@ -157,7 +101,7 @@ def _read(
 def _draw(
     engine: Engine,
     sides: tuple[EventSide, EventSide],
-    options: GraphOptions,
+    options: ReconcileOptions,
     *,
     work: str,
     progress: Callable[[str], None],
@@ -180,7 +124,7 @@ def _draw(
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
     direct = count_direct_calls(engine, otlp.files, begin_ms=options.begin_ms, end_ms=options.end_ms)
-    return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct, at_most=options.at_most)
+    return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct)
 
 
 def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | None:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
-from spark_jobs.columns import equal, hash_texts, pc
+from spark_jobs.columns import equal, pc
+from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
@@ -110,8 +111,7 @@ def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, byte
     """Yield sends as rows of ``CLAIM``, or the spans that wait for a name; write the other rows of their file."""
     if task.number is None:
         for _, columns in _row_groups(task.path, _KEY):
-            claims = claims_in(columns)
-            yield from _split(claims, claims["place"].combine_chunks(), buckets)
+            yield from pack_by(claims_in(columns), "place", buckets)
         return
     with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
         for table, columns in _row_groups(task.path, NORMALISED.names):
@@ -119,8 +119,7 @@ def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, byte
             rows = _normalised(table)
             for batch in rows.filter(pc.invert(is_waiting)).combine_chunks().to_batches():
                 file.write(batch)
-            waiting = rows.filter(is_waiting)
-            yield from _split(waiting, waiting["msg_id"].combine_chunks(), buckets)
+            yield from pack_by(rows.filter(is_waiting), "msg_id", buckets)
 
 
 def _normalised(table: pa.Table) -> pa.Table:
@@ -132,20 +131,8 @@ def _normalised(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=NORMALISED)
 
 
-def _split(table: pa.Table, keys: Column, buckets: int) -> Iterator[tuple[int, bytes]]:
-    if not len(table):
-        return
-    bucket_of = hash_texts(keys) % np.uint64(buckets)
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    for bucket in np.unique(bucket_of).tolist():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
-            stream.write_table(table.filter(pa.array(bucket_of == bucket)))
-        yield int(bucket), sink.getvalue().to_pybytes()
-
-
 def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
-    tables = [pa.ipc.open_stream(blob).read_all() for blob in sorted(blobs)]
+    tables = [open_blobs([blob]) for blob in sorted(blobs)]
     claims = pa.concat_tables([CLAIM.empty_table(), *(one for one in tables if one.column_names == CLAIM.names)])
     at = NORMALISED.get_field_index("msg_id")
     with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """The options of a run.
+    """The options of a run, or of a graph.
 
     Attributes:
         native, otlp, ledger: sources as on the command line.
@@ -41,8 +41,8 @@ class ReconcileOptions:
         history: the directory that carries open keys from run to run; ``None`` keeps none.
     """
 
-    native: tuple[str, ...]
-    otlp: tuple[str, ...]
+    native: tuple[str, ...] = ()
+    otlp: tuple[str, ...] = ()
     out: AnyPath
     policy: AnyPath | None = None
     profile: str = AUTO
@@ -145,6 +145,15 @@ def read_options_of(options: ReconcileOptions) -> ReadOptions:
 
 def _policy(options: ReconcileOptions) -> Policy:
     policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    return apply_options(policy, options)
+
+
+def apply_options(policy: Policy, options: ReconcileOptions) -> Policy:
+    """Return the policy with the grace, window and strictness of the options.
+
+    Raises:
+        UsageError: the options contradict one another.
+    """
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
         raise UsageError("--begin is later than --end: swap them")
     policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)

@@ -19,8 +19,8 @@ from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
 from spark_jobs.judging.facts import Survey, merge_surveys
-from spark_jobs.normalise.event_columns import event_batches
 from spark_jobs.normalise.native import native_batches
+from spark_jobs.normalise.spans import event_batches
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     LAYOUT,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, sorted_glob
 from otel_mqtrace._errors import PeerError, UsageError
@@ -53,24 +53,12 @@ _DISTRIBUTION: Final = "otel-mqtrace"
 _NS_PER_S: Final = 1_000_000_000
 
 
-class EngineChoice(NamedTuple):
-    """The name of an engine, and why it is not Spark although the user left the choice open."""
-
-    name: str
-    reason: str | None = None
-
-
 def choose_engine(
-    options: ReconcileOptions,
-    *,
-    stream: bool = False,
-    has_session: bool = False,
-    find_obstacle: Callable[[str | None], str | None] | None = None,
-) -> EngineChoice:
-    """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start.
+    options: ReconcileOptions, *, stream: bool = False, has_session: bool = False
+) -> tuple[str, str | None]:
+    """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start, or why not.
 
     An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
-    ``find_obstacle`` returns why Spark cannot start on the given master, or ``None``.
 
     Raises:
         UsageError: the engine is unknown, or ``local`` with an option of Spark only.
@@ -81,13 +69,13 @@ def choose_engine(
             raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
         if given:
             raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
-        return EngineChoice(_LOCAL)
+        return _LOCAL, None
     if options.engine not in {None, _SPARK}:
         raise UsageError(f"unknown engine {options.engine!r}: use spark or local")
     if options.engine or has_session or given:
-        return EngineChoice(_SPARK)
-    obstacle = (find_obstacle or _obstacle)(options.master)
-    return EngineChoice(_LOCAL, obstacle) if obstacle else EngineChoice(_SPARK)
+        return _SPARK, None
+    obstacle = _obstacle(options.master)
+    return (_LOCAL, obstacle) if obstacle else (_SPARK, None)
 
 
 def _options_of_spark(options: ReconcileOptions, *, stream: bool) -> list[str]:
@@ -203,11 +191,11 @@ def engine_opener(
     Raises:
         UsageError: the options name no engine there is, or two that exclude each other.
     """
-    chosen = choose_engine(options, has_session=spark is not None)
-    if chosen.reason is not None:
-        progress(f"judging in this process (--engine local): {chosen.reason}")
+    name, obstacle = choose_engine(options, has_session=spark is not None)
+    if obstacle is not None:
+        progress(f"judging in this process (--engine local): {obstacle}")
     start = session_starter(options, spark, progress)
-    return partial(open_engine, chosen.name, start, clock=clock, owns_workers=spark is None)
+    return partial(open_engine, name, start, clock=clock, owns_workers=spark is None)
 
 
 _WORK: Final = ".work-"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native.guess import Guess
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.files import Inputs, SourceFile
-    from spark_jobs.sources.kafka import PartitionRange
+    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
 MOST_SPANS: Final = 2_000
 """Spans of a file that are looked at, at most."""
@@ -58,8 +58,9 @@ class _SpanWriter(NamedTuple):
 
 @dataclass(slots=True)
 class SpanSigns:
-    """What the first spans of one file or topic show of their writers."""
+    """What the first spans of one ``source``, a file's path or a topic's address, show of their writers."""
 
+    source: str
     spans: int = 0
     writers: Counter[_SpanWriter] = field(default_factory=Counter)
 
@@ -79,14 +80,9 @@ class SpanSigns:
         return self.spans >= MOST_SPANS or self.writers.total() >= MOST_MESSAGING_SPANS
 
     @classmethod
-    def of(cls, payloads: Iterable[bytes]) -> SpanSigns:
-        """Return what OTLP messages show, of which no more are read than it takes."""
-        return cls.of_parsed(parse_message(payload) or [] for payload in payloads)
-
-    @classmethod
-    def of_parsed(cls, messages: Iterable[list[Any]]) -> SpanSigns:
-        """Return what messages show that ``spans.parse_message`` has read."""
-        signs = cls()
+    def of(cls, source: str, messages: Iterable[list[Any]]) -> SpanSigns:
+        """Return what messages of ``parse_message`` show, of which no more are read than it takes."""
+        signs = cls(source)
         for message in messages:
             signs._take(spans_of(message))
             if signs.is_enough:
@@ -118,6 +114,7 @@ class RecordSigns:
     """Evidence of the writer in the first native records of one file or topic.
 
     Attributes:
+        source: the path of the file, or the address of the topic.
         records: good records looked at.
         broker_ids: sends with the offset id of a RocketMQ broker.
         kafka_places: sends with ``topic-partition@offset`` instead, which only our hooks write.
@@ -125,6 +122,7 @@ class RecordSigns:
         without_region: deliveries without a region.
     """
 
+    source: str
     records: int = 0
     broker_ids: int = 0
     kafka_places: int = 0
@@ -141,9 +139,9 @@ class RecordSigns:
         return frozenset(name for name, is_seen in (("mqtrace", own), ("rocketmq", theirs)) if is_seen)
 
     @classmethod
-    def of(cls, bodies: Iterable[bytes], *, charset: str = "utf-8") -> RecordSigns:
+    def of(cls, source: str, bodies: Iterable[bytes], *, charset: str = "utf-8") -> RecordSigns:
         """Return what bodies show, of which no more are read than it takes."""
-        signs = cls()
+        signs = cls(source)
         for body in bodies:
             decoded = decode_body(body, charset=charset)
             signs._guesses.take(decoded)
@@ -220,30 +218,20 @@ def _is_kafka_place(text: str) -> bool:
 def sample_spans(file: SourceFile) -> SpanSigns:
     """Return what the first spans of a file show."""
     if file.layout is Layout.EMPTY:
-        return SpanSigns()
+        return SpanSigns(str(file.path))
     messages = first_messages(file.path, file.layout, parse=parse_message)
-    return SpanSigns.of_parsed(message.content for message in messages)
+    return SpanSigns.of(str(file.path), (message.content for message in messages))
 
 
 def sample_records(file: SourceFile, *, charset: str = "utf-8") -> RecordSigns:
     """Return what the first records of a file show."""
-    return RecordSigns() if file.layout is Layout.EMPTY else RecordSigns.of(first_bodies(file), charset=charset)
+    bodies = () if file.layout is Layout.EMPTY else first_bodies(file)
+    return RecordSigns.of(str(file.path), bodies, charset=charset)
 
 
-def sample_span_topic(ranges: Sequence[PartitionRange], client_config: Mapping[str, str]) -> SpanSigns:
-    """Return what the first messages of some partitions of a topic of spans show.
-
-    Raises:
-        PeerError: the broker stopped answering, or refuses.
-    """
-    return SpanSigns.of(_first_values(ranges, client_config))
-
-
-def sample_record_topic(
-    ranges: Sequence[PartitionRange], client_config: Mapping[str, str], *, charset: str
-) -> RecordSigns:
-    """Return what the first messages of some partitions of a trace topic show; raises as ``sample_span_topic``."""
-    return RecordSigns.of(_first_values(ranges, client_config), charset=charset)
+def sample_span_topic(address: TopicAddress, values: Iterable[bytes]) -> SpanSigns:
+    """Return what messages of a topic of spans show."""
+    return SpanSigns.of(str(address), (parse_message(value) or [] for value in values))
 
 
 def _first_values(ranges: Sequence[PartitionRange], client_config: Mapping[str, str]) -> Iterator[bytes]:
@@ -260,20 +248,6 @@ _MOST_NAMES: Final = 3
 _OWN_IDS: Final = "sends with ids that only mqtrace records"
 _GIVE_WRITER: Final = "give --native-writer mqtrace or --native-writer rocketmq"
 _LONGEST_NAME: Final = 80
-
-
-class SpanSample(NamedTuple):
-    """The first spans of one source: the path of a file, or the address of a topic."""
-
-    source: str
-    signs: SpanSigns
-
-
-class RecordSample(NamedTuple):
-    """The first native records of one source: the path of a file, or the address of a topic."""
-
-    source: str
-    signs: RecordSigns
 
 
 class Choice(NamedTuple):
@@ -301,8 +275,8 @@ def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str
 
 
 def choose_writers(
-    spans: Sequence[SpanSample],
-    records: Sequence[RecordSample],
+    spans: Sequence[SpanSigns],
+    records: Sequence[RecordSigns],
     *,
     profile: str = AUTO,
     native_writer: str = AUTO,
@@ -312,34 +286,33 @@ def choose_writers(
     if profile == AUTO:
         profile, reasons["profile"] = _choose_profile(spans)
     if native_writer == AUTO:
-        has_own_spans = "mqtrace" in profile and any(one.signs.are_own for one in spans)
+        has_own_spans = "mqtrace" in profile and any(one.are_own for one in spans)
         native_writer, reasons["native_writer"] = _choose_native_writer(records, profile, has_own_spans=has_own_spans)
     return Choice(profile, native_writer, {name: why for name, why in reasons.items() if why is not None})
 
 
-def _sample_spans(given: Inputs, how: ReadOptions) -> Iterator[SpanSample]:
-    for file in _spread(given.files):
-        yield SpanSample(str(file.path), sample_spans(file))
+def _sample_spans(given: Inputs, how: ReadOptions) -> Iterator[SpanSigns]:
+    yield from map(sample_spans, _spread(given.files))
     for address, ranges in given.topics.items():
-        yield SpanSample(str(address), sample_span_topic(ranges, how.client_config))
+        yield sample_span_topic(address, _first_values(ranges, how.client_config))
 
 
 def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [files[at * len(files) // MOST_FILES] for at in range(MOST_FILES)] if len(files) > MOST_FILES else [*files]
 
 
-def _sample_records(given: Inputs, how: ReadOptions, *, each: bool = False) -> Iterator[RecordSample]:
+def _sample_records(given: Inputs, how: ReadOptions, *, each: bool = False) -> Iterator[RecordSigns]:
     for file in given.files if each else _spread(given.files):
-        yield RecordSample(str(file.path), sample_records(file, charset=how.charset))
+        yield sample_records(file, charset=how.charset)
     for address, ranges in given.topics.items():
-        yield RecordSample(str(address), sample_record_topic(ranges, how.client_config, charset=how.charset))
+        yield RecordSigns.of(str(address), _first_values(ranges, how.client_config), charset=how.charset)
 
 
-def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
+def _choose_profile(samples: Sequence[SpanSigns]) -> tuple[str, str | None]:
     """Return the profile, and why; spans that show no writer are taken for ours."""
     scopes: dict[str, Counter[str]] = {}
     for one in samples:
-        for writer, count in one.signs.writers.items():
+        for writer, count in one.writers.items():
             scopes.setdefault(writer.name, Counter())[writer.scope] += count
     known = {name: found for name, found in scopes.items() if name != "other"}
     if len(known) > 1:
@@ -347,7 +320,7 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
         profile = f"mqtrace{MIXED}java-agent"
         return profile, f"profile {profile}: spans of {scope_names} in {_sources(samples)}"
     for name, found in known.items():
-        where = _sources(one for one in samples if name in one.signs.names)
+        where = _sources(one for one in samples if name in one.names)
         return name, f"profile {name}: spans of {_listed(found)} in {where}"
     if scopes:
         raise UsageError(
@@ -358,21 +331,21 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
 
 
 def _choose_native_writer(
-    samples: Sequence[RecordSample], profile: str, *, has_own_spans: bool
+    samples: Sequence[RecordSigns], profile: str, *, has_own_spans: bool
 ) -> tuple[str, str | None]:
     """Return the native writer, and why; records that do not show it are of the writer that goes with the spans.
 
     Where our instrumentation wrote the spans it wrote the records as well, whatever ids a broker gave.
     """
-    names = {name for one in samples for name in one.signs.names}
-    where = _sources(one for one in samples if one.signs.names)
+    names = {name for one in samples for name in one.names}
+    where = _sources(one for one in samples if one.names)
     if names == {"mqtrace"}:
         return "mqtrace", f"native writer mqtrace: {_OWN_IDS} in {where}"
     if names and has_own_spans and MIXED not in profile:
         return "mqtrace", "native writer mqtrace: it goes with spans of this instrumentation"
     if len(names) > 1:
         return _choose_of_each_source(samples)
-    has_records = any(one.signs.records for one in samples)
+    has_records = any(one.records for one in samples)
     if not names and MIXED in profile and has_records:
         raise UsageError(f"cannot detect who wrote the native records in {_sources(samples)}: {_GIVE_WRITER}")
     if not has_records or (not names and profile != "java-agent"):
@@ -382,15 +355,15 @@ def _choose_native_writer(
     return native_writer, f"native writer {native_writer}: {signs}"
 
 
-def _choose_of_each_source(samples: Sequence[RecordSample]) -> tuple[str, str]:
+def _choose_of_each_source(samples: Sequence[RecordSigns]) -> tuple[str, str]:
     """Return both native writers, each source having one of them."""
-    unclear = [one for one in samples if one.signs.records and len(one.signs.names) != 1]
+    unclear = [one for one in samples if one.records and len(one.names) != 1]
     if unclear:
-        what = "records of both" if unclear[0].signs.names else "no sign of either"
+        what = "records of both" if unclear[0].names else "no sign of either"
         raise UsageError(
             f"the native records are of mqtrace and of RocketMQ, and {_sources(unclear)} has {what}: {_GIVE_WRITER}"
         )
-    own, others = ([one for one in samples if name in one.signs.names] for name in ("mqtrace", "rocketmq"))
+    own, others = ([one for one in samples if name in one.names] for name in ("mqtrace", "rocketmq"))
     theirs, signs = _choose_release(others, _sources(others))
     native_writer = f"mqtrace{MIXED}{theirs}"
     return native_writer, f"native writer {native_writer}: {_OWN_IDS} in {_sources(own)}, {signs}"
@@ -402,20 +375,20 @@ def name_native_writers(srcs: Sequence[str], how: ReadOptions) -> ReadOptions:
     if not mixed:
         return how
     given = find_inputs(Side.NATIVE, srcs, how.client_config)
-    samples = [one for one in _sample_records(given, how, each=True) if one.signs.names == {"rocketmq"}]
+    samples = [one for one in _sample_records(given, how, each=True) if one.names == {"rocketmq"}]
     theirs = [one.source.rpartition("/")[2] if "://" in one.source else one.source for one in samples]
     return replace(how, native_writer=own, native_writers=dict.fromkeys(theirs, others))
 
 
-def _choose_release(samples: Sequence[RecordSample], where: str) -> tuple[str, str]:
+def _choose_release(samples: Sequence[RecordSigns], where: str) -> tuple[str, str]:
     """Return RocketMQ with the release to judge by, and the signs of it."""
-    broker_ids = sum(one.signs.broker_ids for one in samples)
-    without_region = sum(one.signs.without_region for one in samples)
+    broker_ids = sum(one.broker_ids for one in samples)
+    without_region = sum(one.without_region for one in samples)
     signs = [
         *(["sends with offset ids of a RocketMQ broker"] if broker_ids else []),
         *(["deliveries without a region"] if without_region else []),
     ]
-    releases = [release for one in samples if (release := one.signs.release()) is not None]
+    releases = [release for one in samples if (release := one.release()) is not None]
     writer = f"rocketmq-{'.'.join(map(str, min(releases)))}" if releases else "rocketmq"
     return writer, f"{' and '.join(signs)} in {where}" if signs else "it goes with the Java agent's spans"
 
@@ -430,6 +403,6 @@ def _name(source: str) -> str:
     return source if "://" in source else source.rpartition("/")[2]
 
 
-def _sources(samples: Iterable[SpanSample | RecordSample]) -> str:
+def _sources(samples: Iterable[SpanSigns | RecordSigns]) -> str:
     names = [visible(_name(one.source), limit=_LONGEST_NAME) for one in samples]
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" if names else "the sources"

@@ -19,7 +19,7 @@ from spark_jobs.taxonomy import Lifecycle, Reason, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_jobs.columns import Codes, Column, Ints
+    from spark_jobs.columns import Codes, Column
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
@@ -250,13 +250,12 @@ CARRIED_ON: Final = frozenset({Lifecycle.NEW.value, Lifecycle.STILL_OPEN.value, 
 _MULTIPLES: Final = (1, 2, 5)
 
 
-def find_last(verdicts: Mapping[str, Column], rows: Ints | None = None) -> NullableInts:
+def find_last(verdicts: Mapping[str, Column]) -> NullableInts:
     """Return the latest believable time of each key, of the columns of ``flatten_sides``."""
     times = (
         NullableInts.of(verdicts[f"{side}.{name}"]) for side in ("native", "otlp") for name in ("start_ms", "end_ms")
     )
-    last = greatest(*(one.believable() for one in times))
-    return last if rows is None else last.take(rows)
+    return greatest(*(one.believable() for one in times))
 
 
 def name_age(age_ms: int | None) -> str | None:

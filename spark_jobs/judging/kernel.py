@@ -11,8 +11,7 @@ import numpy as np
 from spark_jobs.columns import encode
 from spark_jobs.judging.columns import equals, single_arrays
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
-from spark_jobs.judging.keys import find_keys
-from spark_jobs.judging.match import match_partial_keys
+from spark_jobs.judging.match import find_keys, match_partial_keys
 from spark_jobs.judging.merge import Input, merge_records
 from spark_jobs.judging.verdict_rows import lay_out
 from spark_jobs.schemas import VERDICT

@@ -13,7 +13,7 @@ from spark_jobs.columns import apply_to_distinct, as_rows, encode, find_groups, 
 from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
-from spark_jobs.judging.keys import Sides, fill_topics
+from spark_jobs.judging.match import Sides, fill_topics
 from spark_jobs.judging.plan import Alone
 from spark_jobs.judging.status import Evidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.judging.compare import Compared
-    from spark_jobs.judging.keys import Keys
+    from spark_jobs.judging.match import Keys
     from spark_jobs.judging.merge import Input, Merged
     from spark_jobs.judging.plan import Plan
 

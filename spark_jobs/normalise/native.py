@@ -1,23 +1,52 @@
-"""Turn the bodies of native trace messages into canonical events: bodies → records → events.
+"""Turn the bodies of native trace messages into canonical events, a column at a time: bodies → records → events.
 
-It works on Arrow batches, a column at a time: ``native_records`` reads the records, this module maps them to the names
-and values that both sides share.
+Ordinary bodies are read column by column (``native_text``). The codec (``otel_mqtrace.wire.native.decode``) reads
+every body that is odd in any way, record by record, so positions and reasons of bad records are always the codec's.
+The records expected are counted in the text of a body by other means, so that a record lost by a reader is noticed.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
+from collections import Counter
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
-from spark_jobs.columns import binary_bytes, coalesced, each, equal, repeated, take_rows, where
-from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, RecordCount, record_columns
-from spark_jobs.normalise.values import event_batch, folded_id, key_sets, present
+from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, check_charset, decode_values, text_of
+from otel_mqtrace.wire.native.layout import (
+    CLOUD_SUB_AFTER,
+    FIELD_SEPARATOR,
+    FIELDS,
+    FORMS,
+    KEPT_FIELDS,
+    RECORD_TERMINATOR,
+    check_message_type_map,
+)
+from spark_jobs.columns import (
+    binary_bytes,
+    coalesced,
+    each,
+    equal,
+    greater,
+    is_known,
+    is_true,
+    is_utf8,
+    repeated,
+    take_rows,
+    where,
+)
+from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
+from spark_jobs.normalise.values import event_batch, folded_id, hashed, key_sets, present
+from spark_jobs.schemas import BAD, READ_BODY, bad_piece
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -26,6 +55,249 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spark_jobs.columns import Column
+
+MOST_ROWS: Final = 4096
+MOST_TEXT: Final = 8 << 20
+"""Rows are laid into columns together until they are so many, or until their text is so many characters long."""
+_BLOCK_BYTES: Final = 1 << 20
+"""Bodies are read together, column by column, up to about this size."""
+_NAMES: Final = "|".join(kind.value for kind in TraceType)
+_PIECE: Final = re.compile(rf"[^{RECORD_TERMINATOR}]+")
+_NEXT_PIECE: Final = re.compile(rf"{RECORD_TERMINATOR}(?=[^{RECORD_TERMINATOR}])")
+# A SubAfter over CLOUD of 4.9.5-4.9.8 and 5.1.4-5.3.0 has no terminator: a type name stands where its eighth field
+# would be (apache/rocketmq#8429).
+_GLUED: Final = re.compile(
+    rf"{TraceType.SUB_AFTER.value}(?:{FIELD_SEPARATOR}[^{FIELD_SEPARATOR}{RECORD_TERMINATOR}]*)"
+    rf"{{{len(CLOUD_SUB_AFTER.fields)}}}{FIELD_SEPARATOR}(?=(?:{_NAMES})(?:[{FIELD_SEPARATOR}{RECORD_TERMINATOR}]|\Z))"
+)
+_NAMES_INSIDE: Final = tuple(FIELD_SEPARATOR + kind.value for kind in TraceType)
+_REQUEST_AT: Final = {
+    kind.value: FORMS[kind][0].fields.index("request_id") + 1 for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
+}
+_MOST_HELD: Final = 1 << 18
+"""The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
+_BODY_COLUMNS: Final = ["arrival_ms", "path", "line", "body", "bad"]
+_SCHEMA: Final = pa.schema(
+    {
+        **{name: READ_BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
+        **{name: field_type(FIELDS[name]) for name in KEPT_FIELDS},
+        "type": pa.string(),
+        "record_index": pa.int32(),
+        "call_size": pa.int32(),
+        "surplus": pa.int64(),
+    }
+)
+_ENUM_TEXTS: Final = {name: texts for name in KEPT_FIELDS if (texts := enum_texts(FIELDS[name])) is not None}
+_Columns: TypeAlias = "dict[str, Column]"
+
+
+@dataclass(slots=True)
+class RecordCount:
+    """How many ``records`` the bodies read so far hold; a glued pair counts once. A row without a body is one."""
+
+    records: int = 0
+
+
+def record_columns(
+    bodies: Iterable[pa.RecordBatch], expected: RecordCount, *, msg_type_map: str, charset: str
+) -> Iterator[dict[str, Column]]:
+    """Yield the records of bodies in columns of some thousand rows, and add their number to ``expected``.
+
+    The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``schemas.BAD``); ``record_index``; ``call_size``: records of
+    the same listener call; ``surplus``: what glued records add to ``expected``; ``hash``: 64 bits of the record's text;
+    and ``arrival_ms``, ``path`` and ``line`` of its body.
+
+    Raises:
+        UsageError: an unknown map or charset.
+    """
+    check_message_type_map(msg_type_map)
+    check_charset(charset)
+    read = _Reader(expected, msg_type_map, charset)
+    for batch in bodies:
+        yield from _grouped(part for block in _blocks(batch) for part in read.block(block))
+
+
+def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into blocks of ``_BLOCK_BYTES`` or one body more."""
+    sizes = _sizes(bodies.column("body"))
+    behind = np.cumsum(sizes.fill_null(0).to_numpy(), dtype=np.int64)
+    bounds = [0, *(np.flatnonzero(np.diff(behind // _BLOCK_BYTES)) + 1).tolist(), len(behind)]
+    yield from (bodies.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
+
+
+def _sizes(column: Column) -> Column:
+    return pc.binary_length(column)
+
+
+def _grouped(parts: Iterable[_Columns]) -> Iterator[_Columns]:
+    """Yield the same rows in parts that are not small, but for the last."""
+    some: list[_Columns] = []
+    rows = held = 0
+    for part in parts:
+        some.append(part)
+        rows, held = rows + len(part["type"]), held + sum(column.nbytes for column in part.values())
+        if rows >= MOST_ROWS or held >= MOST_TEXT:
+            yield _joined(some)
+            some, rows, held = [], 0, 0
+    if some:
+        yield _joined(some)
+
+
+def _joined(parts: list[_Columns]) -> _Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How bodies are read, and where their records are counted."""
+
+    expected: RecordCount
+    msg_type_map: str
+    charset: str
+
+    def block(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
+        """Yield the records of bodies in order: ordinary bodies as columns, each run of odd ones by the codec."""
+        is_left_out = _is_left_out(bodies)
+        data, bounds = self._block_text(bodies.column("body"), is_left_out)
+        found = read_text(data, bounds, msg_type_map=self.msg_type_map)
+        columns = {**found.columns, **_of_bodies(bodies, found.body)}
+        is_odd = found.is_odd | is_left_out
+        starts = np.searchsorted(found.body, np.arange(len(is_odd) + 1))
+        for start, end in _runs(is_odd):
+            if is_odd[start]:
+                yield from self._decoded(bodies.slice(start, end - start))
+            else:
+                self.expected.records += data.count(TERMINATOR, bounds[start], bounds[end])
+                first, count = starts[start], starts[end] - starts[start]
+                yield {name: column.slice(first, count) for name, column in columns.items()}
+
+    def _block_text(self, bodies: Column, is_left_out: NDArray[np.bool_]) -> tuple[bytes, NDArray[np.int64]]:
+        """Return the bodies in UTF-8, each ended by a terminator, and where each begins and the last one ends."""
+        if codecs.lookup(self.charset).name == "utf-8" and not is_left_out.any() and pa.types.is_binary(bodies.type):
+            data, bounds = binary_bytes(bodies)
+            if _is_ended(data, bounds) and is_utf8(data):
+                return data, bounds
+        texts = [
+            b"" if left_out else _ended(self._text(body).encode())
+            for body, left_out in zip(bodies.to_pylist(), is_left_out.tolist(), strict=True)
+        ]
+        return b"".join(texts), np.cumsum([0, *map(len, texts)])
+
+    def _decoded(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
+        """Yield the records of bodies as the codec reads them, one by one."""
+        rows: list[dict[str, Any]] = []
+        held = 0
+        for body in bodies.select(_BODY_COLUMNS).to_pylist():
+            for row in self._rows(body):
+                rows.append(row)
+                held += len(row["hash"])
+                if len(rows) >= MOST_ROWS or held >= MOST_TEXT:
+                    yield _columns(rows)
+                    rows, held = [], 0
+        if rows:
+            yield _columns(rows)
+
+    def _rows(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each record of a body, its ``hash`` being the text that is hashed."""
+        place = {name: body[name] for name in ("arrival_ms", "path", "line")}
+        if body["bad"] is not None:
+            self.expected.records += 1
+            yield {**place, "bad": body["bad"], "record_index": 0, "call_size": 1, "surplus": 0, "hash": b""}
+            return
+        text = self._text(body["body"])
+        self.expected.records += _count_records(text)
+        surplus = _count_glued(text)
+        for index, (fields, quirk, values, call_size) in enumerate(_records(text, self.msg_type_map)):
+            # a SubAfter that CLOUD changed had one more separator at its end
+            written = FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "")
+            where = {"record_index": index, "call_size": call_size, "surplus": 0 if index else surplus}
+            yield {**place, **where, **_named(fields, values), "hash": written.encode()}
+
+    def _text(self, body: bytes | None) -> str:
+        """Return the text of a body as Arrow takes it: some charsets, such as UTF-7, can encode half a character."""
+        text = text_of(body or b"", self.charset)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
+    return is_true(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
+
+
+def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
+    ends = np.frombuffer(data, np.uint8)[bounds[1:][np.diff(bounds) > 0] - 1]
+    return bool((ends == TERMINATOR[0]).all())
+
+
+def _ended(text: bytes) -> bytes:
+    """Return a text with a terminator: the codec reads a last record without one like any other."""
+    return text + TERMINATOR if text and not text.endswith(TERMINATOR) else text
+
+
+def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
+
+
+def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
+    """Return the columns that records take from their bodies; none of these is bad or glued."""
+    return {
+        **{name: take_rows(bodies.column(name), body) for name in ("arrival_ms", "path", "line")},
+        "bad": pa.nulls(len(body), BAD),
+        "surplus": pa.array(np.zeros(len(body), np.int64)),
+    }
+
+
+def _records(text: str, msg_type_map: str) -> Iterator[tuple[list[str], object, Any, int]]:
+    read: Callable[[], Iterator[Any]] = partial(decode_values, text, msg_type_map=msg_type_map)
+    if len(text) <= _MOST_HELD:
+        read = list(read()).__iter__
+    sizes = Counter(_call(fields) for (fields, _), _ in read())
+    sizes[None] = 1
+    for (fields, quirk), values in read():
+        yield fields, quirk, values, sizes[_call(fields)]
+
+
+def _count_records(text: str) -> int:
+    return len(_NEXT_PIECE.findall(text)) + (text[:1] not in {"", RECORD_TERMINATOR})
+
+
+def _count_glued(text: str) -> int:
+    """Return how many records of a body have no end of their own, found by their shape and not by the codec."""
+    if not any(name in text for name in _NAMES_INSIDE):
+        return 0
+    count = 0
+    for piece in _PIECE.finditer(text):
+        start = piece.start()
+        while piece.end() - start <= MAX_RECORD_LENGTH and (found := _GLUED.match(text, start)):
+            count, start = count + 1, found.end()
+    return count
+
+
+def _call(fields: list[str]) -> tuple[str, str] | None:
+    """Return what the records of one listener call have in common: the half and the request id; null for others."""
+    at = _REQUEST_AT.get(fields[0])
+    if at is None or len(fields) == 1:
+        return None
+    return fields[0], fields[at] if at < len(fields) else ""
+
+
+def _named(fields: list[str], values: tuple[Any, ...] | BadRecord) -> dict[str, Any]:
+    """Return what the codec made of a record by column: its values, or why it is bad."""
+    if isinstance(values, BadRecord):
+        within = FIELD_SEPARATOR.join(fields)
+        return {"bad": bad_piece(values.field, values.reason, values.text, within=within)}
+    named: dict[str, Any] = dict(zip(KEPT_FIELDS, values, strict=True))
+    for name, texts in _ENUM_TEXTS.items():
+        if named[name] is not None:
+            named[name] = texts[named[name]]
+    return {**named, "type": fields[0]}
+
+
+def _columns(rows: list[dict[str, Any]]) -> _Columns:
+    columns = {one.name: pa.array([row.get(one.name) for row in rows], one.type) for one in _SCHEMA}
+    return {**columns, "hash": hashed(row["hash"] for row in rows)}
+
 
 BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
 """Those of ``READ_BODY`` that events are made of; what else a landing holds may be of any type."""

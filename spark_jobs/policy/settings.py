@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.times import UNIT_MS, parse_duration_ms
+from bridge.addresses import UNIT_MS, parse_duration_ms
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind

@@ -62,7 +62,7 @@ class Edge:
         via_retry, via_dlq: those over a retry or dead-letter topic, counted at the topic of the message.
         unfinished: deliveries without an end.
         native, otlp: those of ``count`` that the side recorded.
-        fates: publish only: messages by fate (``spark_jobs.graph.journeys.FATES``).
+        fates: publish only: messages by fate (``spark_jobs.graph.legs.FATES``).
         origins: consume only: messages by what is known of their send.
         took: duration of a send, or of the handling of a delivery.
         queued: consume only: from the end of the send to the start of the delivery.

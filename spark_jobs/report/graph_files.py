@@ -78,13 +78,13 @@ class _Card:
         return self.top + self.height / 2
 
 
-def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_NODES) -> Markup:
+def graph_svg(graph: Graph, *, standalone: bool = False) -> Markup:
     """Return the drawing as ``<svg>``, in the text colour of the page around it.
 
-    ``standalone`` makes it a complete file, with colours for light and dark. The busiest ``most_nodes`` of a column are
+    ``standalone`` makes it a complete file, with colours for light and dark. The busiest ``MOST_NODES`` of a column are
     drawn.
     """
-    chosen = _choose_columns(graph, most_nodes)
+    chosen = _choose_columns(graph)
     cards, bottom = _place_cards(chosen, _notes(graph))
     height = bottom + 24
     marks: list[Markup] = [element("style", Markup(_STYLE))] if standalone else []
@@ -300,16 +300,16 @@ class _Columns:
     edges: tuple[Edge, ...]
 
 
-def _choose_columns(graph: Graph, most_nodes: int) -> _Columns:
-    """Return the ``most_nodes`` busiest topics and their busiest producers and groups; the sum of others comes last.
+def _choose_columns(graph: Graph) -> _Columns:
+    """Return the ``MOST_NODES`` busiest topics and their busiest producers and groups; the sum of others comes last.
 
     Nodes are ordered by the mean position of their neighbours, a few times in both directions, then by name.
     """
     by_kind = {kind: [node for node in graph.nodes if node.kind == kind] for kind in NODE_KINDS}
-    topics = _busiest(by_kind["topic"], graph.edges, most_nodes)
+    topics = _busiest(by_kind["topic"], graph.edges, MOST_NODES)
     shown = {node.id for node in topics}
     near = [edge for edge in graph.edges if edge.source in shown or edge.target in shown]
-    kept = {kind: topics if kind == "topic" else _busiest(by_kind[kind], near, most_nodes) for kind in NODE_KINDS}
+    kept = {kind: topics if kind == "topic" else _busiest(by_kind[kind], near, MOST_NODES) for kind in NODE_KINDS}
     inside = {node.id for nodes in kept.values() for node in nodes}
     edges = tuple(edge for edge in graph.edges if edge.source in inside and edge.target in inside)
     return _Columns(

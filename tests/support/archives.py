@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
-from bridge.query.criteria import Query, mentioned
+from bridge.query.evidence import Query, mentioned
 from bridge.query.search import Searched, search
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState

@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.explain.evidence import collect_evidence, collect_traffic
-from spark_jobs.explain.explainers import explain
-from spark_jobs.explain.gaps import find_neighbours
+from spark_jobs.explain.explainers import explain, find_neighbours
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.facts import read_facts, survey
 from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import EVENT
 from tests.support.kernel_runs import table_of
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from bridge.forwarder.pairing import Origin, Place
-from bridge.forwarder.span_fields import (
+from bridge.forwarder.spans import (
     NS_PER_MS,
     SCOPE,
     SpanRules,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bridge.forwarder.pairing import Event, Record
-    from bridge.forwarder.span_fields import OtlpSpanFields
+    from bridge.forwarder.spans import OtlpSpanFields
     from otel_mqtrace.spans.mapping import Attributes
 
 _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import EVENT, MENTION
 
 if TYPE_CHECKING:

@@ -202,7 +202,7 @@ class KafkaTraceSource(TopicSource[int]):
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def _silent(self, cause: object = None) -> PeerError:
-        complaint = f"does not answer for {self.topic}{reason_of(cause)}"
+        complaint = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
         return PeerError(f"the broker {self._bootstrap_servers} {complaint}")
 
 

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
 from bridge.forwarder.sources.kafka import landed_message, reason_of
-from bridge.query.archives.scan import Scan
-from bridge.query.criteria import mentioned, needles_of
+from bridge.query.evidence import mentioned, needles_of
+from bridge.query.search import Scan
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 

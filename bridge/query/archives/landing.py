@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, read_landed
-from bridge.query.archives.scan import Scan
-from bridge.query.criteria import mentioned, needles_of
+from bridge.query.evidence import mentioned, needles_of
+from bridge.query.search import Scan
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import (

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.sources.rocketmq import partition_of
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, Scan
-from bridge.query.criteria import mentioned, needles_of
+from bridge.query.evidence import mentioned, needles_of
+from bridge.query.search import ALWAYS, ArrivalRange, Scan
 from otel_mqtrace import semconv
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient

@@ -2,9 +2,8 @@
 
 import pytest
 
-from bridge.demo.faults import EXPECTED, FaultKind, plan_faults
-from bridge.demo.findings import compare, discrepancies, seeded_against_found
-from bridge.demo.orders import CONSUME, PUBLISH, events_of, order_book
+from bridge.demo.faults import EXPECTED, FaultKind, compare, discrepancies, plan_faults, seeded_against_found
+from bridge.demo.shop import CONSUME, PUBLISH, events_of, order_book
 
 BOOK = order_book(120, seed=7)
 PLAN = plan_faults(BOOK, seed=7)

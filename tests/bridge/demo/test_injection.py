@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bridge.demo.faults import Fault, FaultKind, FaultyEncoder, FaultySpanExporter
-from bridge.demo.orders import Event
+from bridge.demo.shop import Event
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.wire.native import decode_body, encode_context

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.demo.faults import EXPECTED, MIN_MESSAGES, FaultKind, plan_faults
-from bridge.demo.orders import (
+from bridge.demo.shop import (
     CONSUME,
     ORDERS_PER_TRANSACTION,
     OVERSIZE_BYTES,

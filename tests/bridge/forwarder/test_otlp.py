@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 
 from bridge.forwarder.span_delivery import OtlpDelivery
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import SpanRules
 from tests.support.forwarded_spans import span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import Messages, after, before, events_of, pub

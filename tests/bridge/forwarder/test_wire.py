@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event, Half, Origin, Pairing, Place
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import SpanRules, requests_of
 from otel_mqtrace.model import (
     AccessChannel,
     ContextCode,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Pairing, Place
-from bridge.forwarder.span_fields import SpanRules
-from bridge.otlp.aliases import ALIASES
+from bridge.forwarder.spans import SpanRules, requests_of
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.detect import detect
+from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType

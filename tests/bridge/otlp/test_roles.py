@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.otlp.aliases import OPERATIONS
-from bridge.otlp.roles import SpanFacts, role_of
+from bridge.otlp.roles import OPERATIONS, SpanFacts, role_of
 from otel_mqtrace.model import ContextCode
 
 AGENT = "io.opentelemetry.rocketmq-client-4.8"

@@ -6,10 +6,9 @@ import pytest
 
 from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
-from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Query
+from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.search import search
+from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main
 from otel_mqtrace.rocketmq.commands import ResponseCode

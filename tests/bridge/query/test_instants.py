@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, arrival_range
-from bridge.times import parse_instant_ms
+from bridge.addresses import parse_instant_ms
+from bridge.query.search import ALWAYS, ArrivalRange, arrival_range
 from otel_mqtrace._errors import UsageError
 
 NOW = 1_795_260_000_000

@@ -10,9 +10,8 @@ import pytest
 
 from bridge.codec.files import Reading
 from bridge.query.archives.landing import FilesArchive
-from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Query
-from bridge.query.search import search
+from bridge.query.evidence import Query
+from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandingWriter, manifest_path
 from tests.support.archives import ID, T0, consume, landed, pub

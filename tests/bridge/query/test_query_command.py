@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.forwarder.span_fields import trace_id_of
+from bridge.forwarder.spans import trace_id_of
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import LandingWriter

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.codec.files import Reading
 from bridge.query import search as searching
-from bridge.query.criteria import OutcomeFilter, Query, needles_of, parse_query
+from bridge.query.evidence import OutcomeFilter, Query, needles_of, parse_query
 from bridge.query.search import rows_of
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, Shelf, consume, landed, pub

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.codec.files import Reading
-from bridge.query.criteria import Query
-from bridge.query.render.json import timeline_json
+from bridge.query.evidence import Query
+from bridge.query.render.details import timeline_json
 from bridge.query.search import search
 from bridge.query.timeline import Half, Outcome, Tone, events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState

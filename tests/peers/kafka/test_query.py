@@ -7,9 +7,8 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.files import Reading
 from bridge.query.archives.kafka import MARGIN_MS, TopicArchive
-from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Query
-from bridge.query.search import search
+from bridge.query.evidence import Query
+from bridge.query.search import ArrivalRange, search
 from tests.support.archives import landed, pub
 
 pytestmark = pytest.mark.peers

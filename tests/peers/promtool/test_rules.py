@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from otel_mqtrace.spans.processor import COMPONENT_TYPE
-from spark_jobs.report.files import write_reports
-from spark_jobs.report.machine_files import METRICS, PREFIX
+from spark_jobs.report.files import METRICS, PREFIX, write_reports
 from tests.support.results import result
 from tools.generated_docs import DOCS
 from tools.monitoring import ALERTS

@@ -9,10 +9,9 @@ import pytest
 
 from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
-from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Query
+from bridge.query.evidence import Query
 from bridge.query.findings import in_one_sentence
-from bridge.query.search import search
+from bridge.query.search import ArrivalRange, search
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from tests.support.native_spans import pub, sub, traced

@@ -26,7 +26,7 @@ from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.landing import LandedMessage, json_line
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
-from spark_jobs.normalise.native_records import RecordCount, record_columns
+from spark_jobs.normalise.native import RecordCount, record_columns
 from spark_jobs.schemas import READ_BODY
 from tests.peers.maven import PeerUnavailableError, jars_of
 from tests.proofs.bench import otlp_spans

@@ -26,10 +26,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.span_delivery import Delivery, OtlpDelivery, SpanForwarding
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import SpanRules, requests_of
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import encode_context

@@ -16,9 +16,8 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
-from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.spans import SpanRules, requests_of
 from otel_mqtrace.landing import LandedMessage
 from tests.peers.collector.server import Collector
 from tests.peers.command import mqtrace

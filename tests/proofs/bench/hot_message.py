@@ -22,8 +22,7 @@ from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.lifecycle import Runs
 from spark_jobs.jobs.judge_tasks import BucketPlan, judge_buckets, pack_events
 from spark_jobs.judging.counts import CountPlan
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.proofs.bench.reconcile import answer_of
 from tests.proofs.bench.rows import Effort, Row, Target

@@ -80,7 +80,7 @@ def _loop(spans: Callable[[Path], Iterator[dict[str, Any]]], source: Path, root:
     import pyarrow as pa  # noqa: PLC0415 - as above
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-    from bridge.otlp.aliases import ALIASES  # noqa: PLC0415 - as above
+    from bridge.otlp.roles import ALIASES  # noqa: PLC0415 - as above
 
     names = {field: (*alias.names, *alias.arrays) for field, alias in ALIASES.items()}
     schema = pa.schema([(name, pa.string()) for name in (*_TIMES[:2], *names)] + [(t, pa.int64()) for t in _TIMES[2:]])

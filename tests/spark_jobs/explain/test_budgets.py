@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.explain import budgets, loss_groups
+from spark_jobs.explain import budgets, drop_budget
 from spark_jobs.explain.budgets import (
     Budgets,
     SettledNotes,
@@ -26,8 +26,7 @@ from spark_jobs.explain.budgets import (
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
 from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
@@ -193,7 +192,7 @@ def test_order_and_buckets_of_the_rows_change_nothing(verdicts, outcome):
 
 
 def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
-    monkeypatch.setattr(loss_groups, "MOST_GROUPS", 1)
+    monkeypatch.setattr(drop_budget, "MOST_GROUPS", 1)
     found = spend(split_by_message(verdicts), DROPS)
     assert found.budgets.summarise().attributed == {"native": 1, "otlp": 0}
     assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in found.rows)

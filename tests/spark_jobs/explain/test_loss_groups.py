@@ -4,9 +4,8 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.columns import is_known
-from spark_jobs.explain.drop_budget import Allocation, LossGroup
+from spark_jobs.explain.drop_budget import Allocation, LossGroup, choose_rows, group_residue, spark_hash
 from spark_jobs.explain.keys import RESIDUE
-from spark_jobs.explain.loss_groups import choose_rows, group_residue, spark_hash
 from spark_jobs.judging.columns import flatten_sides
 
 ID = "C0000201" + "0A0B" + "00000001" + "0" * 12

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.explain.gaps import DELIVERIES, find_neighbours, is_in_gap
+from spark_jobs.explain.explainers import DELIVERIES, find_neighbours, is_in_gap
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides

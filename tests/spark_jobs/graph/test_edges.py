@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.graph.edges import SPREADS, GraphPart, add_up, build_graph, merge_parts
-from spark_jobs.graph.journeys import COUNTS
-from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
+from spark_jobs.graph.legs import COUNTS, LEG, choose_owners, find_owners, merge_owners
 from tests.support import graph_oracle
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000

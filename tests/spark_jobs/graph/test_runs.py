@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from otel_mqtrace.cli import main
-from spark_jobs.jobs.graph import GraphOptions, run
+from spark_jobs.jobs.graph import run
+from spark_jobs.jobs.options import ReconcileOptions
 from tests.support.graph_world import world
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
@@ -37,7 +38,7 @@ def recorded(tmp_path_factory):
         if (folder, sides) not in drawn:
             sources = {side: (str(DUAL / folder / f"{side}.jsonl"),) for side in sides}
             out = tmp_path_factory.mktemp("recorded")
-            drawn[folder, sides] = run(GraphOptions(**sources, out=out, grace_ms=0))
+            drawn[folder, sides] = run(ReconcileOptions(**sources, out=out, grace_ms=0, native_writer="mqtrace"))
         return drawn[folder, sides]
 
     return graph

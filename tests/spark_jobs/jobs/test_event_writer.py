@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from spark_jobs.jobs import event_writer
 from spark_jobs.jobs.event_writer import write_events
-from spark_jobs.normalise.event_columns import event_batches
+from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 

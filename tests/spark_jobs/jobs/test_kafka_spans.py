@@ -143,7 +143,7 @@ def both_jobs(tmp_path_factory):
         result = run(options)
         chosen = run(replace(options, out=out / "auto", profile="auto", native_writer="auto"))
         sources = {"native": options.native, "otlp": options.otlp}
-        drawn = graph.run(graph.GraphOptions(**sources, out=out, grace_ms=0))
+        drawn = graph.run(ReconcileOptions(**sources, out=out, grace_ms=0, native_writer="mqtrace"))
     return result, read_verdicts(out), drawn, chosen
 
 

@@ -17,8 +17,7 @@ from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.report.machine_files import render_metrics
-from spark_jobs.report.markdown import render_summary
+from spark_jobs.report.files import render_metrics, render_summary
 from tests.support.events import START_MS
 from tests.support.native_spans import pub
 from tests.support.verdict_rows import read_verdicts

@@ -11,8 +11,7 @@ from spark_jobs.judging.compare import (
     compare_texts,
     is_same_but_replaced,
 )
-from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.policy import read_policy
+from spark_jobs.policy.policy import make_plan, read_policy
 
 PLAN = replace(make_plan(read_policy(None), data_end_ms=None, horizon_ms=None), mask_salt="s", value_length_limit=5)
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_jobs.normalise.event_columns import event_batches
+from spark_jobs.normalise.spans import event_batches
 from spark_jobs.sources.span_batches import SPANS
 
 SCHEMA = SPANS

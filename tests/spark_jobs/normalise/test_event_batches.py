@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.otlp.aliases import ALIASES
-from spark_jobs.normalise.event_columns import event_batches
+from bridge.otlp.roles import ALIASES
+from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import LEDGER, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 

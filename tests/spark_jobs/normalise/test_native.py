@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.wire.native.decode import decode_body
-from spark_jobs.normalise import native_records
+from spark_jobs.normalise import native
 from spark_jobs.normalise.native import native_batches
 from tests.spark_jobs.normalise.made_bodies import (
     ID,
@@ -261,8 +261,8 @@ def test_glued_pair_is_expected_once_and_read_as_two():
 
 
 def test_a_record_that_the_codec_loses_is_missing_from_the_books(monkeypatch):
-    read = native_records.decode_values
-    monkeypatch.setattr(native_records, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
+    read = native.decode_values
+    monkeypatch.setattr(native, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
     events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
     assert expected + sum(event["extra"] for event in events) == len(events) + 1
 

@@ -14,8 +14,8 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.wire.native.decode import BadRecord, decode_values, text_of
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
-from spark_jobs.normalise import native_records
-from spark_jobs.normalise.native_records import RecordCount, record_columns
+from spark_jobs.normalise import native
+from spark_jobs.normalise.native import RecordCount, record_columns
 from spark_jobs.schemas import READ_BODY, mentioned_in
 from tests.spark_jobs.normalise.made_bodies import ODD, USUAL, bodies
 from tests.support.native_vectors import VECTORS, json_lines
@@ -109,7 +109,7 @@ def test_any_mix_of_bodies_equals_codec(rows, msg_type_map, charset, cut):
 def test_small_blocks_and_parts_equal_codec(rows, msg_type_map):
     with pytest.MonkeyPatch.context() as patch:
         for name, size in (("_BLOCK_BYTES", 300), ("_MOST_HELD", 200), ("MOST_ROWS", 5), ("MOST_TEXT", 400)):
-            patch.setattr(native_records, name, size)
+            patch.setattr(native, name, size)
         assert_equal_to_codec(rows, msg_type_map=msg_type_map)
 
 
@@ -167,16 +167,14 @@ def test_ordinary_bodies_are_read_without_the_codec(monkeypatch):
     cloud = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01\x02".encode()
     rows = [*ordinary_bodies(30), cloud, ordinary_bodies(1)[0] + cloud]
     wanted = expected(rows)
-    monkeypatch.setattr(native_records, "decode_values", None)
+    monkeypatch.setattr(native, "decode_values", None)
     assert read(rows) == wanted
 
 
 def test_one_odd_body_leaves_the_others_to_the_columns(monkeypatch):
     decoded = []
-    decode = native_records.decode_values
-    monkeypatch.setattr(
-        native_records, "decode_values", lambda text, **how: decoded.append(text) or decode(text, **how)
-    )
+    decode = native.decode_values
+    monkeypatch.setattr(native, "decode_values", lambda text, **how: decoded.append(text) or decode(text, **how))
     rows = ordinary_bodies(9)
     rows[4] += b"junk\x02"
     rows.insert(2, NO_BODY)
@@ -186,14 +184,14 @@ def test_one_odd_body_leaves_the_others_to_the_columns(monkeypatch):
 
 def test_record_lost_by_the_columns_is_missing_from_due(monkeypatch):
     """What is count is counted in the bytes, whatever the reader makes of them."""
-    read_text = native_records.read_text
+    read_text = native.read_text
 
     def read_less(data, bounds, **how):
         found = read_text(data, bounds, **how)
         columns = {name: column.slice(1) for name, column in found.columns.items()}
         return type(found)(columns, found.body[1:], found.is_odd)
 
-    monkeypatch.setattr(native_records, "read_text", read_less)
+    monkeypatch.setattr(native, "read_text", read_less)
     found, count = read(ordinary_bodies(3))
     assert (len(found), count) == (179, 180)
 

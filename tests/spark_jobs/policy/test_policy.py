@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.times import parse_duration_ms
+from bridge.addresses import parse_duration_ms
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.policy.policy import Policy, hash_policy, print_policy, read_policy
 from spark_jobs.policy.profiles import (

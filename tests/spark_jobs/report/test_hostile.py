@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.report.files import cell, render_junit, render_metrics, render_summary
 from spark_jobs.report.html import render_page
-from spark_jobs.report.machine_files import render_junit, render_metrics
-from spark_jobs.report.markdown import cell, render_summary
 from spark_jobs.report.result import Field, Gate, MalformedSample, Writers
 from spark_jobs.report.wording import visible
 from tests.support.html_page import Page
