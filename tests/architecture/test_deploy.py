@@ -49,11 +49,6 @@ def test_a_container_of_ours_starts_a_command_that_exists(name):
     assert "VOLUME /landing" in CONTAINERFILE
 
 
-def test_an_option_that_does_not_exist_would_be_found():
-    with pytest.raises(Exception, match="No such option"):
-        _parsed(["forward", "--source=files:.", "--no-such-option=1"])
-
-
 def test_the_services_know_each_other():
     for service in SERVICES.values():
         assert ("image" in service) != ("build" in service)

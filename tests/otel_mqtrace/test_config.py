@@ -41,6 +41,11 @@ CONTRACT = {
 """Variable → (its default, a text, what that sets); a default of ``None`` is left to the part that uses the setting."""
 
 
+@pytest.fixture(autouse=True)
+def _nothing_warned_yet(monkeypatch):
+    monkeypatch.setattr(config, "_warned", set())
+
+
 @pytest.mark.parametrize("variable", CONTRACT)
 def test_the_defaults_are_those_of_the_contract(variable):
     assert getattr(Settings.from_env(environ={}), variable.removeprefix("MQTRACE_").lower()) == CONTRACT[variable][0]
@@ -76,8 +81,7 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_CREATE_TRACE_TOPIC", "later", "False"),
     ],
 )
-def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, name, value, default):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert Settings.from_env(environ={name: value}) == Settings()
@@ -86,15 +90,13 @@ def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Settings)])
-def test_no_warning_gives_none_as_what_is_used(caplog, monkeypatch, name):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+def test_no_warning_gives_none_as_what_is_used(caplog, name):
     Settings.from_env({name: object()}, environ={})
     assert name in caplog.text
     assert "None is used" not in caplog.text
 
 
-def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog, monkeypatch):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog):
     settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
     assert (settings.queue_size, settings.batch_size) == (50, 50)
     assert "batch_size = 100: no such batch fits a queue_size of 50; 50 is used" in caplog.text
@@ -139,8 +141,7 @@ def test_only_connection_settings_of_the_first_client_are_remembered():
         {"kafka_config": ["sasl.password=hunter2"]},
     ],
 )
-def test_no_password_is_ever_printed(caplog, monkeypatch, overrides):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+def test_no_password_is_ever_printed(caplog, overrides):
     with caplog.at_level(logging.DEBUG):
         settings = Settings.from_env(overrides, environ={})
     assert "hunter2" not in caplog.text + repr(settings)
@@ -155,8 +156,7 @@ def test_client_properties_are_taken_as_a_mapping_too(caplog):
     assert caplog.records == []
 
 
-def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+def test_a_wrong_connection_setting_is_named_by_its_type(caplog):
     Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
     wrong, unknown = (record.getMessage() for record in caplog.records)
     assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
@@ -176,19 +176,24 @@ def test_brokers_may_be_a_list_as_other_clients_take_it(value):
     assert Settings.from_env({"bootstrap_servers": value}, environ={}).bootstrap_servers == "a:1,b:2"
 
 
-@pytest.mark.parametrize("value", [b"audit", ["a", None], [5], {"a": 1, 5: 2}])
-@pytest.mark.parametrize("name", ["topic_exclude", "capture_headers", "exporters"])
-def test_names_are_texts_and_nothing_else_becomes_one(caplog, monkeypatch, name, value):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        *(
+            (name, value, f"{name} = {value!r}: a list of names was expected")
+            for name in ("topic_exclude", "capture_headers", "exporters")
+            for value in (b"audit", ["a", None], [5], {"a": 1, 5: 2})
+        ),
+        *(
+            ("topic_sampling", value, "pattern=share pairs were expected")
+            for value in (5, b"a=1", [5], ["a=2"], {"a": "much"})
+        ),
+        ("landing_dir", "s3a://bucket/landing", "a directory of this machine was expected"),
+    ],
+)
+def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog, name, value, said):
     assert getattr(Settings.from_env({name: value}, environ={}), name) == getattr(Settings(), name)
-    assert f"{name} = {value!r}: a list of names was expected" in caplog.text
-
-
-@pytest.mark.parametrize("value", [5, b"a=1", [5], ["a=2"], {"a": "much"}])
-def test_invalid_shares_are_warned_with_the_expected_form(caplog, monkeypatch, value):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    assert Settings.from_env({"topic_sampling": value}, environ={}).topic_sampling == {}
-    assert "pattern=share pairs were expected" in caplog.text
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -202,10 +207,3 @@ def test_invalid_shares_are_warned_with_the_expected_form(caplog, monkeypatch, v
 )
 def test_an_address_is_shown_without_user_and_password(text, shown):
     assert without_password(text) == shown
-
-
-def test_landing_directory_that_is_a_url_is_refused(caplog, monkeypatch):
-    monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    settings = Settings.from_env({"landing_dir": "s3a://bucket/landing"}, environ={})
-    assert settings.landing_dir == "mqtrace-landing"
-    assert "a directory of this machine was expected" in caplog.text

@@ -1,7 +1,6 @@
 """Switching on and off: providers early and late, exporters good and bad, and never an exception."""
 
 import base64
-import json
 import logging
 import os
 import subprocess
@@ -21,6 +20,7 @@ from otel_mqtrace.config import Settings, application_kafka_config
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.sampling import processors_of
 from otel_mqtrace.testing import RecordingExporter
+from tests.support.landings import landed_lines
 from tests.support.opentelemetry_release import needs_sdk
 
 
@@ -252,7 +252,6 @@ def run_instrumented(kafka, tmp_path):
     """Run a program that sends under ``opentelemetry-instrument`` with the given environment; return what it wrote."""
     program = tmp_path / "app.py"
     program.write_text(SEND, encoding="utf-8")
-    landing = tmp_path / "landing"
 
     def run(*topics, **environment):
         ours = ("MQTRACE_", "OTEL_")
@@ -267,11 +266,7 @@ def run_instrumented(kafka, tmp_path):
             timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        bodies = [
-            base64.b64decode(json.loads(line)["body_base64"]).decode()
-            for part in landing.glob("native/*/*.jsonl")
-            for line in part.read_text("utf-8").splitlines()
-        ]
+        bodies = [base64.b64decode(line["body_base64"]).decode() for line in landed_lines(tmp_path / "landing")]
         return done, "".join(bodies)
 
     return run
@@ -316,19 +311,3 @@ def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, to
     assert topic in records
     assert excluded not in records
     assert "mqtrace:" not in done.stderr
-
-
-HANDED_ON = """
-import sys, confluent_kafka
-servers, topic = sys.argv[1:3]
-producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-producer.produce(topic, b"x")
-assert producer.flush(10) == 0
-consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "literal"})
-consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-message = None
-while message is None:
-    message = consumer.poll(1)
-print(",".join(sorted(name for name, _ in message.headers())))
-consumer.close()
-"""

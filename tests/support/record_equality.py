@@ -49,9 +49,9 @@ class _LooksAtStarts(SpanProcessor):
 class World:
     """A provider whose ids, clock and request ids count from one; two of them differ in ``records`` only."""
 
-    def __init__(self, *, records: bool) -> None:
+    def __init__(self, *, records: bool, **options: Any) -> None:
         self.clock, self.ended, self.lane = ManualClock(), RecordingExporter(), Lane()
-        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False)
+        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
         provider.add_span_processor(SimpleSpanProcessor(self.ended))
         self._processor = MqTraceSpanProcessor(self.lane, background=False, clock=self.clock)
         provider.add_span_processor(self._processor)

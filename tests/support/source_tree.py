@@ -1,7 +1,6 @@
-"""The repository as text: which files are ours, and how each function in them measures."""
+"""The repository as text: which files are ours, and their syntax trees."""
 
 import ast
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,18 +10,6 @@ _LEFT_OUT = {
     *(".git", ".venv", "build", "dist", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache", ".pytest_cache"),
     *(".import_linter_cache", "spark-warehouse", "metastore_db", "mqtrace-landing", "mqtrace-demo"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One function or method as it stands in the source; ``qualified`` is ``module.py:Class.name``."""
-
-    path: Path
-    qualified: str
-    lines: int
-    public: bool
-    documented: bool
-    unannotated: tuple[str, ...]
 
 
 @cache
@@ -52,37 +39,3 @@ def name_of(path: Path) -> str:
 def line_count(path: Path) -> int:
     """Lines of a file, blank ones included."""
     return len(path.read_text(encoding="utf-8").splitlines())
-
-
-@cache
-def functions_of(path: Path) -> list[Function]:
-    """Every function in a file, nested ones included."""
-    return list(_walk(path, tree_of(path), prefix="", public=True))
-
-
-def _walk(path: Path, node: ast.AST, *, prefix: str, public: bool):
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            shown = public and not child.name.startswith("_")
-            if not isinstance(child, ast.ClassDef):
-                yield _measure(path, child, f"{prefix}{child.name}", public=shown)
-                shown = False
-            yield from _walk(path, child, prefix=f"{prefix}{child.name}.", public=shown)
-        else:
-            yield from _walk(path, child, prefix=prefix, public=public)
-
-
-def _measure(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, public: bool) -> Function:
-    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    every += [extra for extra in (node.args.vararg, node.args.kwarg) if extra]
-    bare = [argument.arg for argument in every if argument.annotation is None and argument.arg not in {"self", "cls"}]
-    bare += [] if node.returns else ["return"]
-    decorators = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
-    return Function(
-        path=path,
-        qualified=f"{name_of(path)}:{name}",
-        lines=(node.end_lineno or node.lineno) - node.lineno + 1,
-        public=public and not decorators & {"overload", "override"},
-        documented=ast.get_docstring(node) is not None,
-        unannotated=tuple(bare),
-    )

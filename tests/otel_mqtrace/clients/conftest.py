@@ -5,6 +5,7 @@ from types import ModuleType
 
 import confluent_kafka
 import pytest
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 
 @pytest.fixture
@@ -31,3 +32,20 @@ def consuming(instrument, fill, consumer_of, topic):
         return consumer_of(topic, **(conf or {}))
 
     return start
+
+
+@pytest.fixture
+def stored(kafka):
+    """Read a number of messages of a topic as they lie there, untraced."""
+
+    def read(topic, count):
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"}
+        with suppress_instrumentation():
+            consumer = confluent_kafka.Consumer(conf)
+            consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+            messages = consumer.consume(count, 10)
+            consumer.close()
+        assert len(messages) == count
+        return messages
+
+    return read

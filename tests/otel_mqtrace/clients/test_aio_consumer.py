@@ -17,15 +17,25 @@ from tests.support.consuming import aio_consumer, aio_poll, code_of, current_spa
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
 
+@pytest.fixture
+def consuming(instrument, kafka, fill, topic):
+    """Put messages on the topic, switch tracing on with options, and return the coroutine that makes a consumer."""
+
+    def start(*messages, make=AIOConsumer, **options):
+        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        instrument(**options)
+        return aio_consumer(kafka, topic, make)
+
+    return start
+
+
 async def _in_pool(consumer, ask):
     loop = asyncio.get_running_loop()
     return [await loop.run_in_executor(consumer.executor, ask) for _ in range(4)]
 
 
-async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
-    instrument()
-    consumer = await aio_consumer(kafka, topic)
+async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(consuming, spans, topic):
+    consumer = await consuming({"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
     await aio_poll(consumer)
     inside = current_span_id(), baggage.get_baggage("tenant")
     in_pool = await _in_pool(consumer, current_span_id)
@@ -40,10 +50,8 @@ async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(inst
     assert code_of(span) is ContextCode.SUCCESS
 
 
-async def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
-    fill(topic, *({"value": b"x", "headers": [PARENT]} for _ in range(3)))
-    instrument()
-    async with await aio_consumer(kafka, topic) as consumer:
+async def test_a_batch_is_one_span_with_a_link_per_message(consuming, spans, topic):
+    async with await consuming(*({"value": b"x", "headers": [PARENT]} for _ in range(3))) as consumer:
         assert len(await consumer.consume(3, 10)) == 3
         current = current_span_id()
     span = spans.take(f"process {topic}")
@@ -51,15 +59,12 @@ async def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, sp
     assert span.attributes["messaging.batch.message_count"] == 3
 
 
-async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-
+async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(consuming, spans):
     async def stream(consumer):
         while (message := await consumer.poll(0.2)) is not None:
             yield message
 
-    async with await aio_consumer(kafka, topic) as consumer:
+    async with await consuming(b"1", b"2") as consumer:
         await aio_poll(consumer)
         seen = [current_span_id() async for _ in stream(consumer)]
     assert current_span_id() == 0
@@ -68,19 +73,14 @@ async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, 
 
 class TestHowItEnds:
     @pytest.mark.parametrize("with_block", [True, False])
-    def test_exception_that_closes_the_consumer_fails_the_message(
-        self, instrument, kafka, spans, fill, topic, with_block
-    ):
-        fill(topic, {"value": b"x"})
-        instrument()
-
+    def test_exception_that_closes_the_consumer_fails_the_message(self, consuming, spans, with_block):
         async def block():
-            async with await aio_consumer(kafka, topic) as consumer:
+            async with await consuming() as consumer:
                 await aio_poll(consumer)
                 raise RuntimeError("handler")
 
         async def final():
-            consumer = await aio_consumer(kafka, topic)
+            consumer = await consuming()
             try:
                 await aio_poll(consumer)
                 raise RuntimeError("handler")
@@ -92,16 +92,13 @@ class TestHowItEnds:
         span = spans.take()
         assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
 
-    async def test_closing_under_the_hands_of_another_task_is_not_its_end(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"x"})
-        instrument()
-
+    async def test_closing_under_the_hands_of_another_task_is_not_its_end(self, consuming, spans):
         async def waits(consumer, polled):
             await aio_poll(consumer)
             polled.set()
             await asyncio.Event().wait()
 
-        consumer, polled = await aio_consumer(kafka, topic), asyncio.Event()
+        consumer, polled = await consuming(), asyncio.Event()
         task = asyncio.create_task(waits(consumer, polled))
         await polled.wait()
         await consumer.close()
@@ -110,10 +107,7 @@ class TestHowItEnds:
         await asyncio.wait([task])
         assert [code_of(span) for span in spans.take_all()] == [ContextCode.EXCEPTION]
 
-    async def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"1"}, {"value": b"2"})
-        instrument()
-
+    async def test_a_message_its_deserialiser_refuses_failed(self, consuming, spans):
         async def refuse(value, ctx):
             if value == b"1":
                 raise ValueError("not mine")
@@ -122,7 +116,7 @@ class TestHowItEnds:
         def make(conf, **more):
             return AsyncDeserializingConsumer({**conf, "value.deserializer": refuse}, **more)
 
-        consumer = await aio_consumer(kafka, topic, make)
+        consumer = await consuming(b"1", b"2", make=make)
         with pytest.raises(ValueDeserializationError):
             await aio_poll(consumer)
         refused = spans.take()
@@ -131,10 +125,8 @@ class TestHowItEnds:
         assert (code_of(refused), message.value()) == (ContextCode.EXCEPTION, "2")
         assert spans.take().context.span_id == current
 
-    async def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"1"}, {"value": b"2"})
-        instrument()
-        consumer = await aio_consumer(kafka, topic)
+    async def test_switching_off_ends_what_is_being_handled(self, consuming, spans):
+        consumer = await consuming(b"1", b"2")
         await aio_poll(consumer)
         MqTraceInstrumentor().uninstrument()
         ended = spans.take_all()
@@ -154,8 +146,6 @@ async def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fi
 
 
 async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x"})
-    instrument(receive_spans=True)
     seen = []
 
     async def assigned(consumer, partitions):
@@ -170,10 +160,8 @@ async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, 
     assert len(spans.take_all()) == 2
 
 
-async def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x", "headers": [PARENT]})
-    instrument(settle_spans=True)
-    consumer = await aio_consumer(kafka, topic)
+async def test_a_commit_settles_inside_the_process_span(consuming, spans, topic):
+    consumer = await consuming(receive_spans=True)
     message = await aio_poll(consumer)
     (settled,) = await consumer.commit(message=message, asynchronous=False)
     await consumer.close()
@@ -183,12 +171,9 @@ async def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans
     assert [link.context.span_id for link in commit.links] == [0xB7AD6B7169203331]
 
 
-def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, spans, fill, topic):
-    fill(topic, {"value": b"x"})
-    instrument()
-
+def test_a_forgotten_consumer_is_freed_and_its_span_ends(consuming, spans):
     async def run():
-        consumer = await aio_consumer(kafka, topic)
+        consumer = await consuming({"value": b"x", "headers": [PARENT]}, settle_spans=True)
         await aio_poll(consumer)
         consumer.executor.shutdown()
         del consumer
@@ -199,10 +184,8 @@ def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, span
     assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
 
 
-def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, topic):
+def test_unretrieved_exception_is_still_logged(consuming, spans):
     """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
-    fill(topic, {"value": b"x"})
-    instrument()
     complaints = []
 
     async def raises(consumer):
@@ -211,7 +194,7 @@ def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, t
 
     async def run():
         asyncio.get_running_loop().set_exception_handler(lambda _loop, said: complaints.append(said["message"]))
-        consumer = await aio_consumer(kafka, topic)
+        consumer = await consuming()
         task = asyncio.create_task(raises(consumer))
         await asyncio.wait([task])
         del task
@@ -223,10 +206,10 @@ def test_unretrieved_exception_is_still_logged(instrument, kafka, spans, fill, t
     assert complaints == ["Task exception was never retrieved"]
 
 
-async def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):
+async def test_a_cancelled_poll_hands_nothing_over(consuming, instrument, spans, fill, topic):
     fill(topic, {"value": b"x"})
     instrument()
-    consumer = await aio_consumer(kafka, topic)
+    consumer = await consuming()
     await aio_poll(consumer)
     task = asyncio.create_task(consumer.poll(1))
     await let_others_run()

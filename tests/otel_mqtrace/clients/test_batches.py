@@ -2,7 +2,7 @@
 
 import confluent_kafka
 import pytest
-from confluent_kafka import SerializingProducer, TopicPartition
+from confluent_kafka import SerializingProducer
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
@@ -34,23 +34,6 @@ def producer_of(instrument, kafka):
     yield make
     for producer in made:
         producer.close()
-
-
-@pytest.fixture
-def stored(kafka):
-    """Read a number of messages of a topic as they lie there, untraced."""
-
-    def read(topic, count):
-        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"}
-        with suppress_instrumentation():
-            consumer = confluent_kafka.Consumer(conf)
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            messages = consumer.consume(count, 10)
-            consumer.close()
-        assert len(messages) == count
-        return messages
-
-    return read
 
 
 def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, spans, topic, tracer, stored):

@@ -57,22 +57,16 @@ class TestCommit:
         assert span.attributes["messaging.kafka.offset"] == offset
         assert _linked(span) == [PARENT_SPANS[linked]]
 
-    def test_without_arguments_it_settles_what_was_stored(self, handled, spans, topic):
+    @pytest.mark.parametrize("by_message", [True, False])
+    def test_without_arguments_it_settles_what_was_stored(self, handled, spans, topic, by_message):
         consumer, messages, current = handled
-        consumer.store_offsets(messages[0])
+        consumer.store_offsets(**{"message": messages[0]} if by_message else {"offsets": [TopicPartition(topic, 0, 1)]})
         stored = spans.take(f"store {topic}")
         assert (stored.parent.span_id, stored.attributes["messaging.kafka.offset"]) == (current, 1)
         assert _linked(stored) == [PARENT_SPANS[0]]
         consumer.commit(asynchronous=False)
         span = spans.take(f"commit {topic}")
         assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
-
-    def test_commit_without_arguments_settles_delivered_messages(self, handled, spans, topic):
-        consumer, *_ = handled
-        consumer.store_offsets(offsets=[TopicPartition(topic, 0, 2)])
-        spans.take(f"store {topic}")
-        consumer.commit()
-        assert spans.take(f"commit {topic}").attributes["messaging.kafka.offset"] == 2
 
     def test_offset_of_an_undelivered_message_has_no_link(self, handled, spans, topic):
         consumer, *_ = handled
@@ -137,26 +131,6 @@ class TestSilence:
     def test_a_topic_is_excluded(self, consuming, spans, topic):
         consumer = consuming(_message(0), settle_spans=True, topic_exclude=topic)
         consumer.commit(poll(consumer), asynchronous=False)
-
-
-def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, spans, fill, topic):
-    fill(topic, _message(0))
-    instrument(settle_spans=True)
-    seen = []
-
-    def commit(consumer, partitions):
-        seen.append(current_span_id())
-        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
-
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic], on_assign=commit)
-    poll(consumer)
-    consumer.close()
-    assert seen == [0]
-    assert spans.take(f"commit {topic}").parent is None
-    spans.take(f"process {topic}")
 
 
 def test_no_more_is_remembered_than_ten_thousand_messages():

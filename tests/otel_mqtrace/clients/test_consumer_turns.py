@@ -7,7 +7,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, KafkaException, Message, TopicPartition
 from confluent_kafka.error import ConsumeError
-from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.state import known_state
@@ -33,14 +32,12 @@ class TestLoops:
         fill(topic, {"value": b"1"}, {"value": b"2"})
         instrument()
 
-        def work():
-            consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            while True:
-                poll(consumer)
-                break
-
-        work()
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            poll(consumer)
+            break
+        del consumer
         gc.collect()
         drain_deferred_ends()
         assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
@@ -142,15 +139,6 @@ class TestWhatIsNoMessage:
         one, several = spans.take_all("poll")
         assert "messaging.batch.message_count" not in one.attributes
         assert several.attributes["messaging.batch.message_count"] == 0
-
-    def test_a_poll_that_fails_is_recorded_as_a_failed_receive(self, instrument, spans):
-        instrument(receive_spans=True)
-        consumer = confluent_kafka.Consumer(NOWHERE)
-        consumer.close()
-        with pytest.raises(RuntimeError):
-            consumer.poll(0)
-        span = spans.take("poll")
-        assert (span.attributes["error.type"], span.status.status_code) == ("RuntimeError", StatusCode.ERROR)
 
     def test_the_end_of_a_partition_is_no_message_that_a_deserialiser_refused(
         self, instrument, spans, consumer_of, topic

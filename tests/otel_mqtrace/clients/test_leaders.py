@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, forget_leaders, leaders_of
+from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, leaders_of
 from otel_mqtrace.clients.state import STATE
 from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -187,27 +187,14 @@ def reader(instrument, three_brokers, truth):
     consumer.close()
 
 
-def test_a_process_span_names_the_leader_from_its_first_message_on(reader, spans, truth):
-    said = {}
-    while len(said) < len(truth):
-        message = reader.poll(1)
-        if message is not None:
-            said[message.partition()] = None
-    reader.close()
-    ended = spans.take_all("process spread")
-    hosts = {int(each.attributes["messaging.destination.partition.id"]): each for each in ended}
-    assert {partition: each.attributes["mqtrace.store_host"] for partition, each in hosts.items()} == truth
-    assert {partition: trace_context_of(each).beans[0].store_host for partition, each in hosts.items()} == truth
-
-
-def test_the_links_of_a_batch_name_each_messages_leader(reader, spans, truth):
+@pytest.mark.parametrize("batch", [False, True])
+def test_process_spans_and_links_name_the_leader_from_the_first_message_on(reader, spans, truth, batch):
     seen = 0
     while seen < len(truth):
-        seen += len(reader.consume(len(truth), 1))
+        seen += len(reader.consume(len(truth), 1)) if batch else reader.poll(1) is not None
     reader.close()
     beans = [bean for span in spans.take_all("process spread") for bean in trace_context_of(span).beans]
-    named = {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans}
-    assert named == truth
+    assert {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans} == truth
 
 
 def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_server(instrument, spans):
@@ -261,16 +248,6 @@ def test_child_forked_during_a_look_up_starts_its_own():
     answer.set()
     leaders.settle(10)
     assert leaders.of("orders", 0) == "b1:1"
-
-
-def test_one_fork_hook_is_enough_for_ever(monkeypatch):
-    hooks = []
-    monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.append(given))
-    for number in range(10):
-        forget_leaders()
-        assert leaders_of({"bootstrap.servers": f"b{number}:9092"}) is not None
-    forget_leaders()
-    assert hooks == []
 
 
 def test_an_application_that_ends_during_a_look_up_ends_at_once(run_code):

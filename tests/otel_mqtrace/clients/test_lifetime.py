@@ -1,18 +1,24 @@
-"""A traced client goes when its last reference goes, as a plain one does: nothing of ours waits for the collector."""
+"""A traced client is freed with its last reference; spans of a collected one end later, outside of the finaliser."""
 
+import asyncio
 import gc
+import os
+import threading
 import weakref
+from contextlib import contextmanager
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaException, SerializingProducer
+from confluent_kafka import KafkaException
+from confluent_kafka.aio import AIOProducer
+from opentelemetry.sdk.trace import SpanProcessor
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 
 TOO_LARGE = b"x" * 2_000_000
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_collector():
     gc.disable()
     yield
@@ -38,10 +44,16 @@ def _left_behind(producer, topic):
     producer.produce(topic, b"x")
 
 
-@pytest.mark.parametrize("use", [lambda *_: None, _sent, _answered, _refused, _left_behind])
-def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, use):
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        *(("Producer", use) for use in (lambda *_: None, _sent, _answered, _refused, _left_behind)),
+        ("SerializingProducer", lambda producer, topic: producer.produce(topic, value=b"x")),
+    ],
+)
+def test_a_producer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, make, use):
     instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    producer = getattr(confluent_kafka, make)({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     use(producer, topic)
     alive = weakref.ref(producer)
     del producer
@@ -50,19 +62,8 @@ def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, t
     spans.take_all()
 
 
-def test_a_serializing_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic):
-    instrument()
-    producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, value=b"x")
-    assert producer.flush(10) == 0
-    alive = weakref.ref(producer)
-    del producer
-    assert alive() is None
-    spans.take(f"send {topic}")
-
-
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, end):
+def test_a_transactional_producer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, end):
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(10)
@@ -77,7 +78,7 @@ def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, k
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_consumer_is_freed_with_its_last_reference(instrument, kafka, spans, topic, fill, closed):
+def test_a_consumer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, fill, closed):
     fill(topic, {"value": b"x"})
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "short"})
@@ -91,3 +92,102 @@ def test_a_consumer_is_freed_with_its_last_reference(instrument, kafka, spans, t
     assert message.value() == b"x"
     drain_deferred_ends()
     assert len(spans.take_all()) == 1
+
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+
+
+class PlainLock(SpanProcessor):
+    """An application's span processor with an ordinary lock; ``stuck`` are the spans that would wait for it for ever."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.stuck = []
+
+    @contextmanager
+    def held(self):
+        with self._lock:
+            yield
+            gc.collect()
+
+    def on_end(self, span):
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self.stuck.append(span.name)
+
+
+@pytest.fixture
+def lock(instrument):
+    processor = PlainLock()
+    instrument().add_span_processor(processor)
+    return processor
+
+
+def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+    producer = confluent_kafka.Producer(NOBODY)
+    producer.produce(topic, b"x")
+    producer.itself = producer
+    with lock.held():
+        del producer
+    assert spans.take_all() == lock.stuck == []
+
+    drain_deferred_ends()
+    attributes = spans.take(f"send {topic}").attributes
+    assert attributes["mqtrace.send_outcome"] == attributes["error.type"] == "abandoned"
+
+
+def test_released_callback_waits_for_no_lock(lock, spans, kafka, topic):
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
+    )
+    producer.produce(topic, b"x")
+    with lock.held():
+        while len(producer):
+            producer.poll(0.05)
+    assert spans.take_all() == lock.stuck == []
+
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+
+def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+    async def forget():
+        producer = AIOProducer(NOBODY, buffer_timeout=0)
+        await producer.produce(topic, b"x")
+        producer.executor.shutdown()
+
+    with lock.held():
+        asyncio.run(forget())
+    assert spans.take_all() == lock.stuck == []
+
+    drain_deferred_ends()
+    assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, topic):
+    producer = confluent_kafka.Producer(NOBODY)
+    producer.produce(topic, b"x")
+    del producer
+    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers}) as other:
+        other.produce(topic, b"y")
+        assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+    assert lock.stuck == []
+
+
+def test_a_child_abandons_no_message_of_its_parents(lock, spans, kafka, topic):
+    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5_000}) as producer:
+        producer.produce(topic, b"x")
+        gone = confluent_kafka.Producer(NOBODY)
+        gone.produce(topic, b"y")
+        del gone
+        child = os.fork()
+        if child == 0:
+            producer._mqtrace_state.abandon()
+            drain_deferred_ends()
+            os._exit(len(spans.take_all()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
+    assert sorted(outcomes, key=str) == [None, "abandoned"]
+    assert lock.stuck == []

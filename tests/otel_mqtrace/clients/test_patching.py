@@ -112,21 +112,6 @@ def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
     assert not isinstance(early, Mine)
 
 
-def test_every_other_method_works_as_ever(instrument, kafka, topic):
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    assert topic in producer.list_topics(timeout=10).topics
-    assert producer.cluster_id(10)
-    assert len(producer) == 0
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    assert consumer.assignment()[0].topic == topic
-    assert consumer.position([TopicPartition(topic, 0)])[0].topic == topic
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), 10) == (0, 0)
-    consumer.unsubscribe()
-    consumer.close()
-
-
 class TestAnotherInstrumentation:
     @pytest.fixture
     def incumbent(self):

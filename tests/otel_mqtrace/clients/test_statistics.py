@@ -21,7 +21,6 @@ from otel_mqtrace.testing import ManualClock
 
 LAG = "mqtrace.client.consumer.lag"
 FETCHED = "mqtrace.client.consumer.queue.messages"
-FETCHED_BYTES = "mqtrace.client.consumer.queue.bytes"
 QUEUE = "mqtrace.client.producer.queue.messages"
 REQUESTS = "mqtrace.client.broker.requests"
 
@@ -90,45 +89,6 @@ def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fil
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": "0",
     }
-
-
-def test_fetched_waiting_messages_are_counted_once_for_all_partitions(measured, kafka, reader, fill, spans):
-    """All partitions share one queue, in which events of the client wait as well: of 100 messages one is read."""
-    kafka.create_topic("of-four", partitions=4)
-    fill("of-four", *[{"value": b"x" * 100, "partition": each % 4} for each in range(100)])
-    told, beats = [], []
-    measured()
-    other = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "stats_cb": beats.append})
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": "of-four",
-            "auto.offset.reset": "earliest",
-            "stats_cb": lambda text: told.append(json.loads(text)),
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("of-four", each, 0) for each in range(4)])
-    read = 0
-
-    def waiting():
-        return tuple(next(iter(_points(reader, name).values()), 0) for name in (FETCHED, FETCHED_BYTES))
-
-    def turn():
-        nonlocal read
-        read += consumer.poll(0.05) is not None
-
-    _until(lambda: read, turn)
-    seen = len(beats)
-    _until(lambda: len(beats) > seen + 4, lambda: other.poll(0.1))  # by now the consumer has told as often, and waits
-    before = _until(lambda: waiting() if waiting()[1] else None, turn)
-    assert before[0] * 100 == before[1] <= 9_900
-    queues = [each["fetchq_cnt"] for each in told[-1]["topics"]["of-four"]["partitions"].values() if each["desired"]]
-    assert len(queues) == 4
-    assert sum(queues) > before[0]
-    _until(lambda: waiting() == (0, 0), turn)
-    assert read == 100
-    consumer.close()
-    spans.take_all()
 
 
 def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, reader, spans):

@@ -32,14 +32,29 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def ask(environment):
+def doctor(environment):
+    """Run ``mqtrace doctor`` to its end."""
+
+    def run(*arguments, typed=None, **changes):
+        return subprocess.run(
+            [sys.executable, "-c", ASK, "doctor", *arguments],
+            env=environment(**changes),
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def ask(doctor):
     """Run ``mqtrace doctor --json`` and return its exit code, its findings by code, and its facts."""
 
     def run(*arguments, **changes):
-        command = [sys.executable, "-c", ASK, "doctor", "--json", *arguments]
-        done = subprocess.run(
-            command, env=environment(**changes), capture_output=True, text=True, check=False, timeout=120
-        )
+        done = doctor("--json", *arguments, **changes)
         assert done.stdout, done.stderr
         report = json.loads(done.stdout.splitlines()[-1])
         assert report["healthy"] == (not report["findings"])

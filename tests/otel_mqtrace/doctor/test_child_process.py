@@ -51,12 +51,8 @@ confluent_kafka.Producer = Stranger
 """
 
 
-def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, environment, ask, kafka, topic):
-    command = [*application(HEALTHY), kafka.bootstrap_servers, topic]
-    asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--"]
-    done = subprocess.run(
-        [*asked, *command], env=environment(), input="hello", capture_output=True, text=True, check=False, timeout=60
-    )
+def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, doctor, kafka, topic):
+    done = doctor("--", *application(HEALTHY), kafka.bootstrap_servers, topic, typed="hello")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("HELLO\n")
     assert "exit_code: 7" in done.stdout
@@ -119,11 +115,8 @@ signal.pause()
     assert '"exit_code": 5' in report
 
 
-def test_a_program_that_is_not_there_is_one_line(environment):
-    asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--"]
-    done = subprocess.run(
-        [*asked, "no-such-program"], env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
+def test_a_program_that_is_not_there_is_one_line(doctor):
+    done = doctor("--", "no-such-program")
     assert done.returncode == 2
     assert done.stderr.startswith("mqtrace: error: no-such-program cannot be started")
     assert len(done.stderr.splitlines()) == 1
@@ -181,15 +174,13 @@ def test_a_configuration_file_without_a_propagator_is_found(application, ask, ka
     assert "(pid " in findings["no_propagator"]["where"]
 
 
-def test_warnings_of_ours_are_heard_and_still_on_stderr(application, environment):
+def test_warnings_of_ours_are_heard_and_still_on_stderr(application, doctor):
     program = """
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
 MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="nobody")
 """
-    asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--json"]
-    command = [*asked, "--", *application(program)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    done = doctor("--json", "--", *application(program))
     line = "no exporter named 'nobody'; spans do not go there"
     assert done.stderr == f"mqtrace: {line}\n"
     report = json.loads(done.stdout.splitlines()[-1])
@@ -257,18 +248,3 @@ def test_loss_warning_of_a_process_is_the_fix():
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
     examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
     assert checkup.findings[0].fix.endswith("No such configuration property")
-
-
-def test_count_of_untraced_clients_is_reported_once(application, ask, kafka, topic):
-    program = f"""{SDK}
-trace.set_tracer_provider(TracerProvider())
-early = [confluent_kafka.Producer(conf)]
-original = confluent_kafka.Producer
-MqTraceInstrumentor().instrument()
-early.append((lambda made: made(conf))(confluent_kafka.cimpl.Producer.__mro__[1]))
-confluent_kafka.Producer(conf).produce(TOPIC, b"x")
-"""
-    _, findings, facts = ask("--", *application(program), kafka.bootstrap_servers, topic)
-    assert "client_untraced" in findings
-    (process,) = facts["processes"]
-    assert process["clients"]["confluent-kafka"]["survey"]["clients_untraced"] == ["Producer: 2"]

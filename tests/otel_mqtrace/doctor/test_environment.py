@@ -1,7 +1,5 @@
 """``mqtrace doctor`` on a healthy installation, and one finding for each deliberate fault."""
 
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -158,7 +156,7 @@ def test_existing_trace_topic_is_reported(ask, kafka, topic):
 
 
 @pytest.mark.parametrize("broken", ["connection", "line", "setting"])
-def test_no_password_is_ever_shown(environment, tmp_path, broken):
+def test_no_password_is_ever_shown(doctor, tmp_path, broken):
     properties = tmp_path / "client.properties"
     properties.write_text(
         f"bootstrap.servers={NOBODY}\nsasl.username=me\nsasl.password={SECRET}\n"
@@ -169,10 +167,7 @@ def test_no_password_is_ever_shown(environment, tmp_path, broken):
     if broken == "setting":
         changes |= {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://me:{SECRET}@{NOBODY}"}
         changes |= {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}"}
-    ask = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor"]
-    if broken == "connection":
-        ask.append("--json")
-    done = subprocess.run(ask, env=environment(**changes), capture_output=True, text=True, check=False, timeout=60)
+    done = doctor(*["--json"] * (broken == "connection"), **changes)
     assert done.returncode == 1, done.stderr
     assert SECRET not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

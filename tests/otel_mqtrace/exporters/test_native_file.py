@@ -47,14 +47,6 @@ def test_line_holds_its_topic(tmp_path):
     assert set(line["keys"].split(" ")) == {bean(1).msg_id, "order-1"}
 
 
-def test_spans_of_others_are_not_offered(tmp_path):
-    exporter = NativeFileSpanExporter(directory=tmp_path)
-    processor, trace = traced(exporter)
-    trace(pub(1))
-    processor.force_flush()
-    assert processor.stats()["NativeFileSpanExporter"]["offered"] == 1
-
-
 def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
     clock = ManualClock()
     exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)

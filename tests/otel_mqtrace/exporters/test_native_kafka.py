@@ -30,6 +30,7 @@ NAME = "NativeKafkaSpanExporter"
 @pytest.fixture
 def kafka():
     with EmbeddedKafka() as embedded:
+        embedded.create_topic(TOPIC)
         yield embedded
 
 
@@ -49,7 +50,6 @@ def _records(landed):
 
 
 def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
-    kafka.create_topic(TOPIC)
     processor, trace = traced(_exporter(kafka))
     for number in range(3):
         trace(pub(number))
@@ -70,7 +70,6 @@ def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
 
 
 def test_a_start_is_delivered_before_the_end_comes(kafka):
-    kafka.create_topic(TOPIC)
     exporter = _exporter(kafka)
     processor, _ = traced(exporter)
     provider = TracerProvider(shutdown_on_exit=False)
@@ -83,7 +82,6 @@ def test_a_start_is_delivered_before_the_end_comes(kafka):
 
 def test_a_retry_doubles_nothing(kafka):
     """Retriable errors are librdkafka's to retry; each record arrives once."""
-    kafka.create_topic(TOPIC)
     kafka.push_request_errors(PRODUCE, NOT_LEADER, NOT_LEADER)
     processor, trace = traced(_exporter(kafka))
     trace(pub(1))
@@ -92,7 +90,6 @@ def test_a_retry_doubles_nothing(kafka):
 
 
 def test_what_the_broker_refuses_is_failed_and_the_next_batch_goes_on(kafka):
-    kafka.create_topic(TOPIC)
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     processor, trace = traced(_exporter(kafka))
     trace(pub(1))
@@ -105,7 +102,6 @@ def test_what_the_broker_refuses_is_failed_and_the_next_batch_goes_on(kafka):
 
 
 def test_only_the_spans_of_the_refused_message_are_failed(kafka):
-    kafka.create_topic(TOPIC, 1)
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = _exporter(kafka, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
     processor, trace = traced(exporter)
@@ -152,7 +148,6 @@ def test_shutdown_ends_the_creation_of_the_trace_topic_early():
 
 
 def test_a_topic_that_cannot_be_created_is_sent_to_all_the_same(kafka, monkeypatch):
-    kafka.create_topic(TOPIC)
     built = []
 
     class Counted(cimpl.Producer):
@@ -187,7 +182,6 @@ class _Patient(NativeKafkaSpanExporter):
 
 @pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
 def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafka, rtt_ms):
-    kafka.create_topic(TOPIC)
     exporter = _Patient(kafka)
     processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
@@ -235,7 +229,6 @@ def test_batch_without_a_known_broker_fails_with_the_setting(monkeypatch, caplog
 
 
 def test_application_broker_is_the_default(kafka):
-    kafka.create_topic(TOPIC)
     config.forget_application_kafka_config()
     processor, trace = traced(NativeKafkaSpanExporter())
     config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
@@ -260,7 +253,6 @@ def test_the_environment_names_broker_topic_and_properties(kafka, monkeypatch, t
 
 
 def test_the_environment_names_the_brokers(kafka, monkeypatch):
-    kafka.create_topic(TOPIC)
     monkeypatch.setenv("MQTRACE_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     processor, trace = traced(NativeKafkaSpanExporter())
     trace(pub(1))
@@ -280,7 +272,6 @@ def test_a_password_never_appears_in_a_log(monkeypatch, tmp_path, caplog):
 
 
 def test_the_size_bound_splits_batches_and_the_broker_accepts_each(kafka):
-    kafka.create_topic(TOPIC)
     processor, trace = traced(_exporter(kafka, max_message_bytes=2000))
     for number in range(100):
         trace(pub(number, keys=f"订单{number}"))
@@ -293,7 +284,6 @@ def test_the_size_bound_splits_batches_and_the_broker_accepts_each(kafka):
 
 def test_it_also_works_behind_the_stock_processor(kafka):
     """As OTEL_TRACES_EXPORTER=mqtrace_native attaches it: ends only, foreign spans passed over."""
-    kafka.create_topic(TOPIC)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(_exporter(kafka)))
     tracer = provider.get_tracer("tests")
@@ -308,7 +298,6 @@ def test_an_export_without_anything_native_needs_no_broker():
 
 
 def test_the_encoder_can_be_wrapped(kafka):
-    kafka.create_topic(TOPIC)
     seen = []
 
     def encode(trace_ctx, dialect):
@@ -344,7 +333,6 @@ processor.shutdown()
 
 def test_a_forked_child_has_a_producer_of_its_own_and_ends_normally(run_code, kafka):
     """Its parent's is never touched, not even by its destructor, which would hang for ever."""
-    kafka.create_topic(TOPIC)
     run_code(FORKED, kafka.bootstrap_servers)
     assert sorted(record.beans[0].msg_id for record in _records(_landed(kafka))) == [bean(n).msg_id for n in (1, 2, 3)]
 
@@ -377,18 +365,23 @@ def said(caplog):
     return export
 
 
-def test_a_dead_broker_is_named_with_the_topic_and_the_setting(said):
-    [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, trace_topic="MY_TRACE"))
-    assert "not delivered" in line
-    assert all(word in line for word in (DEAD, "MY_TRACE", "MQTRACE_BOOTSTRAP_SERVERS"))
+@pytest.mark.parametrize(
+    ("options", "timeout_ms", "words"),
+    [
+        ({}, 300, ("not delivered", DEAD, "MY_TRACE", "MQTRACE_BOOTSTRAP_SERVERS")),
+        ({"export_timeout_millis": 60_000}, 100, ("in time",)),
+        ({"kafka_config": {"nonsense.key": "1"}}, 300, (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG")),
+        ({"spool_dir": "spool"}, 300, ("wait on disk",)),
+    ],
+    ids=["nobody there", "given up by us", "a wrong property", "a spool"],
+)
+def test_failed_delivery_is_one_line_with_the_setting(said, tmp_path, monkeypatch, options, timeout_ms, words):
+    monkeypatch.chdir(tmp_path)
+    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, trace_topic="MY_TRACE", **options)
+    [line] = said(exporter, timeout_ms=timeout_ms)
+    assert all(word in line for word in words)
     assert "PURGE" not in line
-
-
-def test_our_own_purge_reads_as_no_answer(said):
-    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, export_timeout_millis=60_000)
-    [line] = said(exporter, timeout_ms=100)
-    assert "in time" in line
-    assert "PURGE" not in line
+    assert ("not delivered" in line) == ("spool_dir" not in options)
 
 
 def test_unauthorised_broker_is_logged_with_the_setting(said):
@@ -399,18 +392,6 @@ def test_unauthorised_broker_is_logged_with_the_setting(said):
         lines = said(NativeKafkaSpanExporter(bootstrap_servers=servers, trace_topic="MY_TRACE"), timeout_ms=5_000)
     [line] = lines
     assert all(word in line for word in (servers, "MY_TRACE", "TOPIC_AUTHORIZATION_FAILED", "MQTRACE_KAFKA_CONFIG"))
-
-
-def test_wrong_property_is_logged_with_the_setting(said):
-    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, kafka_config={"nonsense.key": "1"})
-    [line] = said(exporter)
-    assert all(word in line for word in (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG"))
-
-
-def test_message_kept_by_a_spool_is_not_logged_as_lost(said, tmp_path):
-    [line] = said(NativeKafkaSpanExporter(bootstrap_servers=DEAD, spool_dir=tmp_path))
-    assert "wait on disk" in line
-    assert "not delivered" not in line
 
 
 def test_message_without_a_spool_is_logged_as_lost(said, tmp_path):
@@ -435,24 +416,7 @@ def test_an_exporter_does_not_show_its_password(said):
     assert "open-sesame" not in f"{seen}{lines}"
 
 
-def test_the_applications_producer_may_be_closed_first(kafka):
-    """RocketMQ's dispatcher once shared its host's client and lost what came last: ours has its own."""
-    kafka.create_topic(TOPIC)
-    application = cimpl.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers})
-    try:
-        processor, trace = traced(NativeKafkaSpanExporter())
-        trace(pub(0))
-        application.flush()
-        del application
-        processor.shutdown()
-        assert [len(decode_body(each.body).contexts) for each in _landed(kafka)] == [1]
-    finally:
-        config.forget_application_kafka_config()
-
-
 def test_the_exporters_own_producer_is_never_traced(kafka):
-    kafka.create_topic(TOPIC)
     recording = RecordingExporter()
     instrumentor = MqTraceInstrumentor()
     instrumentor.instrument(

@@ -66,11 +66,6 @@ def test_a_listener_call_over_two_topics_becomes_two_contexts():
     assert [(m.topic, len(decode_body(m.value).contexts)) for m in packed.messages] == [("orders", 2), ("stock", 1)]
 
 
-def test_several_messages_of_one_send_get_a_record_each():
-    packed = _pack(replace(pub(1), beans=(*pub(1).beans, *pub(2).beans, *pub(3).beans)))
-    assert _ids(packed) == [bean(n).msg_id for n in (1, 2, 3)]
-
-
 def test_the_size_is_tested_before_adding_and_in_encoded_bytes():
     chinese = pub(1, keys="订" * 50)
     size = len(encode_context(chinese).body)

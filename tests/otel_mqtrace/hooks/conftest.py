@@ -1,12 +1,16 @@
 """The parts of a hook's test: an exporter that keeps every span, a Tracing of given settings."""
 
 import pytest
+from opentelemetry import context, trace
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_mqtrace import SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
+from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+from tests.support.mailbox import Mailbox
 
 
 @pytest.fixture
@@ -43,6 +47,38 @@ def tracing(tracing_with):
 
 
 @pytest.fixture
+def mailbox(tracing):
+    """A mailbox whose letters ``process`` handles; what stays current after the test fails it."""
+    box = Mailbox.of(tracing)
+    sources.append(box)
+    before = context.get_current()
+    yield box
+    sources.remove(box)
+    leaked = trace.get_current_span()
+    context.attach(before)
+    assert leaked is trace.INVALID_SPAN
+
+
+@pytest.fixture
 def sender(tracing_with):
     """Make a send hook of settings."""
     return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")
+
+
+@pytest.fixture
+def reader():
+    """A reader of metrics for the test's own MeterProvider."""
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def points(reader):
+    """Return the points of a metric, each with its attributes."""
+
+    def read(name):
+        data = reader.get_metrics_data()
+        scopes = [scope for resource in (data.resource_metrics if data else ()) for scope in resource.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics if metric.name == name]
+        return [(dict(point.attributes), point) for metric in metrics for point in metric.data.data_points]
+
+    return read

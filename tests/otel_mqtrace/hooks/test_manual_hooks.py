@@ -8,6 +8,7 @@ import sys
 import threading
 from base64 import b64decode
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import landed_lines
 from tests.support.mailbox import Letter, Mailbox
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
@@ -80,14 +82,6 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
     for call in calls:
         hook.after(call)
     assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
-
-
-class _Counting(CompositePropagator):
-    extractions = 0
-
-    def extract(self, carrier, context=None, getter=None):
-        self.extractions += 1
-        return super().extract(carrier, context, getter)
 
 
 def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
@@ -215,12 +209,7 @@ def run(tmp_path_factory):
     command = [sys.executable, str(EXAMPLE), str(directory)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert said.returncode == 0, said.stderr
-    landed = [
-        json.loads(line)
-        for path in sorted(directory.glob("native/*/part-*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    decoded = [decode_body(b64decode(line["body_base64"])) for line in landed]
+    decoded = [decode_body(b64decode(line["body_base64"])) for line in landed_lines(directory)]
     assert [error for each in decoded for error in each.errors] == []
     exported = [json.loads(line) for line in (directory / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
     spans = [
@@ -292,14 +281,6 @@ def test_the_adapter_needs_nothing_but_public_names():
     assert needed | {"UNKNOWN_BODY", "process"} <= set(otel_mqtrace.__all__)
 
 
-@pytest.fixture
-def mailbox(tracing_with):
-    box = Mailbox.of(tracing_with())
-    sources.append(box)
-    yield box
-    sources.remove(box)
-
-
 def _taken(exporter):
     span = exporter.take("process letters")
     record = trace_context_of(span)
@@ -308,20 +289,16 @@ def _taken(exporter):
     return span, record.context_code
 
 
+@contextmanager
 def _handle(mailbox, *, automatic):
-    """Return a block in which a letter is being handled, one way or the other."""
-    if not automatic:
-        return process(Letter(1))
-    mailbox.take(Letter(1))
-
-    class UntilNext:
-        def __enter__(self):
-            return process.current()
-
-        def __exit__(self, *_):
-            mailbox.done()
-
-    return UntilNext()
+    """Handle a letter in a block, or from one poll to the next."""
+    if automatic:
+        mailbox.take(Letter(1))
+        yield
+        mailbox.done()
+    else:
+        with process(Letter(1)):
+            yield
 
 
 both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "automatic"])

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
@@ -28,11 +27,6 @@ OF_CONSUMER = {**OF_SEND, "messaging.consumer.group.name": "billing"}
 
 
 @pytest.fixture
-def reader():
-    return InMemoryMetricReader()
-
-
-@pytest.fixture
 def metered(tracing_with, reader):
     def make(**settings):
         collaborators = {
@@ -44,18 +38,6 @@ def metered(tracing_with, reader):
     return make
 
 
-def _points(reader, name):
-    data = reader.get_metrics_data()
-    metrics = [
-        metric
-        for resource in (data.resource_metrics if data else ())
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == name
-    ]
-    return [(dict(point.attributes), point) for metric in metrics for point in metric.data.data_points]
-
-
 def _sender(tracing):
     return SendHook(tracing=tracing, servers="broker:9092")
 
@@ -64,80 +46,80 @@ def _consumer(tracing):
     return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
 
 
-def test_sent_messages_counts_every_attempt_and_names_the_error(metered, reader):
+def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points):
     hook = _sender(metered())
     for answer in ({"partition": 0, "offset": 1}, {"partition": 1, "offset": 1}, {"error": "_MSG_TIMED_OUT"}):
         hook.after(hook.before("orders"), **answer)
-    points = _points(reader, "messaging.client.sent.messages")
-    assert [(attributes, point.value) for attributes, point in points] == [
+    sent = points("messaging.client.sent.messages")
+    assert [(attributes, point.value) for attributes, point in sent] == [
         (OF_SEND, 2),
         ({**OF_SEND, "error.type": "_MSG_TIMED_OUT"}, 1),
     ]
 
 
-def test_a_message_that_was_only_created_is_not_counted(metered, reader):
+def test_a_message_that_was_only_created_is_not_counted(metered, points):
     _sender(metered()).before("orders")
-    assert _points(reader, "messaging.client.sent.messages") == []
+    assert points("messaging.client.sent.messages") == []
 
 
-def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, reader, clock):
+def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, points):
     hook = _sender(metered())
     call = hook.before("orders", partition=3)
     clock.advance(ms=30)
     hook.after(call, partition=3, offset=1)
-    ((attributes, point),) = _points(reader, "messaging.client.operation.duration")
+    ((attributes, point),) = points("messaging.client.operation.duration")
     assert attributes == {**OF_SEND, "messaging.operation.type": "send"}
     assert (point.count, point.sum, point.explicit_bounds) == (1, 0.03, BUCKETS)
     assert point.bucket_counts[BUCKETS.index(0.05)] == 1
 
 
-def test_process_duration_is_reported_for_every_process_span(metered, reader, clock):
+def test_process_duration_is_reported_for_every_process_span(metered, clock, points):
     hook = _consumer(metered())
     for code in (ContextCode.SUCCESS, ContextCode.FAILED):
         (call,) = hook.before([IncomingMessage(topic="orders", partition=0, offset=1)])
         clock.advance(ms=200)
         hook.after(call, code=code)
     of_process = {**OF_CONSUMER, "messaging.operation.name": "process"}
-    points = _points(reader, "messaging.process.duration")
-    assert [(attributes, point.sum, point.explicit_bounds) for attributes, point in points] == [
+    durations = points("messaging.process.duration")
+    assert [(attributes, point.sum, point.explicit_bounds) for attributes, point in durations] == [
         (of_process, 0.2, BUCKETS),
         ({**of_process, "error.type": "FAILED"}, 0.2, BUCKETS),
     ]
 
 
-def test_consumed_messages_counts_once_for_each_delivered_message(metered, reader):
+def test_consumed_messages_counts_once_for_each_delivered_message(metered, points):
     hook = _consumer(metered())
     messages = [IncomingMessage(topic="orders", partition=0, offset=n) for n in range(3)]
     hook.received(messages, start_ns=hook.now_ns(), batch=True)
     for call in hook.before(messages, batch=True):
         hook.after(call)
-    ((attributes, point),) = _points(reader, "messaging.client.consumed.messages")
+    ((attributes, point),) = points("messaging.client.consumed.messages")
     assert (attributes, point.value) == ({**OF_CONSUMER, "messaging.operation.name": "poll"}, 3)
 
 
-def test_a_poll_that_returned_something_has_an_operation_duration(metered, reader, clock):
+def test_a_poll_that_returned_something_has_an_operation_duration(metered, clock, points):
     hook = _consumer(metered())
     start_ns = hook.now_ns()
     clock.advance(ms=70)
     hook.received([IncomingMessage(topic="orders", partition=0, offset=1)], start_ns=start_ns)
-    ((attributes, point),) = _points(reader, "messaging.client.operation.duration")
+    ((attributes, point),) = points("messaging.client.operation.duration")
     expected = {**OF_CONSUMER, "messaging.operation.name": "poll", "messaging.operation.type": "receive"}
     assert (attributes, point.sum) == (expected, 0.07)
 
 
-def test_metrics_keep_the_names_of_today_under_legacy(metered, reader, monkeypatch):
+def test_metrics_keep_the_names_of_today_under_legacy(metered, monkeypatch, points):
     monkeypatch.setenv(OPT_IN, "messaging/legacy")
     hook = _sender(metered())
     hook.after(hook.before("orders"))
-    ((attributes, _),) = _points(reader, "messaging.client.sent.messages")
+    ((attributes, _),) = points("messaging.client.sent.messages")
     assert attributes == OF_SEND
 
 
-def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, reader):
+def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, points):
     hook = _sender(metered())
     for n in range(5):
         hook.after(hook.before("orders", key=str(n), partition=n), partition=n, offset=n)
-    assert len(_points(reader, "messaging.client.sent.messages")) == 1
+    assert len(points("messaging.client.sent.messages")) == 1
 
 
 class _Raising:
@@ -166,23 +148,13 @@ def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeyp
     assert set(guard.failures()) == {"metrics.record", "metrics.count"}
 
 
-def test_measurements_of_every_instrumentation_are_there_at_a_collection(exporter):
-    reader = InMemoryMetricReader()
-    meters = MeterProvider([reader])
-    meter = meters.get_meter("otel_mqtrace")
+def test_measurements_of_every_instrumentation_are_there_at_a_collection(reader, points):
+    meter = MeterProvider([reader]).get_meter("otel_mqtrace")
     for each in (MessagingMetrics(meter), MessagingMetrics(meter)):
         each.sent({"messaging.system": "kafka"}, 5_000_000)
-    (points,) = (
-        metric.data.data_points
-        for resource in reader.get_metrics_data().resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == "messaging.client.sent.messages"
-    )
-    assert sum(point.value for point in points) == 2
+    assert sum(point.value for _, point in points("messaging.client.sent.messages")) == 2
 
 
-def test_measurement_of_a_collection_has_no_value_of_its_own(exporter):
-    reader = InMemoryMetricReader()
+def test_measurement_of_a_collection_has_no_value_of_its_own(reader):
     MessagingMetrics(MeterProvider([reader]).get_meter("otel_mqtrace"))
     assert reader.get_metrics_data() is None

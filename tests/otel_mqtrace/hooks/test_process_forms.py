@@ -11,22 +11,11 @@ from opentelemetry import baggage, context, trace
 
 from otel_mqtrace import process
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.model import ContextCode
 from tests.support.consuming import let_others_run
-from tests.support.mailbox import TRACEPARENT, Letter, Mailbox
+from tests.support.mailbox import TRACEPARENT, Letter
 
-
-@pytest.fixture(autouse=True)
-def mailbox(tracing_with):
-    box = Mailbox.of(tracing_with())
-    sources.append(box)
-    before = context.get_current()
-    yield box
-    sources.remove(box)
-    leaked = trace.get_current_span()
-    context.attach(before)
-    assert leaked is trace.INVALID_SPAN
+pytestmark = pytest.mark.usefixtures("mailbox")
 
 
 def _offset():

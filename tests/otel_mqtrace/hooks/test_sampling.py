@@ -300,10 +300,6 @@ def _send(tracing, topic="orders"):
     return call
 
 
-def test_without_shares_no_sampling_is_configured(tracing_with):
-    assert tracing_with().sampling is None
-
-
 def test_share_of_zero_records_nothing_and_sends_the_unsampled_flag(sampling):
     call = _send(sampling({"orders": 0.0}))
     headers = dict(call.headers)
@@ -483,10 +479,6 @@ def test_another_propagator_writes_its_own() -> None:
         assert silently(silent, "orders", None) is None
     finally:
         propagate.set_global_textmap(before)
-
-
-def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
-    assert silently(hook(), "orders", "none") is None
 
 
 def test_late_provider_is_attached_before_the_first_send() -> None:

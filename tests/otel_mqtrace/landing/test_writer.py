@@ -243,20 +243,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def _message_orphans(number):
-    return LandedMessage(source="T", arrival_ms=1_700_000_000_000 + number, offset=number, body=b"abc")
-
-
-def _offsets_orphans(root):
-    return [line["offset"] for line in landed_lines(root)]
-
-
 def test_the_next_writer_finishes_what_a_killed_one_began(tmp_path):
     done = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert landed_lines(tmp_path) == []
     writer = LandingWriter(tmp_path)
-    writer.write([_message_orphans(2)])
+    writer.write([_message(2)])
     [crashed] = landed_lines(tmp_path)
     assert crashed["source"] == "RMQ_SYS_TRACE_TOPIC"
     writer.finish()
@@ -265,16 +257,16 @@ def test_the_next_writer_finishes_what_a_killed_one_began(tmp_path):
 
 def test_a_living_writers_part_is_left_alone(tmp_path):
     writer = LandingWriter(tmp_path)
-    writer.write([_message_orphans(1)])
+    writer.write([_message(1)])
     assert adopt_orphans(tmp_path) == ()
-    writer.write([_message_orphans(2)])
+    writer.write([_message(2)])
     writer.finish()
-    assert _offsets_orphans(tmp_path) == [1, 2]
+    assert _offsets(tmp_path) == [1, 2]
 
 
 def test_a_part_whose_parent_forked_is_still_the_parents(tmp_path):
     writer = LandingWriter(tmp_path)
-    writer.write([_message_orphans(1)])
+    writer.write([_message(1)])
     pid = os.fork()
     if not pid:
         writer.after_fork()
@@ -286,14 +278,14 @@ def test_a_part_whose_parent_forked_is_still_the_parents(tmp_path):
 
 def test_an_orphan_is_counted_without_its_torn_last_line(tmp_path):
     writer = LandingWriter(tmp_path)
-    writer.write([_message_orphans(1), _message_orphans(2)])
+    writer.write([_message(1, arrival_ms=NOW_MS + 1), _message(2, arrival_ms=NOW_MS + 2)])
     [path] = (tmp_path / "native").glob("date=*/.part-*")
     with path.open("ab") as file:
         file.write(b'{"source":"T","arr')
     writer.after_fork()  # lets go without finishing, as a death does
     [orphan] = adopt_orphans(tmp_path)
     assert (orphan.messages, orphan.body_bytes) == (2, 6)
-    assert (orphan.first_arrival_ms, orphan.last_arrival_ms) == (1_700_000_000_001, 1_700_000_000_002)
+    assert (orphan.first_arrival_ms, orphan.last_arrival_ms) == (NOW_MS + 1, NOW_MS + 2)
     assert (tmp_path / "native" / orphan.file).read_bytes().endswith(b'"arr')
 
 

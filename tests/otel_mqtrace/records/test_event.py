@@ -242,15 +242,6 @@ def test_batch_of_more_messages_than_a_span_has_links_needs_spans():
     assert _World().hook.record_batch("orders", ROWS * 65, None) is None
 
 
-def test_ended_batch_keeps_only_its_ids():
-    world = _World()
-    call = world.hook.record_batch("orders", ROWS, None)
-    context = call.span.get_span_context()
-    world.exported(call)
-    assert not hasattr(call.span, "record")
-    assert call.span.get_span_context() == context
-
-
 def test_unsampled_batch_is_current_and_not_recorded():
     world = _World(sampler=ALWAYS_OFF)
     call = world.hook.record_batch("orders", ROWS, None)

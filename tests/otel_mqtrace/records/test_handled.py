@@ -9,19 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanContext, StatusCode
 
-from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
-from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS, decode_body
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.support.record_equality import Lane, Leaders, encode_whole, native_of, spans_of
+from tests.support.record_equality import Leaders, World, encode_whole, native_of, spans_of
 
 SENDER = SpanContext(3, 4, is_remote=True)
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"
@@ -58,17 +54,11 @@ messages = st.builds(
 )
 
 
-class _World:
+class _World(World):
     def __init__(self, **options):
-        self.clock, self.ended, self.starts = ManualClock(), RecordingExporter(), Lane()
-        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
-        provider.add_span_processor(SimpleSpanProcessor(self.ended))
-        self.processor = MqTraceSpanProcessor(self.starts, background=False, clock=self.clock)
-        provider.add_span_processor(self.processor)
-        ids = iter(f"{number:032X}" for number in range(10**6))
-        tracing = Tracing.create(tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None)
+        super().__init__(records=True, **options)
         info = ClientInfo.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name="billing")
-        self.hook = ConsumeHook(tracing=tracing, info=info)
+        self.hook = ConsumeHook(tracing=self.tracing, info=info)
 
     def record(self, message):
         return self.hook.record(
@@ -98,8 +88,8 @@ class _World:
     def exported(self, call, took_ms=5, **how):
         self.clock.advance(ms=took_ms)
         self.hook.after(call, **how)
-        self.processor.force_flush()
-        return self.ended.take(), self.starts.spans
+        (span,) = self.spans()
+        return span, self.lane.spans
 
 
 @given(messages, st.sampled_from(sorted(DIALECTS)))
@@ -226,14 +216,9 @@ def test_second_end_records_nothing():
     world.ended.assert_empty()
 
 
-@pytest.mark.parametrize("name", ["Tracestate", "Traceparent", "DELAY", "uniq_key"])
+@pytest.mark.parametrize("name", ["Tracestate", "Traceparent", "DELAY", "uniq_key", "RECONSUME_TIME"])
 def test_headers_that_need_more_than_a_record_get_a_span(name):
     assert _World().record(_Message(headers=((name, b"x=1"),))) is None
-
-
-def test_retry_count_gets_a_span():
-    world = _World()
-    assert world.record(_Message(headers=((world.hook._retry_header, b"2"),))) is None
 
 
 def test_what_is_current_gets_a_span():

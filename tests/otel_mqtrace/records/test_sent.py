@@ -13,19 +13,16 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_mqtrace.hooks.send import SendHook
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.records.ids import IdPool
 from otel_mqtrace.records.sent import SentSpan
-from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.opentelemetry_release import needs_sdk
-from tests.support.record_equality import Leaders, encode_whole, native_of, spans_of
+from tests.support.record_equality import Leaders, World, encode_whole, native_of, spans_of
 
 topics = st.sampled_from(["orders", "a-b.c", "订单", "100%", "odd\x01topic", "%s"])
 keys = st.none() | st.binary(max_size=8) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -34,19 +31,13 @@ texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b",
 headers = st.none() | st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts | st.none()), max_size=3)
 
 
-class _World:
+class _World(World):
     """Two hooks that differ in nothing: the ids, the clock and the request ids of both count from one."""
 
     def __init__(self, **options):
-        self.clock = ManualClock()
-        self.exporter = RecordingExporter()
-        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = provider.get_tracer("the application")
-        ids = iter(f"{number:032X}" for number in range(10**6))
-        tracing = Tracing.create(tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None)
+        super().__init__(records=True, **options)
         info = ClientInfo.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name=None)
-        self.hook = SendHook(tracing=tracing, info=info)
+        self.hook = SendHook(tracing=self.tracing, info=info)
 
     def by_record(self, sending):
         recorded = self.hook.record(sending.topic, sending.body, sending.key, sending.headers, sending.leaders)
@@ -55,7 +46,7 @@ class _World:
         sent, pairs = recorded
         self.clock.advance(ms=sending.took_ms)
         self.hook.end_record(sent, sending.partition, sending.offset)
-        return pairs, self.exporter.take()
+        return pairs, self.ended.take()
 
     def by_span(self, sending):
         call = self.hook.before(sending.topic, body=sending.body, key=sending.key, headers=sending.headers)
@@ -67,7 +58,7 @@ class _World:
             store_host=sending.leaders.of(sending.topic, sending.partition),
             cluster_id=sending.leaders.cluster_id,
         )
-        return call.headers, self.exporter.take()
+        return call.headers, self.ended.take()
 
 
 @dataclass
@@ -105,7 +96,7 @@ def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dia
     for way in ("by_record", "by_span"):
         world = _World()
         if has_parent:
-            with trace.use_span(world.tracer.start_span("handler"), end_on_exit=False):
+            with trace.use_span(world.tracing.tracer.start_span("handler"), end_on_exit=False):
                 results.append(getattr(world, way)(sending))
         else:
             results.append(getattr(world, way)(sending))
@@ -190,7 +181,7 @@ def test_failed_send_becomes_the_span_it_would_have_been():
             call = world.hook.before(sending.topic, body=sending.body, key=sending.key)
         world.clock.advance(ms=3)
         world.hook.after(call, error="_MSG_TIMED_OUT", description="Local: Message timed out")
-        spans.append(world.exporter.take().to_json())
+        spans.append(world.ended.take().to_json())
     assert spans[0] == spans[1]
 
 
@@ -201,7 +192,7 @@ def test_child_of_a_fork_does_not_end_what_its_parent_sent():
     if pid == 0:
         world.hook.end_record(sent, 0, 1)
         world.hook.after(world.hook.reopen(sent), error="X")
-        os._exit(len(world.exporter.take_all()))
+        os._exit(len(world.ended.take_all()))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     world.hook.end_record(sent, 0, 1)
-    assert len(world.exporter.take_all()) == 1
+    assert len(world.ended.take_all()) == 1

@@ -53,13 +53,6 @@ def test_a_delay_may_count_from_the_last_batch():
     assert lane.run_once(clock.monotonic_ns()) == 0
 
 
-def test_closing_lane_exports_everything():
-    lane = lane_of(Scripted())
-    _offer(lane, "a")
-    lane.close(FOREVER)
-    assert lane.ready(MonotonicNs(0))
-
-
 @pytest.mark.parametrize(
     "answer", [SpanExportResult.FAILURE, ValueError("broken"), None], ids=["failure", "exception", "nothing"]
 )
@@ -230,15 +223,6 @@ def test_a_living_worker_is_left_alone():
     stop.set()
     worker.join(GENEROUS_S)
     assert runs == [1]
-
-
-def test_worker_detects_its_own_thread():
-    answers = []
-    worker = Worker("test", lambda: answers.append(worker.is_current))
-    worker.ensure_running()
-    worker.join(GENEROUS_S)
-    assert answers == [True]
-    assert not worker.is_current
 
 
 def test_subinterpreter_is_refused_with_the_fix(capfd):

@@ -83,13 +83,21 @@ def test_a_service_that_names_no_instance_goes_by_its_process():
     assert row["instance"].rpartition(":")[2].isdigit()
 
 
-def test_a_ledger_stays_bounded_and_keeps_the_count():
+@pytest.mark.parametrize(
+    ("most", "lost"),
+    [
+        (MAX_ROWS, lambda number: {semconv.MQTRACE_GROUP_NAME: f"g{number}"}),
+        (2 * MAX_ROWS, lambda number: {"end_ns": number * BUCKET_MS * 1_000_000}),
+    ],
+    ids=["groups", "times"],
+)
+def test_a_ledger_stays_bounded_and_keeps_the_count(most, lost):
     book = LossBook(side="otlp", component="X")
-    for number in range(MAX_ROWS + 50):
-        book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: f"g{number}"}))
+    for number in range(most + 50):
+        book.note("queue_full", lost_span(**lost(number)))
     rows = book.rows()
-    assert len(rows) == MAX_ROWS + 1
-    assert sum(row["count"] for row in rows) == MAX_ROWS + 50
+    assert len(rows) == most + 1
+    assert sum(row["count"] for row in rows) == most + 50
     assert rows[-1]["group"] is None
 
 
@@ -181,15 +189,6 @@ ledger.save_due(0, last=True)
         run_code(code, tmp_path)
     counts = [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.glob("ledger-*-7-*.json")]
     assert counts == [1, 1]
-
-
-def test_times_without_end_cost_no_memory_without_end():
-    book = LossBook(side="otlp", component="X")
-    for number in range(2 * MAX_ROWS + 50):
-        book.note("queue_full", lost_span(end_ns=number * BUCKET_MS * 1_000_000))
-    rows = book.rows()
-    assert len(rows) == 2 * MAX_ROWS + 1
-    assert sum(row["count"] for row in rows) == 2 * MAX_ROWS + 50
 
 
 def test_what_cannot_be_written_does_not_reach_the_application(tmp_path, caplog):

@@ -246,23 +246,19 @@ def test_the_defaults_are_those_of_the_contract():
 
 
 @pytest.mark.parametrize(
-    ("preset", "expected"), [("rocketmq4", (1024, 100, 500, "arrival")), ("rocketmq5", (2048, 10, 5000, "last_batch"))]
+    ("preset", "given", "expected"),
+    [
+        ("rocketmq4", {}, (1024, 100, 500, "arrival")),
+        ("rocketmq4", {"max_queue_size": 50}, (50, 50, 500, "arrival")),
+        ("rocketmq5", {}, (2048, 10, 5000, "last_batch")),
+        ("rocketmq5", {"max_export_batch_size": None}, (2048, 10, 5000, "last_batch")),
+        ("rocketmq5", {"max_export_batch_size": 50}, (2048, 20, 5000, "last_batch")),  # traceMsgBatchNum's bound
+    ],
 )
-def test_a_preset_is_a_rocketmq_generation(preset, expected):
+def test_a_preset_is_a_rocketmq_generation(preset, given, expected):
     """The numbers and the flush rule of AsyncTraceDispatcher before and since 5.3.1."""
-    lane = MqTraceSpanProcessor.preset(preset, Scripted()).settings
-    assert (
-        lane.max_queue_size,
-        lane.max_export_batch_size,
-        lane.schedule_delay_ms,
-        lane.linger_from,
-    ) == expected
-
-
-def test_the_batch_of_rocketmq5_is_capped_at_twenty():
-    """As traceMsgBatchNum is."""
-    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=50).settings
-    assert settings.max_export_batch_size == 20
+    lane = MqTraceSpanProcessor.preset(preset, Scripted(), **given).settings
+    assert (lane.max_queue_size, lane.max_export_batch_size, lane.schedule_delay_ms, lane.linger_from) == expected
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
@@ -309,16 +305,6 @@ def test_a_wrong_value_in_code_is_refused_by_the_name_of_its_argument(wrong, pre
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must "):
         make(Scripted(), **wrong)
     assert caplog.records == []
-
-
-def test_the_batch_of_a_preset_shrinks_with_a_queue_that_was_chosen():
-    settings = MqTraceSpanProcessor.preset("rocketmq4", Scripted(), max_queue_size=50).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size) == (50, 50)
-
-
-def test_a_preset_takes_none_as_not_given():
-    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=None).settings
-    assert settings.max_export_batch_size == 10
 
 
 @pytest.mark.parametrize(

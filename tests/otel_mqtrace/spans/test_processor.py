@@ -151,27 +151,6 @@ def test_flushing_accepts_none_and_an_empty_processor():
     assert MqTraceSpanProcessor().force_flush()
 
 
-def test_shutdown_drains_once_and_then_refuses():
-    exporter = Scripted()
-    processor = MqTraceSpanProcessor(exporter)
-    processor.on_end(span("a"))
-    processor.shutdown()
-    processor.shutdown()
-    processor.on_end(span("late"))
-    stats = processor.stats()["Scripted"]
-    assert (exporter.names, exporter.shutdowns) == (["a"], 1)
-    assert (stats["exported"], stats["dropped"]["already_shutdown"]) == (1, 1)
-
-
-def test_no_thread_starts_after_shutdown(monkeypatch):
-    processor = MqTraceSpanProcessor(Scripted())
-    processor.shutdown()
-    started = []
-    monkeypatch.setattr(threading.Thread, "start", started.append)
-    processor.on_end(span("late"))
-    assert started == []
-
-
 def test_shutdown_is_bounded_when_the_exporter_hangs():
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
@@ -215,18 +194,6 @@ def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
     hanging.let_go.set()
     assert free.closed.wait(GENEROUS_S)
     assert (hanging.names, free.names) == (["a"], ["a"])
-
-
-def test_shutdown_drains_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
-    def refuse(_self):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    exporter = Scripted()
-    processor = MqTraceSpanProcessor(exporter)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    processor.on_end(span("a"))
-    processor.shutdown()
-    assert (exporter.names, exporter.shutdowns) == (["a"], 1)
 
 
 def test_no_thread_starts_before_the_first_span():
@@ -453,7 +420,7 @@ def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
     processor.shutdown()
 
 
-def test_flush_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch):
+def test_after_shutdown_no_exporter_is_called_and_no_thread_starts(monkeypatch):
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
@@ -461,10 +428,13 @@ def test_flush_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch
     started = []
     monkeypatch.setattr(threading.Thread, "start", started.append)
     assert processor.force_flush(0)
-    assert (exporter.flushes, started) == ([], [])
+    processor.on_end(span("late"))
+    processor.shutdown()
+    assert (exporter.names, exporter.flushes, exporter.shutdowns, started) == (["a"], [], 1, [])
+    assert processor.stats()["Flushing"]["dropped"]["already_shutdown"] == 1
 
 
-def test_a_flush_works_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
+def test_flush_and_shutdown_work_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
     def refuse(_self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -474,6 +444,9 @@ def test_a_flush_works_in_the_calling_thread_when_no_thread_can_start(monkeypatc
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS)
     assert (exporter.names, len(exporter.flushes)) == (["a"], 1)
+    processor.on_end(span("b"))
+    processor.shutdown()
+    assert (exporter.names, exporter.shutdowns) == (["a", "b"], 1)
 
 
 @pytest.mark.parametrize("forever", [float("inf"), float("nan"), sys.maxsize])

@@ -6,7 +6,6 @@ import logging
 import threading
 import weakref
 
-import pytest
 from opentelemetry import context
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
@@ -160,15 +159,6 @@ def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(
     atexit.register(last)
     """
     assert run_code(code) == "last"
-
-
-def test_wrong_argument_is_refused_and_wrong_variable_is_logged(monkeypatch, caplog):
-    """Code is the developer's, the environment is the operator's: a service must start."""
-    with pytest.raises(ValueError, match="max_queue_size must be"):
-        without_threads(Scripted(), max_queue_size=0)
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
-    assert without_threads(Scripted()).settings.max_queue_size == 2048
-    assert "OTEL_BSP_MAX_QUEUE_SIZE" in caplog.text
 
 
 def test_no_span_is_held_beyond_its_export():

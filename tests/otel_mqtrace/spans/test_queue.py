@@ -50,13 +50,6 @@ def test_items_in_flight_are_pending_but_take_no_room():
     assert (queue.stats()["pending"], queue.stats()["exported"]) == (1, 1)
 
 
-def test_closed_queue_refuses_under_its_own_reason():
-    queue = _queue()
-    queue.close()
-    assert not queue.offer("late")
-    assert queue.stats()["dropped"]["already_shutdown"] == 1
-
-
 @pytest.mark.parametrize(("batches", "taken", "left"), [(1, 3, 8), (2, 6, 5), (9, 9, 2)])
 def test_take_of_several_batches_takes_full_ones_only(batches, taken, left):
     queue = _queue(100, batch_size=3)
@@ -71,14 +64,6 @@ def test_take_returns_the_rest_alone():
     queue = _queue(batch_size=10)
     queue.offer("only")
     assert queue.take(5) == ["only"]
-
-
-def test_settle_without_outcome_counts_everything_in_flight_as_failed():
-    queue = _queue()
-    queue.offer("a")
-    queue.take()
-    queue.settle(None)
-    assert (queue.stats()["failed"], queue.stats()["pending"]) == (1, 0)
 
 
 def test_lost_items_are_those_of_the_exporter_else_the_newest():

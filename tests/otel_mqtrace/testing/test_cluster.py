@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Producer, cimpl
+from confluent_kafka import KafkaError, Producer, cimpl
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
@@ -44,61 +44,11 @@ def send(producer: cimpl.Producer, topic: str, *values: bytes, **how: object) ->
     return reports
 
 
-def read(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> list[cimpl.Message]:
-    consumer = cimpl.Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}, logger=QUIET
-    )
-    consumer.subscribe([topic])
-    found: list[cimpl.Message] = []
-    try:
-        while len(found) < count:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, f"{group} saw {len(found)} of {count} messages"
-            assert message.error() is None, message.error()
-            found.append(message)
-    finally:
-        consumer.close()
-    return found
-
-
-def test_a_message_comes_back_with_its_headers(kafka: EmbeddedKafka) -> None:
-    headers = [("KEYS", "订单 🧾".encode()), ("a", b""), ("a", None), ("UNIQ_KEY", b"0A")]
-    kafka.create_topic("orders", 1)
-    assert send(producer_of(kafka), "orders", b"body", key=b"k", headers=headers) == [None]
-    (message,) = read(kafka, "orders", "billing", 1)
-    assert (message.headers(), message.key(), message.value()) == (headers, b"k", b"body")
-
-
 def test_topic_has_the_requested_partitions(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("orders", 3)
     assert kafka.watermarks("orders") == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     with pytest.raises(PeerError, match="topic_create"):
         kafka.create_topic("orders", 3)
-
-
-def test_two_groups_each_see_every_message(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders", 2)
-    values = [str(number).encode() for number in range(20)]
-    send(producer_of(kafka), "orders", *values)
-    for group in ("billing", "shipping"):
-        assert sorted(message.value() for message in read(kafka, "orders", group, 20)) == sorted(values)
-
-
-def test_pushed_errors_reach_the_delivery_report(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    kafka.push_request_errors(kafka.PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
-    producer = producer_of(kafka)
-    (failed,) = send(producer, "orders", b"1")
-    assert failed is not None
-    assert failed.code() == KafkaError.MSG_SIZE_TOO_LARGE
-    assert send(producer, "orders", b"2") == [None]
-
-
-def test_cleared_errors_never_happen(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    kafka.push_request_errors(kafka.PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
-    kafka.clear_request_errors(kafka.PRODUCE)
-    assert send(producer_of(kafka), "orders", b"1") == [None]
 
 
 def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> None:
@@ -109,39 +59,6 @@ def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> Non
     assert failed.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     kafka.set_topic_error("orders", 0)
     assert send(producer_of(kafka), "orders", b"2") == [None]
-
-
-def test_a_broker_that_is_down_delivers_when_it_is_up_again(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    producer = producer_of(kafka, **{"reconnect.backoff.max.ms": 100})
-    assert send(producer, "orders", b"1") == [None]
-    kafka.broker_down(1)
-    producer.produce("orders", b"2")
-    assert producer.flush(0.3) == 1
-    kafka.broker_up(1)
-    assert producer.flush(WAIT_S) == 0
-    assert kafka.watermarks("orders") == {0: (0, 2)}
-
-
-def test_round_trip_time_can_be_set(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    producer = producer_of(kafka)
-    send(producer, "orders", b"warm")
-    kafka.set_rtt(-1, 200)
-    latencies: list[float] = []
-    producer.produce("orders", b"1", on_delivery=lambda _, message: latencies.append(message.latency()))
-    assert producer.flush(WAIT_S) == 0
-    assert latencies[0] >= 0.15
-
-
-def test_transactions_commit_and_abort(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    producer = producer_of(kafka, **{"transactional.id": "orders-1"})
-    producer.init_transactions(WAIT_S)
-    for end in (producer.commit_transaction, producer.abort_transaction):
-        producer.begin_transaction()
-        assert send(producer, "orders", b"x") == [None]
-        end(WAIT_S)
 
 
 def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
@@ -171,12 +88,6 @@ def test_without_the_c_interface_it_is_still_a_broker() -> None:
         assert len(kafka.watermarks("orders")) == 4
         with pytest.raises(PeerError, match="install confluent-kafka from a wheel"):
             kafka.create_topic("more")
-
-
-def test_a_group_starts_reading_soon(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("orders")
-    send(producer_of(kafka), "orders", b"1")
-    assert read(kafka, "orders", "g", 1)[0].offset() != OFFSET_BEGINNING
 
 
 def test_no_broker_is_refused() -> None:

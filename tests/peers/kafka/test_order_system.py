@@ -6,8 +6,7 @@ from time import monotonic
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
 
 from otel_mqtrace import MqTraceInstrumentor, process
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -211,28 +210,3 @@ def test_a_broker_that_dies_in_the_middle_costs_neither_a_message_nor_a_span(tmp
     assert {msg_id for msg_id, _ in processed} == {msg_id for msg_id, _ in sent}
     traced.spans.assert_empty()
     assert kafka.bootstrap_servers != broker.bootstrap_servers
-
-
-def trimmed(kafka, topic):
-    """Fifty orders, the first thirty removed by an administrator before anybody reads."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    for number in range(50):
-        producer.produce(topic, str(number))
-    assert producer.flush(30) == 0
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    admin.delete_records([TopicPartition(topic, 0, 30)])[TopicPartition(topic, 0, 30)].result(30)
-    consumer = consumer_of(kafka, topic, f"{topic}-billing")
-    seen = handled([consumer], {str(number) for number in range(30, 50)})
-    consumer.close()
-    return seen
-
-
-def test_what_retention_removed_was_sent_and_never_processed(kafka):
-    with Untraced():
-        alone = trimmed(kafka, kafka.create_topic("peer-orders-trimmed-alone"))
-    topic = kafka.create_topic("peer-orders-trimmed")
-    with Traced() as traced:
-        assert trimmed(kafka, topic) == alone
-    assert len(traced.outcomes(f"send {topic}")) == 50
-    assert sum(traced.outcomes(f"process {topic}").values()) == 20
-    traced.spans.assert_empty()

@@ -1,7 +1,5 @@
 """Spans and native records of an instrumented application on a real RocketMQ 5."""
 
-import base64
-import json
 from itertools import count
 from queue import SimpleQueue
 from time import time
@@ -13,9 +11,7 @@ from rocketmq.v5.exception import ClientException, InternalErrorException
 
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from otel_mqtrace.wire.native import decode_body
 
 pytestmark = pytest.mark.peers
 
@@ -234,36 +230,6 @@ def test_a_push_consumer_tries_again_after_a_failure(instrument, rocketmq_server
     ]
     assert {span.context.trace_id for span in processed} == {sent.context.trace_id}
     assert [len(spans.take_all(f"{name} {topic}")) for name in ("nack", "ack")] == [2, 1]
-
-
-def test_native_records_name_the_message_as_the_broker_does(
-    instrument, started, topic_of, receive_from, spans, tmp_path
-):
-    """What a user of RocketMQ's message trace looks for, from a client that writes none."""
-    provider = instrument(exporters=["mqtrace_native_file"], landing_dir=str(tmp_path), group_name="order-producers")
-    topic = topic_of()
-    receipt = started(rocketmq.Producer, [topic]).send(_message(topic, tag="paid", keys="order-1"))
-    consumer, receive = receive_from(topic)
-    (received,) = receive()
-    consumer.ack(received)
-    assert provider.force_flush()
-    RocketMqInstrumentor().uninstrument()
-    lines = [line for part in tmp_path.glob("native/date=*/part-*.jsonl") for line in part.read_text().splitlines()]
-    bodies = [decode_body(base64.b64decode(json.loads(line)["body_base64"])) for line in lines]
-    assert [error for body in bodies for error in body.errors] == []
-    records = {each.trace_type: each for body in bodies for each in body.contexts}
-    assert set(records) == {TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER}
-    assert {each.beans[0].msg_id for each in records.values()} == {receipt.message_id}
-    pub = records[TraceType.PUB]
-    assert (pub.group_name, pub.success, pub.beans[0].tags, pub.beans[0].keys) == (
-        "order-producers",
-        True,
-        "paid",
-        "order-1",
-    )
-    assert records[TraceType.SUB_BEFORE].group_name == f"{topic}-billing"
-    assert records[TraceType.SUB_AFTER].context_code is ContextCode.SUCCESS
-    assert records[TraceType.SUB_AFTER].request_id == records[TraceType.SUB_BEFORE].request_id
 
 
 def test_the_broker_refuses_what_it_keeps_to_itself(started, rocketmq_server, topic_of):

@@ -4,6 +4,7 @@ import pytest
 
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.testing import recording_provider
+from tests.support.asyncio_kafka import consuming
 
 
 @pytest.fixture
@@ -19,3 +20,20 @@ def instrument(spans):
     yield switch_on
     if AioKafkaInstrumentor().is_instrumented_by_opentelemetry:
         AioKafkaInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def handing(instrument, kafka, fill, topic):
+    """Put messages on the topic, switch tracing on with options, and give a consumer of it.
+
+    A message is its value or the arguments of ``produce``; a number alone makes that many, with the ids ID0, ID1, ….
+    """
+
+    def start(*messages, conf=None, **options):
+        if messages and isinstance(messages[0], int):
+            messages = [{"value": b"x" * (n + 1), "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(messages[0])]
+        fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
+        instrument(**options)
+        return consuming(kafka, topic, **(conf or {}))
+
+    return start

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from opentelemetry import baggage
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
@@ -20,25 +19,18 @@ from tests.support.consuming import current_span_id, let_others_run
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
 
-def _fill(fill, topic, count):
-    fill(topic, *({"value": b"x" * (n + 1), "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
-
-
 def _codes(spans):
     return [trace_context_of(span).context_code for span in spans.take_all()]
 
 
-async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 2)
-    instrument()
+async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(handing, spans, kafka, topic):
     current = []
-    consumer = await consumer_of(kafka, topic)
-    async for record in consumer:
-        current.append(current_span_id())
-        if record.offset == 1:
-            break
-    first = spans.take()
-    await consumer.stop()
+    async with handing(2) as consumer:
+        async for record in consumer:
+            current.append(current_span_id())
+            if record.offset == 1:
+                break
+        first = spans.take()
     assert current_span_id() == 0
     second = spans.take()
     assert [first.context.span_id, second.context.span_id] == current
@@ -49,22 +41,9 @@ async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrumen
     assert (record.beans[0].store_host, record.beans[0].body_length) == (kafka.bootstrap_servers, 1)
 
 
-async def test_the_senders_trace_and_baggage_are_there(instrument, spans, fill, kafka, topic):
-    fill(topic, {"value": b"1", "headers": [REMOTE, ("baggage", b"shop=7")]})
-    instrument()
-    async with consuming(kafka, topic) as consumer:
-        await consumer.getone()
-        assert baggage.get_baggage("shop") == "7"
-    span = spans.take()
-    assert span.parent.span_id == 0xB7AD6B7169203331
-    assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
-
-
-async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, spans, fill, kafka, topic):
+async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(handing, spans):
     """``wait_for`` may fetch in a task of its own, which ends at once: the message is not handled by then."""
-    _fill(fill, topic, 2)
-    instrument()
-    async with consuming(kafka, topic) as consumer:
+    async with handing(2) as consumer:
         await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
         await let_others_run()
         spans.assert_empty()
@@ -74,11 +53,9 @@ async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, s
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
 
 
-async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 3)
-    instrument()
+async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(handing, spans):
     seen = {}
-    async with consuming(kafka, topic) as consumer:
+    async with handing(3) as consumer:
         first_has_one, second_is_done = asyncio.Event(), asyncio.Event()
 
         async def slow():
@@ -100,10 +77,8 @@ async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instr
 
 
 @pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
-async def test_ending_task_sets_the_outcome_of_its_message(instrument, spans, fill, kafka, topic, ending, error):
-    _fill(fill, topic, 1)
-    instrument()
-    async with consuming(kafka, topic) as consumer:
+async def test_ending_task_sets_the_outcome_of_its_message(handing, spans, ending, error):
+    async with handing(1) as consumer:
 
         async def worker():
             await consumer.getone()
@@ -145,19 +120,15 @@ async def test_several_messages_are_one_span_per_topic_with_a_link_each(instrume
     assert [counts for _, counts in seen] == [(len(offsets),) * 2 for _, offsets in answers]
 
 
-async def test_polls_are_recorded_if_configured(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 1)
-    instrument(receive_spans=True, empty_poll_spans=True)
-    async with consuming(kafka, topic) as consumer:
+async def test_polls_are_recorded_if_configured(handing, spans, topic):
+    async with handing(1, receive_spans=True, empty_poll_spans=True) as consumer:
         await get_many(consumer, 1)
         assert await consumer.getmany(timeout_ms=0) == {}
     assert sorted(span.name for span in spans.take_all()) == ["poll", f"poll {topic}", f"process {topic}"]
 
 
-async def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 1)
-    instrument()
-    async with consuming(kafka, topic) as consumer:
+async def test_a_block_takes_the_automatic_span_over(handing, spans):
+    async with handing(1) as consumer:
         record = await consumer.getone()
         automatic = current_span_id()
         with process(record) as handling:
@@ -169,11 +140,7 @@ async def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, ka
     assert trace_context_of(span).context_code is ContextCode.FAILED
 
 
-async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 3)
-    instrument(process_spans="explicit")
-
-    @process
+async def test_a_worker_behind_a_queue_handles_under_the_right_group(handing, spans):
     async def handle(record):
         await let_others_run()
         assert current_span_id() != 0
@@ -186,7 +153,7 @@ async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument,
             await handle(await queue.get())
 
     worker = asyncio.create_task(work())
-    async with consuming(kafka, topic) as consumer:
+    async with handing(3, process_spans="explicit") as consumer:
         for _ in range(3):
             queue.put_nowait(await consumer.getone())
         await worker
@@ -196,10 +163,7 @@ async def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument,
     ]
 
 
-def test_exception_that_leaves_the_block_fails_the_message(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 1)
-    instrument()
-
+def test_exception_that_leaves_the_block_fails_the_message(handing, spans, kafka, topic):
     async def with_block():
         unstarted = AIOKafkaConsumer(
             topic, bootstrap_servers=kafka.bootstrap_servers, group_id=None, auto_offset_reset="earliest"
@@ -209,7 +173,7 @@ def test_exception_that_leaves_the_block_fails_the_message(instrument, spans, fi
             raise KeyError("mine")
 
     async def with_finally():
-        async with consuming(kafka, topic) as consumer:
+        async with handing(1) as consumer:
             await consumer.getone()
             raise KeyError("mine")
 
@@ -221,10 +185,10 @@ def test_exception_that_leaves_the_block_fails_the_message(instrument, spans, fi
         assert trace_context_of(span).context_code is ContextCode.EXCEPTION
 
 
-async def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
-    fill(topic, {"value": b"12345"}, {"value": None, "key": b"k"})
-    instrument()
-    async with consuming(kafka, topic, value_deserializer=lambda _: {"a": "much longer thing"}) as consumer:
+async def test_sizes_are_those_on_the_wire(handing, spans, kafka):
+    async with handing(
+        b"12345", {"value": None, "key": b"k"}, conf={"value_deserializer": lambda _: {"a": "much longer thing"}}
+    ) as consumer:
         for _ in range(2):
             await consumer.getone()
     full, tombstone = spans.take_all()
@@ -235,7 +199,7 @@ async def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fill, kafka, topic):
-    _fill(fill, topic, 1)
+    fill(topic, {"value": b"x"})
     instrument()
 
     async def story():

@@ -1,6 +1,5 @@
 """aiokafka patched in place: every name and every subclass sees it, and nothing of it is left afterwards."""
 
-import asyncio
 import inspect
 import logging
 
@@ -157,19 +156,6 @@ def test_later_instrumentation_is_reported_once(instrument, neighbour, spans, ka
         play(story)
     assert [f"the module {__name__} wraps aiokafka on top" in line for line in caplog.messages] == [True]
     spans.take_all()
-
-
-def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, topic):
-    instrument()
-
-    async def story():
-        async with producing(kafka) as producer:
-            await asyncio.gather(*(producer.send_and_wait(topic, b"1") for _ in range(5)))
-
-    play(story)
-    play(story)
-    sent = spans.take_all(f"send {topic}")
-    assert len({span.attributes["messaging.message.id"] for span in sent}) == len(sent) == 10
 
 
 def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monkeypatch):

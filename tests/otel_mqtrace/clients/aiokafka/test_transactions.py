@@ -7,7 +7,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consuming, play, producing
+from tests.support.asyncio_kafka import play, producing
 
 _CREATED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
@@ -63,10 +63,8 @@ async def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(in
 
 
 @pytest.mark.parametrize("given", [False, True])
-async def test_commit_has_the_settled_offsets(instrument, spans, fill, kafka, topic, given):
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument(settle_spans=True)
-    async with consuming(kafka, topic) as consumer:
+async def test_commit_has_the_settled_offsets(handing, spans, kafka, topic, given):
+    async with handing(b"1", b"2", settle_spans=True) as consumer:
         await consumer.getone()
         if given:
             await consumer.commit({TopicPartition(topic, 0): (1, "checked")})
@@ -79,13 +77,13 @@ async def test_commit_has_the_settled_offsets(instrument, spans, fill, kafka, to
 
 
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
-async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(
-    instrument, spans, fill, kafka, topic, by
-):
+async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(handing, spans, kafka, topic, by):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
-    fill(topic, {"value": b"1", "headers": [_CREATED]}, {"value": b"2"})
-    instrument(settle_spans=True)
-    async with consuming(kafka, topic) as consumer, producing(kafka, transactional_id=topic) as producer:
+    created = {"value": b"1", "headers": [_CREATED]}
+    async with (
+        handing(created, b"2", settle_spans=True) as consumer,
+        producing(kafka, transactional_id=topic) as producer,
+    ):
         await consumer.getone()
         offsets = {TopicPartition(topic, 0): 1}
         if by == "transaction":
@@ -101,18 +99,15 @@ async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(
     spans.take(f"process {topic}")
 
 
-async def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
-    instrument(settle_spans=True)
-    async with consuming(kafka, topic) as consumer:
+async def test_a_commit_that_fails_is_an_error(handing, spans):
+    async with handing(settle_spans=True) as consumer:
         with pytest.raises(IllegalStateError):
             await consumer.commit({TopicPartition("another", 0): 1})
     assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
 
 
-async def test_commits_are_not_recorded_by_default(instrument, spans, fill, kafka, topic):
-    fill(topic, {"value": b"1"})
-    instrument()
-    async with consuming(kafka, topic) as consumer:
+async def test_commits_are_not_recorded_by_default(handing, spans, topic):
+    async with handing(b"1") as consumer:
         await consumer.getone()
         await consumer.commit()
     assert spans.take().name == f"process {topic}"

@@ -116,14 +116,6 @@ def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, me
     assert sent.parent.span_id == order.get_span_context().span_id
 
 
-def test_failed_asynchronous_send_sets_error_type_and_status(proxy, producer, spans, message):
-    proxy.refuse.append(Code.TOO_MANY_REQUESTS)
-    with pytest.raises(TooManyRequestsException):
-        producer.send_async(message()).result(10)
-    span = spans.take()
-    assert (span.attributes["error.type"], span.status.status_code) == ("TOO_MANY_REQUESTS", StatusCode.ERROR)
-
-
 def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer, spans, message):
     heard = threading.Event()
     future = producer.send_async(message())
@@ -144,12 +136,14 @@ def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer,
     assert proxy.sent[0].user_properties["traceparent"] == _traceparent(span)
 
 
-def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message, is_async):
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
-    with pytest.raises(ClientException):
-        producer.send(message())
+    with pytest.raises(TooManyRequestsException):
+        producer.send_async(message()).result(10) if is_async else producer.send(message())
     span = spans.take()
     assert (span.attributes["error.type"], span.attributes["mqtrace.success"]) == ("TOO_MANY_REQUESTS", False)
+    assert span.status.status_code is StatusCode.ERROR
     assert [event.name for event in span.events] == ["exception"]
 
 

@@ -1,7 +1,6 @@
 """A push consumer of RocketMQ, and the native records of a send, a consume, a transaction and a recall."""
 
 import base64
-import json
 from queue import SimpleQueue
 
 import pytest
@@ -14,6 +13,7 @@ from otel_mqtrace import process
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import landed_lines
 from tests.support.rocketmq_proxy import STORE_HOST
 
 
@@ -52,26 +52,19 @@ def _failed_in_a_block(_message):
     return ConsumeResult.SUCCESS
 
 
-ACTS = {
-    b"success": lambda _: ConsumeResult.SUCCESS,
-    b"failure": lambda _: ConsumeResult.FAILURE,
-    b"raise": _raise,
-    b"nothing": lambda _: None,
-    b"said": _say_failed,
-    b"block": _handled_in_a_block,
-    b"failed block": _failed_in_a_block,
-    b"refused block": _refused_after_a_block,
+ANSWERS = {
+    b"success": (lambda _: ConsumeResult.SUCCESS, "SUCCESS"),
+    b"failure": (lambda _: ConsumeResult.FAILURE, "FAILED"),
+    b"raise": (_raise, "EXCEPTION"),
+    b"nothing": (lambda _: None, "RETURNNULL"),
+    b"said": (_say_failed, "FAILED"),
+    b"block": (_handled_in_a_block, "SUCCESS"),
+    b"failed block": (_failed_in_a_block, "FAILED"),
+    b"refused block": (_refused_after_a_block, "FAILED"),
 }
-OUTCOMES = {
-    b"success": "SUCCESS",
-    b"failure": "FAILED",
-    b"raise": "EXCEPTION",
-    b"nothing": "RETURNNULL",
-    b"said": "FAILED",
-    b"block": "SUCCESS",
-    b"failed block": "FAILED",
-    b"refused block": "FAILED",
-}
+"""Body → what the listener does with it, and the outcome of its span."""
+ACTS = {body: act for body, (act, _) in ANSWERS.items()}
+OUTCOMES = {body: outcome for body, (_, outcome) in ANSWERS.items()}
 
 
 @pytest.fixture
@@ -164,8 +157,7 @@ class _Commits(rocketmq.TransactionChecker):
 
 
 def _records(landing):
-    lines = [line for part in landing.glob("native/date=*/part-*.jsonl") for line in part.read_text().splitlines()]
-    bodies = [decode_body(base64.b64decode(json.loads(line)["body_base64"])) for line in lines]
+    bodies = [decode_body(base64.b64decode(line["body_base64"])) for line in landed_lines(landing)]
     assert [error for body in bodies for error in body.errors] == []
     contexts = [each for body in bodies for each in body.contexts]
     return {(each.beans[0].msg_id, each.trace_type): each for each in contexts}, len(contexts)
