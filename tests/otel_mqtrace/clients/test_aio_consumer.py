@@ -146,6 +146,8 @@ async def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fi
 
 
 async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
+    fill(topic, {"value": b"x"})
+    instrument(receive_spans=True)
     seen = []
 
     async def assigned(consumer, partitions):
@@ -161,7 +163,7 @@ async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, 
 
 
 async def test_a_commit_settles_inside_the_process_span(consuming, spans, topic):
-    consumer = await consuming(receive_spans=True)
+    consumer = await consuming({"value": b"x", "headers": [PARENT]}, settle_spans=True)
     message = await aio_poll(consumer)
     (settled,) = await consumer.commit(message=message, asynchronous=False)
     await consumer.close()
@@ -173,7 +175,7 @@ async def test_a_commit_settles_inside_the_process_span(consuming, spans, topic)
 
 def test_a_forgotten_consumer_is_freed_and_its_span_ends(consuming, spans):
     async def run():
-        consumer = await consuming({"value": b"x", "headers": [PARENT]}, settle_spans=True)
+        consumer = await consuming()
         await aio_poll(consumer)
         consumer.executor.shutdown()
         del consumer
@@ -206,9 +208,7 @@ def test_unretrieved_exception_is_still_logged(consuming, spans):
     assert complaints == ["Task exception was never retrieved"]
 
 
-async def test_a_cancelled_poll_hands_nothing_over(consuming, instrument, spans, fill, topic):
-    fill(topic, {"value": b"x"})
-    instrument()
+async def test_a_cancelled_poll_hands_nothing_over(consuming, spans):
     consumer = await consuming()
     await aio_poll(consumer)
     task = asyncio.create_task(consumer.poll(1))

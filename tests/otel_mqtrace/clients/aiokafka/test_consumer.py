@@ -141,6 +141,7 @@ async def test_a_block_takes_the_automatic_span_over(handing, spans):
 
 
 async def test_a_worker_behind_a_queue_handles_under_the_right_group(handing, spans):
+    @process
     async def handle(record):
         await let_others_run()
         assert current_span_id() != 0
