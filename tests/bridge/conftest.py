@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.terminal import Terminal
+from tests.bridge.terminal import Terminal
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
+from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 from tests.support.native_vectors import RECORDED, recorded
-from tests.support.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 
 
 def test_a_raw_body_becomes_one_object_per_record(mqtrace):

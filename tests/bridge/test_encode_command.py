@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from otel_mqtrace.wire.native import decode_body
+from tests.bridge.terminal import PUB, SUB_BEFORE, body_line, objects
 from tests.support.native_vectors import VECTORS, json_lines, recorded
-from tests.support.terminal import PUB, SUB_BEFORE, body_line, objects
 
 
 @pytest.mark.parametrize("name", ["rocketmq-5.3.3", "rocketmq-5.3.3-cloud", "rocketmq-4.8.0", "rocketmq-4.9.1"])

@@ -6,8 +6,8 @@ import pytest
 
 from bridge.codec.tables import PAGE_RECORDS
 from otel_mqtrace.wire.native import DIALECTS, IMITATORS, decode_body
+from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 from tests.support.native_vectors import RECORDED, recorded
-from tests.support.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 
 
 def test_a_table_is_for_people(mqtrace):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_jobs.package import main as package
-from tests.support.cluster_runs import arguments, mqtrace, verdict_rows
-from tests.support.clusters import spark_environment
+from tests.cluster.cluster_runs import arguments, mqtrace, verdict_rows
+from tests.cluster.clusters import spark_environment
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: Any) -> Counter[str]:
-    """The verdicts of a run in one process on local files."""
     out = tmp_path_factory.mktemp("here")
     mqtrace(*arguments(out), "--engine", "local")
     return verdict_rows(out)
@@ -27,7 +26,6 @@ def here(tmp_path_factory: Any) -> Counter[str]:
 
 @pytest.fixture(scope="session")
 def zipped(tmp_path_factory: Any) -> Path:
-    """Our code, as it is sent to a cluster."""
     target = tmp_path_factory.mktemp("zip") / "mqtrace-spark.zip"
     assert package(["--out", str(target)]) == 0
     return target

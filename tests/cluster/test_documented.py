@@ -17,10 +17,10 @@ from pyarrow import parquet
 
 from bridge.storage import as_path, remove_tree, use_settings
 from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.cluster.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows
+from tests.cluster.clusters import connect_server, hdfs, s3, spark_environment, standalone, yarn
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
-from tests.support.cluster_runs import LONGEST_S, ROOT, mqtrace, put, verdict_rows
-from tests.support.clusters import connect_server, hdfs, s3, spark_environment, standalone, yarn
 from tests.support.documents import FENCE
 
 if TYPE_CHECKING:
@@ -56,13 +56,11 @@ class Reader:
         self.environment = {**spark_environment(PATH=path), **environment}
 
     def placed(self, text: str) -> str:
-        """Return commands with addresses of this machine in place of the page's names."""
         for name, actual in self.names.items():
             text = text.replace(name, actual)
         return text
 
     def run(self, *blocks: str, **more: str) -> None:
-        """Run blocks in one shell, to the first command that fails."""
         done = subprocess.run(
             ["bash", "-c", PRELUDE + self.placed("\n".join(blocks))],
             cwd=self.directory,
@@ -103,7 +101,6 @@ def reader(spans: Path, tmp_path_factory: Any) -> Iterator[Reader]:
 
 @pytest.fixture(scope="module")
 def expected(reader: Reader, tmp_path_factory: Any) -> Counter[str]:
-    """The verdicts of one process on what the first command of the page has landed."""
     (block,) = SECTIONS["Land on a store, and reconcile there"]
     reader.run(block)
     sides = ["--native", f"{STORE}/landing/native", "--otlp", f"{STORE}/otlp"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_runs import DUAL, INPUTS, ROOT, arguments, conf_words, mqtrace, run, submit, verdict_rows
-from tests.support.clusters import connect_server, spark_environment, standalone
+from tests.cluster.cluster_runs import DUAL, INPUTS, ROOT, arguments, conf_words, mqtrace, run, submit, verdict_rows
+from tests.cluster.clusters import connect_server, spark_environment, standalone
 
 pytestmark = pytest.mark.cluster
 
@@ -74,7 +74,6 @@ def _answer(out: Path) -> Answer:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: Any) -> Answer:
-    """The answer of Spark on this machine."""
     return _reconciled(tmp_path_factory.mktemp("spark"), "--master", "local[2]")
 
 

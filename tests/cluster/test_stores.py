@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge.storage import StorePath, as_path, open_parquet, use_settings
-from tests.peers.peer import until
-from tests.proofs.bench.trace_day import write_day
-from tests.support.cluster_runs import (
+from tests.cluster.cluster_runs import (
     DUAL,
     INPUTS,
     LONGEST_S,
@@ -29,7 +27,7 @@ from tests.support.cluster_runs import (
     submit,
     verdict_rows,
 )
-from tests.support.clusters import (
+from tests.cluster.clusters import (
     TestStore,
     azure,
     connect_server,
@@ -42,6 +40,8 @@ from tests.support.clusters import (
     viewfs,
     yarn,
 )
+from tests.peers.peer import until
+from tests.proofs.bench.trace_day import write_day
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,6 @@ def test_two_runs_in_one_process_give_the_same_rows_and_one_set_of_files(store, 
 def test_workers_without_a_common_mount_and_without_our_package_give_the_same_rows(
     store, here, elsewhere, zipped, tmp_path
 ):
-    """Workers see an empty directory where the driver's files are; settings and code reach them through Spark."""
     out, driver = f"{store.root}/out/standalone", tmp_path / "driver"
     driver.mkdir()
     with standalone(tmp_path, elsewhere, hidden=driver) as address:
@@ -149,7 +148,6 @@ def test_s3a_of_hadoop_reads_what_was_written(here, tmp_path):
 
 
 def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(store, tmp_path):
-    """The landing is reconciled where it lies; a message that was landed twice counts once."""
     bodies = [json.loads(line) for line in (DUAL / INPUTS[0]).read_text().splitlines()]
     source, landing = tmp_path / "source", f"{store.root}/landing"
     source.mkdir()

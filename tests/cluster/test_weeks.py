@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bridge.storage import as_path, list_files, open_parquet, use_settings
-from tests.support.cluster_runs import LONGEST_S, ROOT
-from tests.support.clusters import TestStore, s3, spark_environment
-from tests.support.stream_rounds import A_ROUND, KEPT_ROUNDS, KILLS
+from tests.cluster.cluster_runs import LONGEST_S, ROOT
+from tests.cluster.clusters import TestStore, s3, spark_environment
+from tests.cluster.stream_rounds import A_ROUND, KEPT_ROUNDS, KILLS
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +31,7 @@ def test_stream_of_many_rounds_with_kills_is_exact_and_its_state_stays_flat(plac
     here = nullcontext(TestStore(str(tmp_path / "root"), {}))
     with here if place == "disk" else s3(tmp_path) as store:
         use_settings(store.settings)
-        command = [sys.executable, "-m", "tests.support.stream_rounds", store.root, str(tmp_path), str(rounds)]
+        command = [sys.executable, "-m", "tests.cluster.stream_rounds", store.root, str(tmp_path), str(rounds)]
         environment = spark_environment(PYTHONPATH=str(ROOT), STORE_SETTINGS=json.dumps(store.settings))
         ends = []
         while not ends or ends[-1] == -signal.SIGKILL:

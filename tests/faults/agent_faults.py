@@ -127,7 +127,6 @@ def _scene_trace_topic_alike(stage: Stage) -> None:
 
 
 def _scene_trace_traffic(stage: Stage) -> None:
-    """The trace producer is traced, too."""
     for number in range(3):
         bean = stage.bean(topic="RMQ_SYS_TRACE_TOPIC")
         call = sending(stage.producer, stage.now_ms + 100 * number, bean)

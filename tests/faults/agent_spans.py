@@ -26,7 +26,6 @@ def _hex(text: str, digits: int) -> str:
 
 
 def send_ids(msg_id: str) -> tuple[str, str]:
-    """Return trace and span id of a message's send."""
     return _hex(f"trace {msg_id}", 32), _hex(f"send {msg_id}", 16)
 
 

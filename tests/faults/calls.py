@@ -21,7 +21,6 @@ _KINDS = {
 
 
 def kind_of(trace_type: TraceType) -> str:
-    """Return the kind of event that a record of this type is about."""
     return _KINDS[trace_type]
 
 
@@ -46,7 +45,6 @@ class Call:
 
     @property
     def events(self) -> list[Event]:
-        """The events it is about, one per message."""
         kind = kind_of(self.context.trace_type)
         group = self.application.group if kind == "consume" else None
         return [Event(kind, bean.msg_id or "", group) for bean in self.context.beans]
@@ -90,7 +88,6 @@ class Draft:
 
     @classmethod
     def clean(cls, call: Call) -> Draft:
-        """Return what two faultless writers say."""
         return cls(
             call,
             [Record(context=context) for context in _records(call)],
@@ -168,7 +165,6 @@ def ending(application: Application, at_ms: int, bean: TraceBean, **fields: Any)
 
 
 def recalling(application: Application, at_ms: int, bean: TraceBean) -> Call:
-    """Return the recall of a delayed message."""
     context = TraceContext(
         trace_type=TraceType.RECALL,
         timestamp_ms=at_ms,
@@ -194,5 +190,4 @@ def message(msg_id: str, *, topic: str = "orders", number: int = 0, **fields: An
 
 
 def received(bean: TraceBean, *, retry_times: int = 0) -> TraceBean:
-    """Return what a consumer's record says of a message."""
     return TraceBean(topic=bean.topic, msg_id=bean.msg_id, keys=bean.keys, retry_times=retry_times)

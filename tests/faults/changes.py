@@ -17,8 +17,6 @@ def nothing(_draft: Draft) -> None:
 
 
 def both(*changes: Change) -> Change:
-    """Return all changes, one after the other."""
-
     def change(draft: Draft) -> None:
         for each in changes:
             each(draft)
@@ -27,18 +25,14 @@ def both(*changes: Change) -> Change:
 
 
 def record_lost(draft: Draft) -> None:
-    """Lose what the native side had of it."""
     draft.records.clear()
 
 
 def span_lost(draft: Draft) -> None:
-    """Lose its span."""
     draft.spans.clear()
 
 
 def half_lost(half: TraceType) -> Change:
-    """Lose one half of a native delivery."""
-
     def change(draft: Draft) -> None:
         draft.records[:] = [record for record in draft.records if record.context.trace_type is not half]
 
@@ -64,7 +58,6 @@ def copied(*, own_id: bool) -> Change:
 
 
 def record_says(**fields: Any) -> Change:
-    """Let the native records say something else of the message or of the call."""
     return lambda draft: _records(draft, lambda record: replace(record, context=_saying(record.context, fields)))
 
 
@@ -79,8 +72,6 @@ def respelt(draft: Draft) -> None:
 
 
 def native_says(**fields: Any) -> Change:
-    """Land every record twice, the second one contradicting the first."""
-
     def change(draft: Draft) -> None:
         draft.records += [replace(record, context=_saying(record.context, fields)) for record in draft.records]
 
@@ -88,8 +79,6 @@ def native_says(**fields: Any) -> Change:
 
 
 def contradicted(**attributes: Any) -> Change:
-    """Write the span twice, the second one contradicting the first."""
-
     def change(draft: Draft) -> None:
         draft.spans += [
             replace(span, copy=1, attributes={**span.attributes, **_dotted(attributes)}) for span in draft.spans
@@ -151,7 +140,6 @@ def damaged_record(draft: Draft) -> None:
 
 
 def torn_span(draft: Draft) -> None:
-    """Cut off the line of the span."""
     draft.spans[:] = [replace(span, torn=True) for span in draft.spans]
 
 

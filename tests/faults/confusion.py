@@ -23,7 +23,6 @@ class Cell:
 
     @property
     def agrees(self) -> bool:
-        """Return whether the verdict is the expected one, to the last column that was named."""
         return self.expected == self.got and not self.flaws
 
 
@@ -92,7 +91,6 @@ def _flaws(want: Expected, row: Row) -> tuple[str, ...]:
 
 
 def disagreements(cells: Iterable[Cell]) -> list[str]:
-    """Return one line per fault, kind and disagreement, with how many keys it is of."""
     counted = Counter(
         (cell.fault, cell.event.kind, cell.expected, cell.got, cell.flaws) for cell in cells if not cell.agrees
     )
@@ -103,5 +101,4 @@ def disagreements(cells: Iterable[Cell]) -> list[str]:
 
 
 def matrix(cells: Iterable[Cell]) -> Counter[tuple[str, str]]:
-    """Return how many keys that should be called one thing are called which."""
     return Counter((cell.expected, cell.got) for cell in cells)

@@ -125,7 +125,6 @@ def _scene_other_spans(stage: Stage) -> None:
 
 
 def _scene_queue_full(stage: Stage) -> None:
-    """Each side loses a burst in one bucket, and its lane's ledger says how many."""
     _burst(stage, "native", lost=6, counted=6)
     _burst(stage, "otlp", lost=5, counted=5, after_ms=90_000)
 

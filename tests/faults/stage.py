@@ -33,7 +33,6 @@ class SetClock:
     now_ms: int = BEGIN_MS
 
     def wall_ns(self) -> int:
-        """Return the time in nanoseconds of the epoch."""
         return self.now_ms * _NS_PER_MS
 
     def monotonic_ns(self) -> int:
@@ -72,7 +71,6 @@ class Stage:
     messages: int = 0
 
     def slots(self, plays: Iterable[T]) -> Iterator[T]:
-        """Yield each play in a slot of its own, with clean messages before and after it."""
         for play in plays:
             self.chat()
             yield play
@@ -80,36 +78,30 @@ class Stage:
         self.chat()
 
     def bean(self, *, at_ms: int | None = None, process: Process | None = None, **fields: Any) -> TraceBean:
-        """Return a new message, made now."""
         self.messages += 1
         new_id = (process or self.process).new_id(self.now_ms if at_ms is None else at_ms)
         return message(new_id, number=self.messages, **fields)
 
     def sent(self, *, after_ms: int = 1000, **fields: Any) -> TraceBean:
-        """Return a new message that was sent in this slot."""
         bean = self.bean(**fields)
         self.play(self.send(bean, after_ms=after_ms))
         return bean
 
     def attempt(self, consumer: Application) -> str:
-        """Return a new request id of a consumer's process."""
         process = self.processes.setdefault(consumer.group, Process(consumer.host, 800 + len(self.processes)))
         return process.new_id(self.now_ms)
 
     def send(self, bean: TraceBean, *, after_ms: int = 1000, **fields: Any) -> Call:
-        """Return the send of a message in this slot."""
         if self.burns_ids:
             self.burn()
         return sending(self.producer, self.now_ms + after_ms, bean, **fields)
 
     def burn(self) -> None:
-        """Take the id that the trace context of a send takes for itself in RocketMQ's client."""
         self.process.new_id(self.now_ms)
 
     def deliver(
         self, *beans: TraceBean, to: int = 0, after_ms: int = 2000, retry_times: int = 0, **fields: Any
     ) -> Call:
-        """Return a delivery to one of the groups in this slot."""
         got = [received(bean, retry_times=retry_times) for bean in beans]
         wanted = {"attempt": self.attempt(self.consumers[to]), **fields}
         return consuming(self.consumers[to], self.now_ms + after_ms, *got, **wanted)
@@ -147,12 +139,10 @@ class Stage:
         self.truth.expect(drafts[0].call.events[0], fault, *expected)
 
     def record(self, draft: Draft) -> None:
-        """Record what is left of a call, and expect nothing."""
         for record in draft.records:
             self.recording.land(record)
         self.recording.lines += self.speak(draft.spans)
 
     @property
     def clock(self) -> Clock:
-        """A clock that stands at this slot."""
         return SetClock(self.now_ms)

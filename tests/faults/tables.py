@@ -21,17 +21,14 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """The share of the called ones that are silent losses."""
         return self.right / self.called if self.called else 1.0
 
     @property
     def recall(self) -> float:
-        """The share of the silent losses that are called so."""
         return self.right / self.true if self.true else 1.0
 
 
 def found(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
-    """Return the score of our own verdicts, or of another's calls of the same events."""
     cells = list(cells)
     true = {cell.event for cell in cells if cell.expected.endswith(_UNEXPLAINED)}
     if calls is None:

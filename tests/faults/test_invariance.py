@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -40,21 +39,6 @@ def test_verdicts_do_not_depend_on_the_order_or_the_files_of_the_input(corpora, 
     assert again.result.conservation == judged_corpora[name].result.conservation
 
 
-@pytest.mark.parametrize("name", CORPORA)
-def test_verdicts_are_the_same_when_writers_are_detected(corpora, judged_corpora, tmp_path, name):
-    others = {key: value for key, value in corpora[name].options.items() if key not in {"profile", "native_writer"}}
-    chosen, named = reconciled(replace(corpora[name], options=others), tmp_path), judged_corpora[name]
-    assert chosen.result.writers.profile == name
-    assert Counter(map(_without_release, chosen.rows)) == Counter(map(_without_release, named.rows))
-    assert (chosen.result.status, chosen.result.reason) == (named.result.status, named.result.reason)
-    assert chosen.result.gates == named.result.gates
-
-
-def _without_release(row):
-    native = row["native"] and {**row["native"], "writer": row["native"]["writer"].partition("-")[0]}
-    return placeless({**row, "native": native})
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("name", CORPORA)
 def test_both_engines_give_the_same_verdicts_and_the_same_result(spark, corpora, judged_corpora, tmp_path, name):
@@ -72,6 +56,5 @@ def _without_names(result, root):
 
 
 def _root(judged):
-    """Return the directory that a corpus was laid down in."""
     source = judged.result.inputs.otlp.sources[0]
     return source[: source.index("/otlp")]

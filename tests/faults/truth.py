@@ -27,7 +27,6 @@ class Expected:
 
     @property
     def word(self) -> str:
-        """The class in the confusion matrix."""
         return self.status if self.reason is None else f"{self.status} {self.reason}"
 
 

@@ -33,7 +33,6 @@ def real(tmp_path_factory):
 
 @pytest.fixture
 def mounted(real):
-    """A directory under a name of Hadoop's, and where it really is."""
     use_settings({"fs.viewfs.mounttable.nowhere.link./traces": real.as_uri()})
     yield as_path("viewfs://nowhere/traces"), real
     use_settings({})

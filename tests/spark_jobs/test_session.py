@@ -1,14 +1,13 @@
 """The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.session import MEANING, _place, as_meant, build_session, cost, grouped, versions
-from tests.support.settings import configured
 
 
 @pytest.mark.spark
@@ -66,6 +65,18 @@ def test_unknown_master_is_refused():
 def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match="driver memory"):
         build_session(driver_memory=memory)
+
+
+@contextmanager
+def configured(spark, settings):
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 @pytest.mark.spark

@@ -43,12 +43,10 @@ class Shelf:
 
     @property
     def searched(self) -> Searched:
-        """What there is."""
         return Searched(where="a shelf", messages=len(self.messages))
 
 
 def recorded_messages(stem: str) -> list[LandedMessage]:
-    """Return the trace messages of one recorded file, numbered as on a topic."""
     return [
         LandedMessage(
             source=TOPIC,
@@ -63,7 +61,6 @@ def recorded_messages(stem: str) -> list[LandedMessage]:
 
 
 def landed(*contexts: TraceContext, dialect: str = "5.5.0", extra: bytes = b"") -> list[LandedMessage]:
-    """Return one trace message for each context; ``extra`` is added to each body."""
     messages = []
     for offset, trace_ctx in enumerate(contexts):
         encoded = encode_context(trace_ctx, dialect=dialect)
@@ -117,7 +114,6 @@ def consume(
     retry: int = 0,
     **fields: object,
 ) -> list[TraceContext]:
-    """Return both halves of a consume."""
     who = {"group_name": group, "request_id": request_id, **fields}
     return [
         context(TraceType.SUB_BEFORE, at_ms, retry_times=retry, **who),
@@ -126,7 +122,6 @@ def consume(
 
 
 def end(at_ms: int, state: TransactionState, *, check: bool = False) -> TraceContext:
-    """Return the end of a transaction."""
     return context(
         TraceType.END_TRANSACTION,
         at_ms,
@@ -140,19 +135,16 @@ def end(at_ms: int, state: TransactionState, *, check: bool = False) -> TraceCon
 
 
 def recall(at_ms: int, *, success: bool = True) -> TraceContext:
-    """Return a recall, which carries no key."""
     return context(TraceType.RECALL, at_ms, group_name="shop", success=success, keys=None, tags=None)
 
 
 def answer_of(
     messages: Iterable[LandedMessage], *msg_ids: str, key: str | None = None, limit: int = 64, **how: str
 ) -> Answer:
-    """Search ``messages`` for ids or a key."""
     return search(Shelf(messages), Query(frozenset(msg_ids), key), Reading(**how), limit=limit)
 
 
 def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageTimeline:
-    """Return the story that ``contexts`` tell of one message."""
     (story,) = answer_of(landed(*contexts, **how), msg_id).stories
     return story
 
@@ -163,6 +155,5 @@ def again(message: LandedMessage, *, offset: int) -> LandedMessage:
 
 
 def find_by_key(namesrv: str, topic: str, key: str) -> list[LandedMessage]:
-    """Return what the brokers' index knows of a key."""
     with closing(BrokerArchive(namesrv, [topic])) as archive:
         return list(archive.mentioning([key]))

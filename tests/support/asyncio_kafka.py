@@ -15,7 +15,6 @@ def play(story):
 
 @asynccontextmanager
 async def producing(kafka, *, make=AIOKafkaProducer, **conf):
-    """Give a started producer called ``shop``."""
     producer = make(bootstrap_servers=kafka.bootstrap_servers, **{"client_id": "shop", **conf})
     await producer.start()
     try:
@@ -44,7 +43,6 @@ async def consuming(kafka, *topics, **conf):
 
 
 async def get_many(consumer, count):
-    """Return ``count`` records handed over by one ``getmany``, as it returned them."""
     handed = await consumer.getmany(timeout_ms=10_000, max_records=count)
     assert sum(map(len, handed.values())) == count
     return handed

@@ -19,7 +19,6 @@ def poll(consumer, *, timeouts=20):
 
 
 def consume(consumer, count):
-    """Return ``count`` messages handed over by one call."""
     messages = consumer.consume(count, 10)
     assert len(messages) == count
     return messages
@@ -31,7 +30,6 @@ def current_span_id():
 
 
 def code_of(span):
-    """Return the outcome that the trace record of a process span says."""
     return trace_context_of(span).context_code
 
 
@@ -46,7 +44,6 @@ async def aio_consumer(kafka, topic, make=AIOConsumer, **conf):
 
 
 async def aio_poll(consumer, *, timeouts=20):
-    """Return the next message; fail when none comes for that many seconds."""
     for _ in range(timeouts):
         message = await consumer.poll(1)
         if message is not None:
@@ -55,7 +52,6 @@ async def aio_poll(consumer, *, timeouts=20):
 
 
 async def let_others_run():
-    """Return after everything that is ready to run in the event loop has run."""
     passed = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(passed.set_result, None)
     await passed

@@ -66,7 +66,6 @@ def consumed(
 def before(
     msg_id: str, *, group: str | None = "billing", attempt: str | None = "A1", at_ms: int = 100, **fields: Any
 ) -> dict[str, Any]:
-    """Return a SubBefore."""
     defaults = {"group_name": group, "attempt_id": attempt, "start_ms": START_MS + at_ms, "retry_times": 0}
     return event("native", "consume", msg_id, **{"half": "before", **defaults, **fields})
 
@@ -94,7 +93,6 @@ def after(
 
 
 def delivery(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
-    """Return both native halves of one delivery."""
     only_after = {"cost_ms", "success", "context_code"}
     shared = {name: value for name, value in fields.items() if name not in only_after}
     only_before = {"retry_times"}

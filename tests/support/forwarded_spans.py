@@ -80,7 +80,6 @@ _WHERE: Final = Place("trace", 0, 0)
 def record_of(
     trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, *, messages: int = 1, record_index: int = 0
 ) -> Record:
-    """Return what a record of one message is decoded to."""
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
     said = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]
     values = tuple(None if type(value) is str and value in ABSENT_TEXTS else value for value in said)

@@ -71,15 +71,12 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Every word a reader sees, scripts and styles left out."""
         return " ".join(" ".join(self.words).split())
 
     @property
     def ids(self) -> list[str]:
-        """Every id, in document order."""
         return [attrs["id"] for _, attrs in self.elements if attrs.get("id")]
 
     def table(self, caption: str) -> Table:
-        """Return the one table with ``caption``."""
         (found,) = [table for table in self.tables if table.caption == caption]
         return found

@@ -44,7 +44,6 @@ def running_forward(*options: str) -> Iterator[subprocess.Popen[str]]:
 def kafka_sender(
     bootstrap_servers: str, topic: str, partitions: int, *, seed: int
 ) -> Callable[[Sequence[bytes]], None]:
-    """Return how to put trace messages on a Kafka topic, each on any of its partitions."""
     chance = random.Random(seed)
 
     def send(bodies: Sequence[bytes]) -> None:

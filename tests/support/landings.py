@@ -4,6 +4,5 @@ import json
 
 
 def landed_lines(root):
-    """Every line of every finished JSON-lines part, oldest part first."""
     parts = sorted((root / "native").glob("date=*/part-*.jsonl"), key=lambda part: part.name)
     return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]

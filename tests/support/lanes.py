@@ -105,7 +105,6 @@ def lane_of(exporter, *, clock=None, background=False, **settings):
 
 
 def account_balances(stats):
-    """Return whether every offered span is accounted for."""
     return stats["offered"] == (stats["exported"] + sum(stats["dropped"].values()) + stats["failed"] + stats["pending"])
 
 

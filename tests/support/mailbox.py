@@ -19,7 +19,6 @@ class Letter:
     headers: tuple = (TRACEPARENT,)
 
     def incoming(self):
-        """Return it as a hook is told of it."""
         return IncomingMessage(topic="letters", partition=0, offset=self.number, headers=self.headers)
 
 
@@ -33,7 +32,6 @@ class Mailbox:
 
     @classmethod
     def of(cls, tracing):
-        """Return the mailbox of a group."""
         return cls(ConsumeHook(system="post", group_name="household", tracing=tracing))
 
     def owner_of(self, message, consumer):
@@ -59,7 +57,6 @@ class Mailbox:
         return letter
 
     def done(self):
-        """End the span of the letter that was taken last."""
         while self._open:
             call, scope = self._open.pop()
             scope.leave()

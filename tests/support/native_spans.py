@@ -11,12 +11,10 @@ _SOMEWHERE = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(TraceFlags
 
 
 def bean(number, *, topic="orders", keys=None, **fields):
-    """Message ``number`` of ``topic``."""
     return TraceBean(topic=topic, msg_id=f"{number:032X}", keys=keys or f"order-{number}", **fields)
 
 
 def pub(number, *, region_id="DefaultRegion", **fields):
-    """The record of one successful send."""
     return TraceContext(
         trace_type=TraceType.PUB,
         timestamp_ms=1_700_000_000_000 + number,
@@ -29,7 +27,6 @@ def pub(number, *, region_id="DefaultRegion", **fields):
 
 
 def sub(*beans, before=True):
-    """One half of a listener call for ``beans``."""
     return TraceContext(
         trace_type=TraceType.SUB_BEFORE if before else TraceType.SUB_AFTER,
         timestamp_ms=1_700_000_000_000,

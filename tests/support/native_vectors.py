@@ -40,17 +40,14 @@ class RecordedBody:
 
     @property
     def msg_type_map(self) -> str:
-        """Return the map of message type ordinals that the writer used."""
         return "b" if self.version in MAP_B_WRITERS else "a"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def recorded(stem: str) -> Iterator[RecordedBody]:
-    """Yield the bodies of one recorded file."""
     for line, item in enumerate(json_lines(RECORDED / f"{stem}.jsonl"), start=1):
         yield RecordedBody(
             line=line,

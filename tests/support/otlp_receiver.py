@@ -44,7 +44,6 @@ class OtlpReceiver:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens, without a path."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -57,7 +56,6 @@ class OtlpReceiver:
         self._thread.join(10)
 
     def ids(self) -> set[tuple[str, str]]:
-        """The ids of every span kept, in hexadecimal."""
         with self._lock:
             return {(trace_id.hex(), span_id.hex()) for trace_id, span_id in self.spans}
 
@@ -103,7 +101,7 @@ class OtlpReceiver:
                     return
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                pass
 
         return Handler
 

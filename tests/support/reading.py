@@ -26,7 +26,6 @@ def otlp_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
 
 
 def events_of(side: EventSide) -> list[dict[str, Any]]:
-    """Return the events of a side as rows of ``EVENT``."""
     return [{name: row[name] for name in EVENT.names} for row in rows_in(side.files) if row["bad"] is None]
 
 
@@ -37,5 +36,4 @@ def malformed_of(side: EventSide) -> list[dict[str, Any]]:
 
 
 def rows_in(files: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the rows of parquet files."""
     return [row for path in files for row in parquet.read_table(path).to_pylist()]

@@ -1,5 +1,6 @@
 """A ``Result`` made by hand: balanced, with every kind of finding, and something in every section of the report."""
 
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -31,43 +32,6 @@ from spark_jobs.report.result import (
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
 
-STATUS = {
-    "MATCHED_EXACT": 5204,
-    "MATCHED_NORMALISED": 731,
-    "MISMATCHED": 7,
-    "DUPLICATED_NATIVE": 5,
-    "DUPLICATED_OTLP": 3,
-    "DUPLICATED_BOTH": 1,
-    "NATIVE_ONLY": 19,
-    "OTLP_ONLY": 12,
-    "PENDING": 4,
-    "OUT_OF_SCOPE": 26,
-    "MALFORMED": 2,
-}
-BY_KIND = {
-    "publish": {
-        "MATCHED_EXACT": 1900,
-        "MATCHED_NORMALISED": 80,
-        "MISMATCHED": 3,
-        "DUPLICATED_NATIVE": 2,
-        "NATIVE_ONLY": 6,
-    },
-    "consume": {
-        "MATCHED_EXACT": 3250,
-        "MATCHED_NORMALISED": 640,
-        "MISMATCHED": 4,
-        "DUPLICATED_NATIVE": 3,
-        "DUPLICATED_OTLP": 3,
-        "DUPLICATED_BOTH": 1,
-        "NATIVE_ONLY": 13,
-        "OTLP_ONLY": 12,
-        "PENDING": 4,
-        "OUT_OF_SCOPE": 26,
-        "MALFORMED": 2,
-    },
-    "transaction_end": {"MATCHED_EXACT": 54, "MATCHED_NORMALISED": 11},
-}
-
 FINDINGS: dict[tuple[str, str | None], dict[str, int]] = {
     ("MATCHED_EXACT", None): {"publish": 1900, "consume": 3250, "transaction_end": 54},
     ("MATCHED_NORMALISED", None): {"publish": 80, "consume": 640, "transaction_end": 11},
@@ -85,9 +49,15 @@ FINDINGS: dict[tuple[str, str | None], dict[str, int]] = {
     ("PENDING", None): {"consume": 4},
 }
 
+BY_KIND: dict[str, Counter[str]] = defaultdict(Counter)
+for (_status, _), _kinds in FINDINGS.items():
+    for _kind, _count in _kinds.items():
+        BY_KIND[_kind][_status] += _count
+BY_KIND["consume"].update(OUT_OF_SCOPE=26, MALFORMED=2)
+STATUS = sum(BY_KIND.values(), Counter())
+
 
 def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
-    """Return one side's fields of one event, as a verdict row carries them."""
     fields: dict[str, Any] = {
         "offset_msg_id": "OrderTopic-2@118",
         "topic": "OrderTopic",
@@ -120,7 +90,6 @@ def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
 
 
 def otlp_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
-    """Return the other side's fields of the same event."""
     span = {
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "span_id": "00f067aa0ba902b7",
@@ -160,7 +129,6 @@ def sample(number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None
 
 
 def findings() -> tuple[Sample, ...]:
-    """Return one sample of each kind of finding, two of them about the same message."""
     wrong = otlp_fields(retry_times=2, store_host="127.0.0.1:9093", end_ms=T0 + 61, cost_ms=61)
     verdicts = {"topic": "EQUAL", "retry_times": "DIFFERENT", "store_host": "DIFFERENT", "client_host": "MISSING_OTLP"}
     publish = {"kind": "publish", "group": "orders-out"}
@@ -178,7 +146,6 @@ def findings() -> tuple[Sample, ...]:
 
 
 def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -> tuple[TimeBucket, ...]:
-    """Return a timeline with a few problems in it."""
     return tuple(
         TimeBucket(
             start_ms=start_ms + at * width_ms,
@@ -195,7 +162,6 @@ def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -
 
 
 def fields() -> tuple[Field, ...]:
-    """Return the verdicts of a few compared fields."""
     equal = {"EQUAL": 5942}
     return (
         Field(name="topic", verdicts=equal),
@@ -214,7 +180,6 @@ def fields() -> tuple[Field, ...]:
 
 
 def gates() -> tuple[Gate, ...]:
-    """Return gates of every outcome."""
     return (
         Gate(
             name="unexplained_loss_native",
@@ -233,7 +198,6 @@ def gates() -> tuple[Gate, ...]:
 
 
 def groups() -> tuple[Group, ...]:
-    """Return three consumer groups on two topics."""
     rows = (
         ("OrderTopic", "billing", (1990, 2012, 22, 22, 14), (48, 410.5, 1210, 9_800), (12, 88, 240, 800)),
         ("OrderTopic", "warehouse", (1988, 1998, 10, 10, 11), (3, 9, 31, 88), (10, 71, 180, 640)),
@@ -258,7 +222,6 @@ SHARES = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 
 
 
 def curved(p50: float, slowest: float, count: int) -> Latency:
-    """Return a distribution with a long tail between its median and its slowest event."""
     curve = tuple(
         (share, p50 * (slowest / p50) ** max(0.0, 2 * share - 1) ** 3 * min(1.0, 2 * share)) for share in SHARES
     )
@@ -267,7 +230,6 @@ def curved(p50: float, slowest: float, count: int) -> Latency:
 
 
 def latency() -> dict[str, Latency]:
-    """Return the four stages."""
     return {
         "publish": curved(2.1, 310, 1991),
         "queue": curved(11, 800, 3900),
@@ -277,14 +239,12 @@ def latency() -> dict[str, Latency]:
 
 
 def slowest(msg_id: str) -> dict[str, tuple[Exemplar, ...]]:
-    """Return one exemplar that is a sample (of ``tests.support.results``), and one that is none."""
     named = {"kind": "consume", "topic": "OrderTopic", "group": "billing"}
     known = Exemplar(msg_id=msg_id, event_ms=T0 + 3, took_ms=9_800, **named)
     return {"process": (known, Exemplar(msg_id="F" * 32, event_ms=T0 + 77, took_ms=9_100, **named))}
 
 
 def timelines(msg_id: str) -> dict[str, tuple[MessageEvent, ...]]:
-    """Return a message that was sent, failed with one group, came again ten minutes later and was lost by OTLP once."""
     sent, first = Interval(T0 - 17, T0 - 9, True), Interval(T0 + 3, T0 + 51, False)
     again = Interval(T0 + 600_003, T0 + 600_051, True)
     rows = (
@@ -300,7 +260,6 @@ def timelines(msg_id: str) -> dict[str, tuple[MessageEvent, ...]]:
 
 
 def topics() -> tuple[Topic, ...]:
-    """Return two topics, one with failed sends."""
     return (
         Topic(topic="OrderTopic", sends=1900, failures=6, unmatched=6, publish=curved(2, 310, 1894)),
         Topic(topic="退款-🧾", sends=91, failures=0, unmatched=0, publish=curved(3, 40, 91)),
@@ -308,7 +267,6 @@ def topics() -> tuple[Topic, ...]:
 
 
 def instances() -> tuple[Instance, ...]:
-    """Return two hosts with losses."""
     named = {"lost_native": 3, "lost_otlp": 2, "attributed": 8, "first_ms": T0 + 180_000, "last_ms": T0 + 600_000}
     nameless = {"lost_native": 0, "lost_otlp": 2, "attributed": 0, "first_ms": T0 + 1_000, "last_ms": T0 + 1_000}
     return (
@@ -318,7 +276,6 @@ def instances() -> tuple[Instance, ...]:
 
 
 def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
-    """Return the last runs of a history, one of which failed."""
     return tuple(
         {
             "run": run,
@@ -336,7 +293,6 @@ def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
 
 
 def graph() -> Graph:
-    """Return one producer, two topics and two groups, with failures, redeliveries and messages nobody consumed."""
     made = {
         "producer": ("shop",),
         "topic": ("OrderTopic", "退款-🧾"),
@@ -400,7 +356,6 @@ def measured(msg_id: str) -> dict[str, Any]:
 
 
 def ledger_line(*values: Any) -> LedgerLine:
-    """Return a line of these values."""
     names = ("side", "component", "cause", "service", "counted", "attributed", "surplus")
     return LedgerLine(**dict(zip(names, values, strict=True)))
 

@@ -65,7 +65,6 @@ class RemotingServer:
         self._thread.start()
 
     def close(self):
-        """Stop listening and drop every connection."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -84,7 +83,6 @@ class RemotingServer:
         self.instead[code].extend(answers)
 
     def asked(self, code):
-        """The requests of one code, in order."""
         return [request for request in self.requests if request.code == code]
 
     def put(self, *bodies, topic="T", queue_id=0, **fields):
@@ -203,7 +201,6 @@ class RemotingCluster:
 
     @property
     def namesrv(self):
-        """What clients are told."""
         return self.name_server.address
 
     def slave(self, broker):

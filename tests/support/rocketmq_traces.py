@@ -12,7 +12,6 @@ TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 @contextmanager
 def tracing_cluster():
-    """Give a name server and two brokers that have the trace topic."""
     with RemotingCluster("broker-a", "broker-b") as running:
         for broker in running.brokers:
             broker.topics.add(TOPIC)
@@ -20,23 +19,19 @@ def tracing_cluster():
 
 
 def exporter_to(cluster, **options):
-    """Return an exporter that writes to ``cluster``."""
     return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
 
 
 def landed_in(cluster, topic=TOPIC):
-    """Return every trace message in ``topic``."""
     with RemotingTraceSource(cluster.namesrv, topic) as source:
         return [message for batch in source.drain() for message in batch]
 
 
 def records_in(landed):
-    """Return the records of trace messages, none of which may be bad."""
     bodies = [decode_body(message.body) for message in landed]
     assert not any(body.errors for body in bodies)
     return [record for body in bodies for record in body.contexts]
 
 
 def ids_in(landed):
-    """Return the message ids of the records in trace messages, sorted."""
     return sorted(record.beans[0].msg_id for record in records_in(landed))

@@ -14,28 +14,23 @@ _LEFT_OUT = {
 
 @cache
 def all_files() -> tuple[Path, ...]:
-    """Every file of the repository that is neither made nor installed."""
     found = (path for path in ROOT.rglob("*") if not _LEFT_OUT & set(path.relative_to(ROOT).parts))
     return tuple(sorted(path for path in found if path.is_file() and ".egg-info" not in str(path)))
 
 
 @cache
 def shipped() -> tuple[Path, ...]:
-    """Every Python file of the three packages."""
     return tuple(path for path in all_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES)
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def name_of(path: Path) -> str:
-    """A file as its path in the repository."""
     return path.relative_to(ROOT).as_posix()
 
 
 def line_count(path: Path) -> int:
-    """Lines of a file, blank ones included."""
     return len(path.read_text(encoding="utf-8").splitlines())

@@ -23,7 +23,6 @@ START_MS = 1_700_000_000_000
 
 
 def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> TraceContext:
-    """A send as Java reports it."""
     said = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
     said |= {"msg_type": MessageType.NORMAL, **fields}
     bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **said)
@@ -34,7 +33,6 @@ def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, *
 def before(
     msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int = START_MS + 100, **fields: Any
 ) -> TraceContext:
-    """The first half of a listener call."""
     bean = TraceBean(msg_id=msg_id, retry_times=fields.pop("retry_times", 0), keys="k1")
     of_call = {"region_id": "DefaultRegion", "group_name": "CG_bill", "request_id": request_id, **fields}
     return TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=stamp_ms, beans=(bean,), **of_call)
@@ -50,7 +48,6 @@ def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = 
 
 
 def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionState.COMMIT_MESSAGE) -> TraceContext:
-    """The end of a transaction."""
     said = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
     bean = TraceBean(topic="orders", msg_id=msg_id, msg_type=MessageType.TRANS_COMMIT, **said)
     return TraceContext(
@@ -59,12 +56,10 @@ def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionSta
 
 
 def body_of(*contexts: TraceContext, dialect: str = "5.5.0") -> bytes:
-    """The trace message that carries ``contexts``."""
     return b"".join(encode_context(each, dialect=dialect).body for each in contexts)
 
 
 def cloud(trace_ctx: TraceContext) -> TraceContext:
-    """The same, written over the CLOUD channel."""
     return replace(trace_ctx, access_channel=AccessChannel.CLOUD)
 
 
@@ -84,7 +79,6 @@ class Messages:
 
 
 def events_of(messages: Messages, *, pairing: Pairing | None = None) -> list[Event]:
-    """Everything that pairing makes of ``messages``, the end included."""
     pairing = pairing or Pairing()
     return pairing.add(messages.records()) + pairing.flush()
 

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 
 class UniqueId(NamedTuple):
-    """The parts of a unique id."""
-
     address: str
     pid: int
     origin: int
@@ -15,7 +13,6 @@ class UniqueId(NamedTuple):
 
 
 def read_unique_id(text):
-    """Return the parts of an id of 32 or 56 hex digits."""
     assert len(text) in {32, 56}
     raw = bytes.fromhex(text)
     places = zip((-12, -10, -6, -2), (-10, -6, -2, None), strict=True)

@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 
 
 def read_verdicts(out: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``out / "verdicts"``."""
     files = sorted((out / "verdicts").glob("*.parquet"))
     return plain_rows(pa.concat_tables([VERDICT.empty_table(), *(parquet.ParquetFile(path).read() for path in files)]))
 
 
 def plain_rows(verdicts: pa.Table) -> list[dict[str, Any]]:
-    """Return rows of ``VERDICT``, their field verdicts as dictionaries."""
     rows = verdicts.to_pylist()
     for row in rows:
         if row.get("field_verdicts") is not None:

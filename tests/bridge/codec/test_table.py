@@ -7,13 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import layout
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
-from tests.support import future_layout
 from tests.support.source_tree import ROOT
 
+NAME = "9.9.9"
+_FORM = '        Form((*_PUB_14, "client_host")),  # 4.8.0, Go, Rust\n'
+_ROWS_END = ")\nDIALECTS: Final"
 ASKED = """
 import json, sys
 from hypothesis import Phase, find, settings
@@ -51,11 +55,20 @@ sys.exit(cli.main(["dialects"]))
 """
 
 
+def future_layout():
+    """Return the text of ``layout.py`` with a longer form of ``Pub`` and a dialect that writes it."""
+    text = Path(layout.__file__).read_text(encoding="utf-8")
+    longer = '        Form((*_PUB_14, "client_host", "retry_times", "request_id")),\n'
+    row = f'    Dialect(name="{NAME}", releases="{NAME}", pub=17, recall=7, cloud_sub_after=CloudSubAfter.TRAILING),\n'
+    assert text.count(_FORM) == text.count(_ROWS_END) == 1
+    return text.replace(_FORM, _FORM + longer).replace(_ROWS_END, row + _ROWS_END)
+
+
 def test_a_new_row_is_enough(tmp_path):
     for package in ("otel_mqtrace", "bridge"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
-    script = f"NAME = {future_layout.NAME!r}\n{ASKED}"
+    (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout(), encoding="utf-8")
+    script = f"NAME = {NAME!r}\n{ASKED}"
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
@@ -70,11 +83,11 @@ def test_a_new_row_is_enough(tmp_path):
     said = json.loads(answer)
     assert (said["fields"], said["tail"]) == (17, "h\x017\x01Q\x02"[-5:])
     assert said["read"] == said["event"] == [7, "Q", "h"]
-    assert said["dialects"] == said["guess"] == [future_layout.NAME]
+    assert said["dialects"] == said["guess"] == [NAME]
     assert said["listed"] == [17]
     assert len(said["page"]) == 2
-    assert said["drawn"] == [future_layout.NAME, "Pub", True]
-    assert future_layout.NAME in shown
+    assert said["drawn"] == [NAME, "Pub", True]
+    assert NAME in shown
 
 
 def test_the_json_of_a_record_has_every_field_that_is_kept():

@@ -18,7 +18,6 @@ def _message(offset, *, partition=0, arrival_ms=None):
 
 
 def _read(memory, *offsets, partition=0):
-    """What of each message is still to be taken, among its first three records."""
     left = [memory.remaining_records(_message(each, partition=partition)) for each in offsets]
     return ["all" if each is EVERYTHING else [index for index in range(3) if index in each] for each in left]
 

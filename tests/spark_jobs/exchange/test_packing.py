@@ -37,7 +37,6 @@ def events():
 
 @pytest.fixture(scope="module")
 def tasks(events, tmp_path_factory):
-    """The row groups of two files."""
     directory = tmp_path_factory.mktemp("events")
     for part in range(2):
         table = pa.Table.from_pylist(events[part::2], schema=NORMALISED)
@@ -47,7 +46,6 @@ def tasks(events, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def buckets(tasks):
-    """The blobs of each bucket."""
     return packed(tasks, together=1)
 
 

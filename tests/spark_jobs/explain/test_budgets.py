@@ -28,8 +28,8 @@ from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
+from tests.spark_jobs.explain.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
 from tests.support.events import START_MS, before, consumed, delivery, publish
-from tests.support.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
 from tests.support.kernel_runs import table_of
 
 PROCESS = "0A0B"
@@ -41,17 +41,14 @@ def unique_id(number: int, process: str = PROCESS) -> str:
 
 
 def both(msg_id: str, *, service: str, group: str, at_ms: int = 0) -> list[dict]:
-    """Return a send that both sides recorded."""
     return [publish(side, msg_id, at_ms=at_ms, group_name=group, service=service) for side in ("native", "otlp")]
 
 
 def spans_only(numbers, *, at_ms: int, service: str = "shop", process: str = PROCESS) -> list[dict]:
-    """Return sends whose native record is missing."""
     return [publish("otlp", unique_id(number, process), at_ms=at_ms + number, service=service) for number in numbers]
 
 
 def records_only(numbers, *, group: str, at_ms: int) -> list[dict]:
-    """Return deliveries whose span is missing."""
     return [
         row
         for number in numbers

@@ -23,7 +23,6 @@ def drop(cell: int | None, count: int = 1, *, cause: str = "queue_full", **field
 
 
 def cover(losses, drops) -> dict[int | None, int]:
-    """Return how many keys of each cell are covered."""
     found = Counter()
     for each in allocate(losses, drops)[0]:
         found[each.group.cell] += each.count

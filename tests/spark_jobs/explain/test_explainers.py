@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.explain.explained_runs import explain_events
 from tests.support.events import START_MS, consumed, delivery, event, publish
-from tests.support.explained_runs import explain_events
 
 END_MS = 400_000
 HOST = "C0000202"
 
 
 def uid(counter: int, *, at_ms: int = 0, process: str = "62BB60E53B93") -> str:
-    """Return the id that a process of RocketMQ's client draws with this counter."""
     return f"{HOST}{process}{0x69939000 + at_ms:08X}{counter:04X}"
 
 
@@ -37,13 +36,11 @@ def _group(row: dict[str, Any]) -> str | None:
 
 
 def taken(msg_id: str, *, group: str = "billing", at_ms: int, call: str | None = None, **fields: Any) -> dict:
-    """Return the agent's span of a delivery, or one link of a call's."""
     row = _agent(consumed(msg_id, group=group, attempt=None, at_ms=at_ms, service="bill", batch_size=1))
     return {**row, **({} if call is None else {"trace_id": call * 32, "span_id": call * 16}), **fields}
 
 
 def ends() -> list:
-    """Return a pair on both sides long after all else, from a process of its own."""
     return [
         *sent(1, at_ms=END_MS, process="0E0E0E0E0E0E"),
         *delivery("LAST", at_ms=END_MS),
@@ -135,7 +132,6 @@ def _span_of_nobody() -> dict:
 
 @pytest.fixture(scope="module")
 def answers():
-    """Return reason and detail of every one-sided key, by message and kind: RocketMQ 5.3.3 and the Java agent."""
     events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_of_nobody()]
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = explain_events(events, policy=policy)
@@ -196,7 +192,6 @@ def test_sampler_explains_its_share_but_no_outage(answers):
 
 @pytest.fixture(scope="module")
 def older_answers():
-    """Return the same of RocketMQ 4.9.8, with a native input that begins late and a service nobody traced."""
     off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
     half_off = [taken("HALF", group="billing", at_ms=210_000), taken("HALF", group="shipping", at_ms=210_000)]
     half_off += delivery("HALF", group="shipping", at_ms=210_000)
@@ -250,7 +245,6 @@ NOT_TRACED = ("BY_DESIGN", "producer_not_traced")
 
 
 def span(counter: int, at_ms: int, **fields: Any) -> dict[str, Any]:
-    """Return the span of a send that names its producer."""
     named = {"client_host": CLIENT, "group_name": GROUP, "offset_msg_id": None, "writer": "other", "service": "shop"}
     own = {"batch_size": 1, "record_index": 0, "id_source": "own"}
     return publish("otlp", uid(counter, at_ms=at_ms), at_ms=at_ms, **{**named, **own, **fields})
@@ -262,14 +256,12 @@ def mute(sends: int = 3, **fields: Any) -> list[dict[str, Any]]:
 
 
 def recorded(at_ms: int, *, host: str | None, group: str, process: str = "0E0E0E0E0E0E") -> list[dict[str, Any]]:
-    """Return both sides of a traced send, by default from another process."""
     msg_id = uid(7, at_ms=at_ms, process=process)
     native = publish("native", msg_id, at_ms=at_ms, writer="rocketmq", batch_size=1, group_name=group)
     return [native, publish("otlp", msg_id, at_ms=at_ms, client_host=host, group_name=group, writer="other")]
 
 
 def explain(*events: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
-    """Return reason and detail of each send by its message id."""
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=0)
     traced = recorded(300_000, host=CLIENT, group="PG_traced", process="62BB60E53B93")  # the process goes on
     others = [*traced, *recorded(400_000, host="10.0.0.9", group="PG_other"), *delivery("D", at_ms=0)]

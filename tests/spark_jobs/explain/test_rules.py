@@ -13,10 +13,10 @@ from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import VERDICT
-from tests.support import oracle, oracle_reasons
-from tests.support.drawn_runs import runs
+from tests.spark_jobs.explain import oracle, oracle_reasons
+from tests.spark_jobs.explain.explained_runs import explain_events
+from tests.spark_jobs.judging.drawn_runs import runs
 from tests.support.events import START_MS
-from tests.support.explained_runs import explain_events
 
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.graph.edges import SPREADS, GraphPart, add_up, build_graph, merge_parts
 from spark_jobs.graph.legs import COUNTS, LEG, choose_owners, find_owners, merge_owners
-from tests.support import graph_oracle
+from tests.spark_jobs.graph import graph_oracle
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
 TOPICS = ["orders", "bills", "DefaultCluster_REPLY_TOPIC", None]
@@ -67,7 +67,6 @@ def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
 
 
 def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS, HORIZON_MS)) -> GraphPart:
-    """Return the sum of legs that are added up in some parts, those of one message in one."""
     numbers = {message: at for at, message in enumerate(dict.fromkeys(one["message"] for one in legs))}
     some = [[one for one in legs if numbers[one["message"]] % parts == part] for part in range(parts)]
     tables = [pa.Table.from_pylist(rows, schema=LEG) for rows in some]

@@ -11,14 +11,13 @@ import pytest
 from otel_mqtrace.cli import main
 from spark_jobs.jobs.graph import run
 from spark_jobs.jobs.options import ReconcileOptions
-from tests.support.graph_world import world
+from tests.spark_jobs.graph.graph_world import world
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """Return the directory that `mqtrace graph` filled from the spans of the made-up system."""
     place = tmp_path_factory.mktemp("shop")
     (place / "spans.jsonl").write_text(json.dumps(world()) + "\n")
     printed = io.StringIO()
@@ -31,7 +30,6 @@ def shop(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Return the graph of a recording, by its folder and the sides that are read; each is drawn once."""
     drawn = {}
 
     def graph(folder: str, *sides: str):

@@ -90,7 +90,6 @@ def call_plainly(rows: list[Row], begin_ms: int | None, end_ms: int | None) -> C
 
 
 def files_of(directory: str, rows: list[Row]) -> list[str]:
-    """Write rows to two files, the second in small row groups."""
     paths = [f"{directory}/{name}.parquet" for name in ("one", "two")]
     for path, some in zip(paths, (rows[::2], rows[1::2]), strict=True):
         parquet.write_table(pa.Table.from_pylist(some, schema=NORMALISED), path, row_group_size=3)

@@ -93,7 +93,6 @@ def test_damaged_list_of_used_drops_is_refused(tmp_path, text):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A history of one run that left an event, a closed place and a loss."""
     closed = pa.Table.from_pylist([{"side": "native", "path": "a", "raw_hash": 7, "first_seen_run": 1}], schema=CLOSED)
     with open_history(tmp_path / "history") as past:
         event = pa.Table.from_pylist([publish("native", "A", keys=["k"])], schema=EVENT)

@@ -19,8 +19,8 @@ from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import VERDICT
+from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, both
 from tests.support.events import START_MS, before, consumed, delivery, publish
-from tests.support.history_runs import DAY_MS, MINUTE_MS, both
 from tests.support.kernel_runs import plan_of, table_of
 
 KEY = OpenKey(

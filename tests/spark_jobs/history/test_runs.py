@@ -11,8 +11,8 @@ from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import RUNS, open_history, read_rows
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
+from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, both, run
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
-from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
 LOST_SPAN = publish("native", "F", at_ms=0, path="monday.jsonl")
 UNKNOWN_SEND = publish("otlp", "C", at_ms=1, path="monday.jsonl", line=7)
@@ -62,7 +62,6 @@ def monday(root):
 
 @pytest.fixture(scope="module")
 def tuesday(root, monday, left_on_monday):
-    """The second run, after one that failed with its state already written."""
     before = (root / "history" / RUNS).read_bytes()
     with pytest.raises(ZeroDivisionError):
         failing(root)
@@ -88,14 +87,12 @@ def failing(root):
 
 
 def lifecycle_of(told):
-    """Return the lifecycle of each key that is or was open, and the run that first reported it."""
     return {
         msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in told.verdicts.items() if row["lifecycle"]
     }
 
 
 def left_open(root):
-    """Return the events that the last run of a history left open."""
     with open_history(root / "history") as history:
         return pa.concat_tables([read_rows(path, EVENT) for path in history.carried_files()]).to_pylist()
 

@@ -3,7 +3,6 @@
 The expected counts are those of the recordings' own notes: what the application saw, and what each side leaves out.
 """
 
-import json
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
-from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.reconcile import VERDICTS
@@ -141,7 +139,6 @@ def test_one_sided_scenarios_are_all_explained(scenarios):
 
 
 def test_broken_record_is_counted_located_and_fails_a_gate(scenarios):
-    """Separators inside a value broke one record in two pieces: counted, located, a closed gate."""
     result, _ = scenarios
     assert result.inputs.native.malformed == 2
     assert {(sample.side, Path(sample.path).name) for sample in result.malformed} == {("native", "native.jsonl")}
@@ -195,17 +192,3 @@ def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkey
     assert not result.conservation.holds
     assert "≠" in result.conservation.otlp
     assert "≠" not in result.conservation.native
-
-
-def test_result_is_plain_json(app):
-    result, _ = app
-    plain = json.loads(result.dumps())
-    assert plain["schema_version"] == 1
-    assert plain["horizon"] <= plain["window"]["end_ms"]
-    assert plain["latency"]["process"]["count"] == 222
-    assert sum(group["deliveries"] for group in plain["groups"]) == 222
-
-
-def test_window_that_ends_before_it_begins_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="swap them"):
-        run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", begin_ms=2, end_ms=1))

@@ -118,7 +118,6 @@ def spans(names):
 
 @pytest.fixture(scope="module")
 def both_jobs(tmp_path_factory):
-    """One run over both name conventions, straight from the topics, and the graph of the same."""
     out = tmp_path_factory.mktemp("kafka-spans")
     with EmbeddedKafka() as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -163,7 +162,6 @@ def test_sends_and_deliveries_match_by_their_position_in_the_topic(reconciled):
 
 
 def test_matched_events_have_no_difference_and_only_a_refused_send_is_lost(reconciled):
-    """No difference, no duplicate; our trace records refused sends, so the one it lacks is a loss; the books balance."""
     result, rows = reconciled
     assert result.conservation.holds
     assert "MISMATCHED" not in result.status

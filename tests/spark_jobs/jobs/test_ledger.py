@@ -50,7 +50,6 @@ class Shop:
         self._tracer = provider.get_tracer("shop")
 
     def send(self, at_ms: int) -> str:
-        """Trace one send and return its message id."""
         msg_id = new_unique_id()
         sent = pub(0)
         trace_ctx = replace(sent, timestamp_ms=at_ms, beans=(replace(sent.beans[0], msg_id=msg_id),))
@@ -61,12 +60,10 @@ class Shop:
         return msg_id
 
     def flush(self) -> None:
-        """Write what waits."""
         for processor in self._processors:
             assert processor.force_flush()
 
     def close(self) -> None:
-        """End the application."""
         for processor in self._processors:
             processor.shutdown()
 

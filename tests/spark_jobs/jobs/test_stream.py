@@ -55,7 +55,6 @@ stream.run(options, files_per_batch=1)
 
 
 def laid_down(root: Path) -> tuple[Path, Path]:
-    """The recording in several files a side, among things that are none of it."""
     for side, name, sizes in (("native", "native.jsonl", (5, 4, 6)), ("otlp", "otlp.jsonl", (2, 3))):
         lines = (DUAL / name).read_bytes().splitlines(keepends=True)
         directory = root / side / "date=2026-11-21"
@@ -93,14 +92,12 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(recorded, tmp_path_factory):
-    """One batch over everything."""
     out = tmp_path_factory.mktemp("whole")
     return batch.run(options(*recorded, out, engine="local")), rows(out)
 
 
 @pytest.fixture(scope="module")
 def streamed(spark, recorded, tmp_path_factory):
-    """A stream to which files come while it waits, until it is told to stop: its results, its end, its verdicts."""
     root, out = tmp_path_factory.mktemp("arriving"), tmp_path_factory.mktemp("streamed")
     native, otlp = (Path(shutil.copytree(side, root / side.name)) for side in recorded)
     kept_back = [path for side in (native, otlp) for path in sorted(side.rglob("part*.jsonl"))[1:]]
@@ -145,7 +142,6 @@ def test_stream_of_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
 
 @pytest.mark.spark
 def test_round_without_new_data_is_not_reported(streamed):
-    """Three rounds, two of which brought something; each is a run of the history; the signal ended the fourth wait."""
     reported, last, waits, _ = streamed
     assert waits == [30.0] * 3
     assert [result.run for result in reported] == [1, 2]
@@ -252,7 +248,6 @@ MINE = "my-traces"
 
 @pytest.fixture(scope="module")
 def kafka():
-    """A trace topic of a name of its own, and spans among which are the sends of trace messages to it."""
     with EmbeddedKafka() as running:
         running.create_topic(MINE, 2)
         running.create_topic("spans", 1)

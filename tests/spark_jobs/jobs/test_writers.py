@@ -31,14 +31,12 @@ EITHER = {"profile": AUTO, "native_writer": AUTO}
 
 
 def landing(path: Path, *contexts, dialect: str = "5.5.0") -> str:
-    """Write a landing file with one body for each context."""
     bodies = [encode_context(one, dialect=dialect).body for one in contexts]
     path.write_text("".join(json.dumps({"body_base64": base64.b64encode(body).decode()}) + "\n" for body in bodies))
     return str(path)
 
 
 def spans(path: Path, *scopes: tuple[str, dict[str, str]]) -> str:
-    """Write a file of spans, one for each scope with its attributes."""
     path.write_text("".join(line(number, *one) for number, one in enumerate(scopes, start=1)))
     return str(path)
 

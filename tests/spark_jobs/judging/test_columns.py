@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import encode, find_groups, take_rows
 from spark_jobs.judging.columns import NullableInts, coalesce_rows, is_near
 
@@ -41,6 +42,11 @@ def test_sums_that_no_long_holds_are_unknown(pairs):
 def test_near_times_are_known_and_no_further_apart_than_allowed(one, other, near):
     assert is_near(_ints([one]), _ints([other]), 4).tolist() == [near]
     assert is_near(_ints([other]), _ints([one]), 4).tolist() == [near]
+
+
+def test_believable_times_are_from_1970_to_the_year_9999():
+    times = _ints([-1, 0, LAST_MS, LAST_MS + 1, None]).believable()
+    assert times.to_arrow().to_pylist() == [None, 0, LAST_MS, None, None]
 
 
 @given(values=st.lists(texts, min_size=1), is_coded=st.booleans())

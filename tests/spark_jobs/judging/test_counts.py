@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,6 @@ def verdicts_on(events):
 
 
 def parts_of(verdicts, pieces=3):
-    """Return the rows in several tables, all of a message in one, as tasks have them."""
     bucket = hash_texts(verdicts["msg_id"].combine_chunks()) % np.uint64(pieces)
     return [verdicts.filter(pa.array(bucket == number)) for number in range(pieces)]
 
@@ -112,12 +112,31 @@ def test_distribution_of_a_latency_is_a_rising_curve(durations):
     assert group.process.curve == ()
 
 
-def test_topics_count_sends_and_arrivals_only_where_a_side_has_them(durations):
+def test_topics_count_sends(durations):
     topics = {topic.topic: topic for topic in durations.topics()}
     assert sum(topic.sends for topic in topics.values()) == SENDS + 1
     assert topics["orders"].publish.max == SENDS - 1
     assert topics["orders"].unmatched == 0
-    assert set(durations.arrival()) <= {"native", "otlp"}
+
+
+def test_arrivals_and_failures_are_measured_of_keys_in_scope_only():
+    sends = [("A", 0, True), ("B", 10, False), ("OUT", -5_000, False)]
+    events = [
+        publish(
+            side,
+            msg_id,
+            at_ms=at_ms,
+            success=success,
+            arrival_ms=START_MS + at_ms + 10 + (30 if side == "native" else 7),
+        )
+        for msg_id, at_ms, success in sends
+        for side in ("native", "otlp")
+    ]
+    policy = replace(read_policy(None), begin_ms=START_MS)
+    found = measure(flatten_sides(judge(table_of(events), plan_of(events, policy)).verdicts))
+    assert {side: (one.count, one.max) for side, one in found.arrival().items()} == {"native": (2, 30), "otlp": (2, 7)}
+    (topic,) = found.topics()
+    assert (topic.sends, topic.failures, topic.unmatched) == (2, 1, 0)
 
 
 def test_groups_count_messages_once_and_deliveries_each_time(durations):

@@ -14,7 +14,6 @@ YEAR_10000_MS = 253_402_300_800_000
 
 
 def counted(side, **fields):
-    """Return one row of the survey."""
     row = {"side": side, "kind": "publish", "scope": None, "rows": 3, "named": 3, "first_ms": 100, "last_ms": 900}
     return Surveyed(**{**row, **fields})
 

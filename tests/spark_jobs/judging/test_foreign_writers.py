@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.judging.stories import END_MS, Story
 from tests.support.events import START_MS, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
-from tests.support.stories import END_MS, Story
 
 
 def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -138,7 +138,6 @@ def test_one_way_send_stands_alone_under_a_key_of_its_own_by_design(agent_answer
 
 
 def _partners(row) -> tuple[int | None, int | None]:
-    """Return when either side says the delivery began, from the beginning of the story."""
     starts = (row[side] and row[side]["start_ms"] - START_MS for side in ("native", "otlp"))
     return tuple(starts)
 

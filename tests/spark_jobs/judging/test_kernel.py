@@ -4,13 +4,14 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.judging.kernel import judge, judge_slices
 from spark_jobs.judging.match import BLOCK
 from spark_jobs.policy.policy import read_policy
-from tests.support.drawn_runs import runs
+from tests.spark_jobs.judging.drawn_runs import runs
 from tests.support.events import START_MS, consumed, delivery
 from tests.support.kernel_runs import judge_events, plan_of, table_of
 
@@ -31,6 +32,21 @@ def test_verdicts_do_not_depend_on_row_order_or_slices(seed):
     slices = judge_slices(table_of(shuffled, malformed), plan, keys_per_slice=3)
     parts = [row for judged in slices for row in judged.verdicts.to_pylist()]
     assert sorted(map(repr, whole)) == sorted(map(repr, parts))
+
+
+def test_spans_of_one_trace_that_nothing_else_tells_apart_are_two_keys():
+    spans = [consumed("M", attempt=None, trace_id="t", span_id=span_id) for span_id in "ab"]
+    found = judge_events([*spans, *delivery("END", at_ms=1_000_000)])
+    assert [row["otlp_count"] for row in found if row["msg_id"] == "M"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "keys_per_slice", "sizes"), [(7, 3, [4, 3]), (7, None, [7]), (7, 100, [7]), (0, 3, [0])]
+)
+def test_slices_have_about_as_many_keys_as_asked_for(keys, keys_per_slice, sizes):
+    events = [consumed(f"M{number}") for number in range(keys)]
+    slices = judge_slices(table_of(events), plan_of(events, POLICY), keys_per_slice=keys_per_slice)
+    assert [len(judged.verdicts) for judged in slices] == sizes
 
 
 def test_event_rows_name_the_verdict_they_became():

@@ -6,9 +6,9 @@ from spark_jobs.judging.counts import CountPlan, bucket_width_ms, count_verdicts
 from spark_jobs.judging.durations import measure
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.judging.stories import END_MS, both
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events, plan_of, table_of
-from tests.support.stories import END_MS, both
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 ENDS = [(LOWEST, HIGHEST), (HIGHEST, LOWEST), (LOWEST, LOWEST), (HIGHEST, -HIGHEST)]

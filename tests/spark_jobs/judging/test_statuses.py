@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.judging.stories import END_MS, MINUTE_MS, Story, both
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
-from tests.support.stories import END_MS, MINUTE_MS, Story, both
 
 
 def mqtrace_stories() -> dict[str, Story]:
@@ -219,7 +219,6 @@ def test_half_record_misses_what_the_other_half_would_say(answers):
 
 
 def test_window_leaves_out_whole_keys():
-    """A key outside the window is out of scope on both sides, even when its two starts straddle the border."""
     policy = replace(read_policy(None), begin_ms=START_MS, end_ms=START_MS + 1_000, grace_ms=0)
     straddling = [publish("native", "W1", at_ms=1_000), publish("otlp", "W1", at_ms=1_001)]
     events = [*straddling, *both("W2", at_ms=-1), *both("W3", at_ms=500), publish("native", "W4", at_ms=5_000)]
@@ -245,5 +244,4 @@ def test_key_carried_from_an_earlier_run_is_in_every_window():
 
 
 def test_empty_side_settles_nothing():
-    """With nothing on the other side every key is pending: there is no horizon to be older than."""
     assert {row["status"] for row in judge_events(delivery("E1"))} == {"PENDING"}

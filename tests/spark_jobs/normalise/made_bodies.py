@@ -46,7 +46,6 @@ def _key_set(text):
 
 
 def expected(bodies: list[bytes]):
-    """What the Python decoder makes of the bodies, in the words of EVENT and MALFORMED."""
     events, malformed = [], []
     for line, body in enumerate(bodies, start=1):
         decoded = decode_body(body)
@@ -138,7 +137,6 @@ ENDS = st.sampled_from(["\x01\x02", "\x01", "", "\x02\x02", "\x01\x01\x02"])
 
 @st.composite
 def records(draw, *, most_spoilt):
-    """A record of a form in the layout table, with some fields and perhaps its end replaced."""
     trace_type = draw(st.sampled_from(TraceType))
     form = draw(st.sampled_from(FORMS[trace_type]))
     fields = [trace_type.value, *(draw(st.sampled_from(USUAL[FIELDS[name]])) for name in form.fields)]

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.otlp.containers import Message, read_messages
-from bridge.otlp.detect import detect
-from bridge.otlp.plain_span import text_attributes
-from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import EVENT
-from spark_jobs.sources.otlp import find_spans, split_batches
 from tests.support.reading import events_of, malformed_of, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -25,49 +20,6 @@ def line_of(start="5000000999", tags="T"):
     attributes = [{"key": key, "value": {"stringValue": value}} for key, value in words.items()]
     one = {"traceId": "ab" * 16, "spanId": "cd" * 8, "startTimeUnixNano": start, "attributes": attributes}
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}, ensure_ascii=False)
-
-
-def _links(links):
-    return [{**link, "attributes": dict(link["attributes"])} for link in links]
-
-
-def test_json_lines_are_read_as_the_container_reader_reads_them():
-    for name in ("otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"):
-        path = VECTORS / name
-        pieces = [piece for task in find_spans([str(path)], parallelism=1).tasks for piece in task]
-        read = [row for batch in split_batches(pieces) for row in batch.to_pylist() if row["expected"] is None]
-        seen = [{**row, "attributes": dict(row["attributes"]), "links": _links(row["links"])} for row in read]
-        plain = [
-            one
-            for item in read_messages(path, detect(path).layout, parse=parse_message)
-            if isinstance(item, Message)
-            for one in spans_of(item.content)
-        ]
-        assert len(seen) == len(plain)
-        for one, other in zip(seen, plain, strict=True):
-            same = [key for key in other if key in one and key not in {"attributes", "links", "bad"}]
-            assert {key: one[key] for key in same} == {key: other[key] for key in same}
-            assert _numbers(one["attributes"]) == _numbers(text_attributes(other["attributes"]))
-            assert [_numbers(link["attributes"]) for link in one["links"]] == [
-                _numbers(text_attributes(link["attributes"])) for link in other["links"]
-            ]
-
-
-def _numbers(attributes):
-    """Numbers compare as numbers (Spark's parser drops the sign of -0); of maps each reader keeps its own JSON."""
-    found = {}
-    for key, text in attributes.items():
-        if text is not None and text.startswith("{"):
-            continue
-        try:
-            found[key] = repr(float(text) + 0.0)
-        except (TypeError, ValueError):
-            found[key] = (
-                text
-                if text is None or not text.startswith("[")
-                else [_numbers({"x": item}) for item in json.loads(text)]
-            )
-    return found
 
 
 def test_every_layout_gives_the_same_events(tmp_path):
@@ -182,7 +134,6 @@ def message(spans):
 
 
 def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
-    """On a line or in a document: the odd ones are bad and say whom they mention, the good ones beside them are read."""
     mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
     odd = (
         {"status": "OK"},

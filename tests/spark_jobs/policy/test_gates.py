@@ -22,7 +22,6 @@ FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"na
 
 
 def tally(**parts) -> Tally:
-    """Return the counts of a run of a hundred clean keys, changed as told."""
     clean = {
         "status": Counter(MATCHED_EXACT=100),
         "keys": Counter(native=100, otlp=100, both=100),
@@ -200,7 +199,6 @@ LOST = {**ROW, **GONE, "keys": 1, "native_records": 2, "half_merged": 1}
 
 
 def balanced(*, native_read: int, otlp_read: int):
-    """Return the counts, and the books of a run that read so many records of both sides."""
     facts = replace(FACTS, scopes={"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}, malformed={"native": 1, "otlp": 0})
     counts = Tally()
     for row in (ROW, DUPLICATE, LOST):

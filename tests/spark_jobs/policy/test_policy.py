@@ -32,8 +32,6 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a function that reads a policy of this text."""
-
     def read(text: str, **writers: str) -> Policy:
         (tmp_path / POLICY).write_text(text)
         return read_policy(tmp_path / POLICY, **writers)
@@ -147,7 +145,6 @@ def test_unknown_writer_is_a_usage_error_that_names_the_choices(options):
 
 
 def test_start_tolerance_is_zero_only_where_both_records_are_ours():
-    """Zero tolerance when both records are ours; the agent's hooks run at another moment."""
     assert read_policy(None).tolerance("start_ms") == 0
     assert read_policy(None, native_writer="rocketmq").tolerance("start_ms") > 0
     assert read_policy(None, profile="java-agent", native_writer="rocketmq").tolerance("start_ms") >= 331

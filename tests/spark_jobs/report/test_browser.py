@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from bridge.page.markup import DARK_PAGE, LIGHT_PAGE
+from bridge.query.render.html import page
+from bridge.query.search import Answer, Searched
+from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
+from spark_jobs.report.graph_files import render_graph_page
 from spark_jobs.report.html import render_page
-from tests.support.browser import CHROMIUM, axe_source, chromium, findings
+from tests.spark_jobs.report.browser import CHROMIUM, axe_source, chromium, findings
+from tests.support.archives import T0, consume, end, pub, recall, story_of
 from tests.support.html_page import Page
-from tests.support.pages import PAGES
-from tests.support.results import result
+from tests.support.results import graph, result
 
 pytestmark = [
     pytest.mark.browser,
@@ -20,6 +24,28 @@ pytestmark = [
 PICTURES = Path(__file__).parents[3] / "build" / "screenshots"
 SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
 TEXT = "document.body.innerText"
+
+
+def answered():
+    story = story_of(
+        pub(success=False, cost_ms=3000, offset_msg_id=""),
+        pub(T0 + 3000, msg_type=MessageType.TRANS_HALF),
+        end(T0 + 3010, TransactionState.UNKNOW),
+        end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
+        *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
+        *consume("R2", T0 + 619_010, retry=1),
+        *consume("R3", T0 + 9011, group="stock", code=ContextCode.TIME_OUT),
+        *consume("R4", T0 + 9012, group="mail")[:1],
+        recall(T0 + 20_000, success=False),
+    )
+    return page(Answer((story,), 0, Searched(where="a landing", messages=9, remarks=("one file was cut off",))))
+
+
+PAGES = {
+    "report": lambda: render_page(result()),
+    "query": answered,
+    "graph": lambda: render_graph_page(graph()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +57,6 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Every kind of page as a file: the report, the answer of a query, the graph."""
     directory = tmp_path_factory.mktemp("pages")
     for name, text in PAGES.items():
         (directory / f"{name}.html").write_text(text(), encoding="utf-8")
@@ -57,7 +82,6 @@ def type_in(tab, selector, text):
 
 
 def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report):
-    """Verdict and every section are there; the filter shows itself; nothing is asked of a network, refused or thrown."""
     with browser.tab(report) as tab:
         assert tab.ask("document.querySelector('h1').innerText").strip() == "FAIL"
         assert set(tab.ask("[...document.querySelectorAll('section')].map(one => one.id)")) == SECTIONS
@@ -68,7 +92,6 @@ def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report
 
 
 def test_without_script_the_report_is_complete(browser, report):
-    """With scripts forbidden every word is there, the page is drawn, and no search field pretends to work."""
     whole = Page(render_page(result())).text
     with browser.tab(report, script=False) as tab:
         dom = tab.ask("document.documentElement.outerHTML")
@@ -136,7 +159,6 @@ def test_under_a_policy_that_blocks_script_and_style_the_drawings_keep_their_col
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_accessible_and_legible_in_light_dark_narrow_and_print(browser, pages, name):
-    """WCAG 2.2 AA and the best practices of axe, everything unfolded, in both colours; print is light and complete."""
     source = axe_source()
     with browser.tab(pages[name]) as tab:
         tab.picture(PICTURES / f"{name}-light.png", most_height=5000)

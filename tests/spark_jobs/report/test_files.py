@@ -68,23 +68,15 @@ def test_unwritable_directory_is_one_line(tmp_path):
     assert str(tmp_path / "file") in str(refused.value)
 
 
-def test_result_json_has_the_keys_of_the_contract():
+def test_result_json_holds_the_counts_of_the_run():
     made = result()
     read = json.loads(made.dumps())
-    assert read["schema_version"] == 1
-    assert (read["verdict"], read["exit_code"]) == ("FAIL", 1)
-    assert read["window"] == {"begin_ms": made.window.begin_ms, "end_ms": made.window.end_ms}
-    assert read["horizon"] == made.horizon_ms
+    assert (read["horizon"], read["status"], read["reason"]) == (made.horizon_ms, made.status, made.reason)
     for side in ("native", "otlp"):
-        books = getattr(made.inputs, side)
+        counts = getattr(made.inputs, side)
         for name in ("records_read", "malformed", "out_of_scope", "exact_duplicates", "canonical_keys"):
-            assert read["inputs"][side][name] == getattr(books, name)
-        assert set(read["loss"][side]) >= {"unexplained", "attributed", "upper_bound_95_ppm"}
-    assert read["status"] == made.status
-    assert read["reason"] == made.reason
+            assert read["inputs"][side][name] == getattr(counts, name)
     assert read["fields"]["store_host"] == {"EQUAL": 5935, "DIFFERENT": 7}
-    assert set(read["gates"][0]) >= {"name", "op", "threshold", "value", "outcome"}
-    assert set(read["conservation"]) == {"holds", "native", "otlp"}
     assert read["spark"] == {"jobs": 14, "stages": 31, "wall_seconds": 21.4}
     assert len(read["groups"]) == 3
     assert "samples" not in read
@@ -109,26 +101,21 @@ def test_junit_has_one_test_per_gate():
     assert cases["duplicate_excess"].find("failure") is None
     assert cases["duplicate_excess"].findtext("system-out").startswith("warn: ")
     inner = suite.find("testsuite")
-    assert (inner.get("tests"), inner.get("failures"), inner.get("skipped"), inner.get("errors")) == (
-        "6",
-        "3",
-        "1",
-        "0",
-    )
+    assert [inner.get(name) for name in ("tests", "failures", "skipped", "errors")] == [*"6310"]
 
 
-def test_junit_has_an_error_when_the_balance_fails():
-    broken = replace(result().conservation, holds=False)
-    suite = ET.fromstring(render_junit(result(gates=gates()[1:2], conservation=broken, exit_code=3)).encode())
-    assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conservation"]
-
-
-def test_junit_has_an_error_when_the_run_is_inconclusive():
-    young = result(gates=gates()[1:2], exit_code=4, verdict="INCONCLUSIVE", doubt="the native side is empty")
-    suite = ET.fromstring(render_junit(young).encode())
+@pytest.mark.parametrize(
+    ("changes", "name", "said"),
+    [
+        ({"conservation": replace(result().conservation, holds=False), "exit_code": 3}, "conservation", ""),
+        ({"exit_code": 4, "verdict": "INCONCLUSIVE", "doubt": "no native side"}, "conclusive", "no native side"),
+    ],
+)
+def test_junit_has_an_error_when_the_balance_fails_or_the_run_is_inconclusive(changes, name, said):
+    suite = ET.fromstring(render_junit(result(gates=gates()[1:2], **changes)).encode())
     (erroneous,) = [case for case in suite.iter("testcase") if case.find("error") is not None]
-    assert erroneous.get("name") == "conclusive"
-    assert "the native side is empty" in "".join(erroneous.itertext())
+    assert erroneous.get("name") == name
+    assert said in "".join(erroneous.itertext())
 
 
 def test_metrics_contain_the_numbers_of_the_result():
@@ -197,7 +184,6 @@ BAD = MalformedSample(side="native", path="", line=7, record_index=0, field=None
 
 
 def shortened(tmp_path, path, sources):
-    """Return how the summary shows a path."""
     made = result(malformed=(replace(BAD, path=str(path)),))
     summary = write_reports(made, tmp_path / "out", sources=sources)["summary.md"].read_text()
     (shown,) = re.findall(r"^\| native \| (.*?) \| 7 \|", summary, re.MULTILINE)
@@ -222,21 +208,22 @@ def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, 
     assert shortened(tmp_path, here / file, [argument]) == shown
 
 
-def test_absolute_argument_is_shown_by_its_last_part(tmp_path):
-    assert shortened(tmp_path, tmp_path / "landing" / "date=1" / "p", [str(tmp_path / "landing")]) == "landing/date=1/p"
-    assert shortened(tmp_path, tmp_path / "landing" / "p", [f"file://{tmp_path}/landing/*"]) == "landing/p"
-    assert shortened(tmp_path, tmp_path / "spans.jsonl", [str(tmp_path / "spans.jsonl")]) == "spans.jsonl"
-
-
-def test_longest_argument_wins_and_other_paths_keep_two_parts(tmp_path):
-    assert shortened(tmp_path, tmp_path / "a" / "b" / "p", [str(tmp_path / "a"), str(tmp_path / "a" / "b")]) == "b/p"
-    assert shortened(tmp_path, tmp_path / "earlier" / "run" / "p", [str(tmp_path / "a")]) == "…/run/p"
-    assert shortened(tmp_path, tmp_path / "ab" / "p", [str(tmp_path / "a")]) == "…/ab/p"
-
-
-def test_an_address_stays_as_it_is(tmp_path):
-    for address in ("kafka://localhost:9092/trace", "s3a://bucket/landing/p.parquet"):
-        assert shortened(tmp_path, address, [address]) == address
+@pytest.mark.parametrize(
+    ("arguments", "path", "shown"),
+    [
+        (["{}/landing"], "{}/landing/date=1/p", "landing/date=1/p"),
+        (["file://{}/landing/*"], "{}/landing/p", "landing/p"),
+        (["{}/spans.jsonl"], "{}/spans.jsonl", "spans.jsonl"),
+        (["{}/a", "{}/a/b"], "{}/a/b/p", "b/p"),  # the longest argument
+        (["{}/a"], "{}/earlier/run/p", "…/run/p"),
+        (["{}/a"], "{}/ab/p", "…/ab/p"),
+        (["kafka://localhost:9092/trace"], "kafka://localhost:9092/trace", "kafka://localhost:9092/trace"),
+        (["s3a://bucket/landing/p.parquet"], "s3a://bucket/landing/p.parquet", "s3a://bucket/landing/p.parquet"),
+    ],
+)
+def test_path_is_shown_from_the_last_part_of_an_absolute_argument(tmp_path, arguments, path, shown):
+    sources = [argument.format(tmp_path) for argument in arguments]
+    assert shortened(tmp_path, path.format(tmp_path), sources) == shown
 
 
 def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):

@@ -17,7 +17,6 @@ DOT_LINE = re.compile(r'  "((?:[^"\\]|\\.)*)"(?: -> "((?:[^"\\]|\\.)*)")? \[labe
 
 
 def made(topics: int = 3, name: str = "T{}") -> Graph:
-    """Return a graph in which every topic has one producer of three and one group of its own."""
     senders = [f"P{at}" for at in range(min(topics, 3))]
     nodes = [Node(id=node_id("producer", one), kind="producer", name=one, services=(one,)) for one in senders]
     edges = []

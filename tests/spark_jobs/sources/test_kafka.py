@@ -64,7 +64,6 @@ def said(side, *but):
 
 
 def test_a_trace_topic_holds_what_its_landing_holds(kafka, tmp_path):
-    """The same events as from the file, arrival and place from the broker; junk and tombstones are bad at their offset."""
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     from_file = native_side(tmp_path / "file", str(NATIVE))
     side = native_side(tmp_path / "kafka", source, f"kafka://{kafka.bootstrap_servers}/empty")
@@ -85,7 +84,6 @@ def test_a_trace_topic_holds_what_its_landing_holds(kafka, tmp_path):
 
 
 def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(kafka, tmp_path):
-    """209 spans in protobuf and in JSON; what is torn, foreign or empty is one bad piece each, at its offset."""
     side = otlp_side(tmp_path / "kafka", f"kafka://{kafka.bootstrap_servers}/spans")
     from_file = otlp_side(tmp_path / "file", str(SPANS))
     once = said(from_file, "raw_hash")

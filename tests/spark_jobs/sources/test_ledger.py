@@ -61,8 +61,6 @@ def lines(*documents) -> str:
 
 @pytest.fixture
 def read(tmp_path):
-    """Read one text as a ledger file."""
-
     def read(text: str, name: str = "given.json"):
         path = tmp_path / name
         path.write_text(text)
@@ -76,7 +74,6 @@ def buckets(found) -> list[tuple[int | None, int | None, int]]:
 
 
 def test_our_own_file_is_read_completely(read):
-    """Each field of the row; the process id of the file's name, as message ids hold it."""
     found = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
     assert found.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
     assert read(own(ROW)).drops[0].process is None

@@ -23,7 +23,6 @@ def bodies_in(*paths, parallelism=2):
 
 
 def read_line(tmp_path, text):
-    """Return the body of one line behind a line that tells what the file is."""
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps(LINE).encode() + b"\n" + (text if isinstance(text, bytes) else text.encode()) + b"\n")
     return bodies_in(path)[1]

@@ -39,7 +39,6 @@ def rows(batches):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Let a block be of a thousand bytes to sixteen thousand."""
     monkeypatch.setattr(otlp, "_LEAST_BYTES", 1000)
     monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
 

@@ -4,12 +4,14 @@ import json
 from copy import deepcopy
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.sources.otlp import block_batches, item_batches, line_items, read_json_block
+from spark_jobs.sources import otlp
+from spark_jobs.sources.otlp import block_batches, line_items, read_json_block
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts
+from spark_jobs.sources.span_batches import Counts, row_batches
 from spark_jobs.sources.splits import Line
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -98,7 +100,6 @@ ODD_VALUES = (
 
 
 def places(value):
-    """Every object or list in a JSON value, with each name or position in it."""
     items = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
     yield from ((value, at) for at, _ in items)
     for _, item in items:
@@ -163,8 +164,9 @@ def by_columns(texts):
 
 def one_by_one(texts):
     counts = Counts()
-    items = ((line.path, line.number, item) for line in read_lines(texts) for item in line_items(line))
-    return read(item_batches(items, counts), counts)
+    items = ((line, item) for line in read_lines(texts) for item in line_items(line))
+    rows = (row for line, item in items for row in otlp._rows(line.path, line.number, item, counts))
+    return read(row_batches(rows), counts)
 
 
 @settings(deadline=None, max_examples=40)
@@ -172,6 +174,14 @@ def one_by_one(texts):
 def test_output_of_exporters_is_read_as_equal_columns(messages):
     texts = [json.dumps(message).encode() for message in messages]
     assert read_json(texts) is not None
+    assert by_columns(texts) == one_by_one(texts)
+
+
+@pytest.mark.parametrize(
+    "name", ["otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"]
+)
+def test_recorded_lines_are_read_as_they_are_one_by_one(name):
+    texts = (VECTORS / name).read_bytes().splitlines()
     assert by_columns(texts) == one_by_one(texts)
 
 

@@ -86,7 +86,6 @@ def varint(number):
 
 
 def rows_of(payloads):
-    """Return the rows that the reader of files makes of messages, and how many it expected."""
     counts = Counts()
     items = [("p", None, Message(1, parse_message(payload), payload)) for payload in payloads]
     return [row for batch in item_batches(items, counts) for row in batch.to_pylist()], counts.expected

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridge.storage import as_path, list_files, open_parquet
-from tests.support.clusters import SPARK_HOME, spark_environment
+from tests.cluster.clusters import SPARK_HOME, spark_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ LONGEST_S = 1200
 
 
 def arguments(out: str | Path, inputs: str | Path = DUAL) -> list[str]:
-    """Return the words that reconcile the recorded pair."""
     sides = ["--native", f"{inputs}/{INPUTS[0]}", "--otlp", f"{inputs}/{INPUTS[1]}"]
     written_by = ["--profile", "java-agent", "--native-writer", "rocketmq-5.3.3"]
     return ["reconcile", *sides, *written_by, "--grace", "0", "--out", str(out)]
@@ -59,7 +58,6 @@ def conf_words(values: Mapping[str, str]) -> list[str]:
 
 
 def put(source: Path, target: AnyPath) -> None:
-    """Copy a file, or the files below a directory, to a store."""
     for file in source.rglob("*") if source.is_dir() else (source,):
         if file.is_file():
             place = target / file.relative_to(source).as_posix() if source.is_dir() else target

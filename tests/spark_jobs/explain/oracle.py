@@ -60,7 +60,6 @@ class Judged:
 
     @property
     def event_ms(self) -> int:
-        """The start, from whichever side knows it, else an end."""
         told = [side[name] for name in ("start_ms", "end_ms") for side in (self.native, self.otlp) if side]
         return next(ms for ms in told if ms is not None)
 
@@ -81,7 +80,6 @@ class Judged:
         return {"native": self.native, "otlp": self.otlp}[name]
 
     def said(self) -> tuple[Any, ...]:
-        """Return what is compared with a row of Spark's."""
         counts = (self.native_count, self.otlp_count)
         return (self.msg_id, self.kind, self.status, self.reason, self.level, *counts, self.duplicates, self.timing)
 

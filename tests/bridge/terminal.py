@@ -20,7 +20,6 @@ class Terminal:
         self._monkeypatch, self._captured = monkeypatch, capfdbinary
 
     def __call__(self, *arguments, stdin=b""):
-        """Run one command; return exit code, standard output and standard error."""
         with self._monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
             code = cli.main([str(argument) for argument in arguments])
@@ -28,7 +27,6 @@ class Terminal:
         return code, out, err.decode()
 
     def width(self, columns):
-        """Let rich believe that it writes to a terminal that wide."""
         self._monkeypatch.setenv("FORCE_COLOR", "1")
         self._monkeypatch.setenv("COLUMNS", str(columns))
         self._monkeypatch.delenv("NO_COLOR", raising=False)
@@ -36,15 +34,12 @@ class Terminal:
 
 
 def body_line(body: bytes, **more: object) -> bytes:
-    """One line of JSON that holds ``body``."""
     return json.dumps({"body_base64": base64.b64encode(body).decode(), **more}).encode() + b"\n"
 
 
 def objects(out):
-    """What was printed as JSON lines."""
     return [json.loads(line) for line in out.splitlines()]
 
 
 def lines_of(out):
-    """What was printed for people, without colours."""
     return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.decode().splitlines()]

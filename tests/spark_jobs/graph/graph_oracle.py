@@ -33,7 +33,6 @@ def edges(legs: list[Leg], *, opening_ms: int, horizon_ms: int) -> Edges:
 
 
 def _owners(legs: list[Leg]) -> dict[tuple[str, str], str]:
-    """Return the one service that uses a group, where there is exactly one."""
     services = defaultdict(set)
     for leg in legs:
         if leg["group"] and leg["service"]:

@@ -55,7 +55,6 @@ class Spans:
         return self.add(service, "PRODUCER", at_ms, **_messaging("send", topic), **named, **more)
 
     def process(self, service: str, group: str, topic: str, at_ms: int, **more: Any) -> dict[str, Any]:
-        """Return the span of one delivery."""
         named = {"message__id": more.pop("id")} if "id" in more else {}
         whose = {"consumer__group__name": group}
         return self.add(service, "CONSUMER", at_ms, **_messaging("process", topic), **whose, **named, **more)

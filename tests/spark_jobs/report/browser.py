@@ -136,7 +136,6 @@ class Tab:
         return self.browser.call(method, self.session, **params)
 
     def show_as(self, *, dark: bool = False, media: str = "screen") -> None:
-        """Use these colours and this medium from now on."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
@@ -180,7 +179,6 @@ class Tab:
         return path
 
     def requests(self) -> list[str]:
-        """Return every address the page asked for, the page itself and inline data left out."""
         self.ask("1")
         asked = [e["params"] for e in self._heard("Network.requestWillBeSent")]
         urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
@@ -214,7 +212,6 @@ def axe_source() -> str:
 
 
 def findings(tab: Tab, source: str) -> list[str]:
-    """Return the serious and critical findings of axe on the open page, each with its elements."""
     tab.ask(f"{source};0")
     asked = json.dumps({"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
     told = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")

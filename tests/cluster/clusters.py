@@ -186,7 +186,6 @@ def azure(logs: Path) -> Iterator[TestStore]:
 
 @contextmanager
 def gcs(logs: Path) -> Iterator[TestStore]:
-    """Give Google's store over HTTP, fake-gcs-server, in memory, and a bucket in it."""
     (port,) = free_ports(1)
     where = ("-scheme", "http", "-host", "127.0.0.1", "-port", str(port))
     program = GoProgram("gcs", HADOOP.parent / "gcs", _GCS, _GCS)

@@ -42,7 +42,6 @@ def explain_events(
 
 
 def facts_of(events: list[dict[str, Any]], policy: Policy) -> Facts:
-    """Return what is known of the whole input."""
     return read_facts(survey(pa.Table.from_pylist(events, schema=EVENT)), policy.grace_ms)
 
 

@@ -7,7 +7,7 @@ beginnings, and events without an id. Rules of foreign writers, sampling and led
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.oracle import Judged
+from tests.spark_jobs.explain.oracle import Judged
 
 ENOUGH = 10  # keys of a service or a process before its silence means anything
 SEVERAL = 2  # keys before a process is one
@@ -28,7 +28,6 @@ class Tolerated:
 
 
 def explain(run: list[Judged], tolerated: Tolerated) -> None:
-    """Give every UNEXPLAINED key of the run the first reason that applies."""
     open_keys = [key for key in run if key.reason == "UNEXPLAINED"]
     found = [
         next((word for word, applies in RULES.items() if applies(key, run, open_keys, tolerated)), "UNEXPLAINED")

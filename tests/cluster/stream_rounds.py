@@ -1,4 +1,4 @@
-"""A stream of many rounds, six hours of traffic in each: ``python -m tests.support.stream_rounds ROOT WORK ROUNDS``.
+"""A stream of many rounds, six hours of traffic in each: ``python -m tests.cluster.stream_rounds ROOT WORK ROUNDS``.
 
 A process of it ends after ROUNDS rounds, or kills itself where ``KILLS`` says, once for each; start it again then.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from bridge.storage import as_path, sorted_glob, use_settings
 from spark_jobs.jobs import stream
 from spark_jobs.jobs.options import ReconcileOptions
+from tests.cluster.cluster_runs import put
 from tests.proofs.bench.trace_day import BEGIN_MS, DAY_MS, EVERY, _Day
-from tests.support.cluster_runs import put
 
 if TYPE_CHECKING:
     from bridge.storage import AnyPath
@@ -48,7 +48,6 @@ class Rounds:
 
     @property
     def landed(self) -> int:
-        """The rounds that landed so far."""
         return int(self._counter.read_text()) if self._counter.exists() else 0
 
     def land(self, _seconds: float = 0) -> None:
@@ -69,7 +68,6 @@ class Rounds:
         self._counter.write_text(str(number + 1))
 
     def reach(self, stage: str) -> None:
-        """Kill this process if it is to end here."""
         wanted, mark = KILLS.get(self.landed), self._work / f"killed-{self.landed}"
         if wanted and stage.startswith(wanted) and not mark.exists():
             mark.touch()

@@ -47,7 +47,6 @@ class Told:
 
 
 def both(msg_id: str, at_ms: int, **fields: Any) -> list[dict[str, Any]]:
-    """Return a send that both sides recorded."""
     return [publish(side, msg_id, at_ms=at_ms, **fields) for side in ("native", "otlp")]
 
 
