@@ -31,27 +31,22 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "UNKNOWN_BODY": "otel_mqtrace.hooks.send",
-    "AioKafkaInstrumentor": "otel_mqtrace.instrumentor",
-    "ConsumeHook": "otel_mqtrace.hooks.consume",
-    "ContextCode": "otel_mqtrace.model",
-    "IncomingMessage": "otel_mqtrace.hooks.consume",
-    "MessageType": "otel_mqtrace.model",
-    "MqTraceInstrumentor": "otel_mqtrace.instrumentor",
-    "MqTraceSpanProcessor": "otel_mqtrace.spans.processor",
-    "RocketMqInstrumentor": "otel_mqtrace.instrumentor",
-    "SendHook": "otel_mqtrace.hooks.send",
-    "SettleHook": "otel_mqtrace.hooks.settle",
-    "SettledOffset": "otel_mqtrace.hooks.settle",
-    "process": "otel_mqtrace.hooks.process",
+    "hooks.consume": ("ConsumeHook", "IncomingMessage"),
+    "hooks.process": ("process",),
+    "hooks.send": ("UNKNOWN_BODY", "SendHook"),
+    "hooks.settle": ("SettleHook", "SettledOffset"),
+    "instrumentor": ("AioKafkaInstrumentor", "MqTraceInstrumentor", "RocketMqInstrumentor"),
+    "model": ("ContextCode", "MessageType"),
+    "spans.processor": ("MqTraceSpanProcessor",),
 }
+"""Module → the names that it has."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, in epoch milliseconds: the latest that calendars accept."""
 
+NS_PER_MS: Final = 1_000_000
+
 WallNs = NewType("WallNs", int)
 MonotonicNs = NewType("MonotonicNs", int)
 

@@ -153,7 +153,7 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
         )(_refusing(cause))
         return
     text, examples = help_of(function)
-    epilog = _epilog(examples)
+    epilog = "\n\n".join(["Example:", *(f"  {escape(line)}" for line in examples)]) if examples else None
     app.command(point.name, cls=_Command, help=escape(text), epilog=epilog, context_settings=_CONTEXT)(command)
 
 
@@ -212,10 +212,6 @@ def help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
     examples = inspect.cleandoc(sections.get("Example", sections.get("Examples", ""))).splitlines()
     help_text = re.sub(r"(?<!\n)\n(?!\n)", " ", text[: first.start() if first else None].strip())
     return help_text, [line for line in examples if line.strip(" :`")]
-
-
-def _epilog(examples: list[str]) -> str | None:
-    return "\n\n".join(["Example:", *(f"  {escape(line)}" for line in examples)]) if examples else None
 
 
 def _explain(error: Any) -> str:

@@ -230,9 +230,9 @@ class Settings:
 
     def excludes(self, topic: str) -> bool:
         """Return whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
-        if topic == self.trace_topic or _matches(topic, self.topic_exclude):
+        if topic == self.trace_topic or matches_any(topic, self.topic_exclude):
             return True
-        return bool(self.topic_include) and not _matches(topic, self.topic_include)
+        return bool(self.topic_include) and not matches_any(topic, self.topic_include)
 
     def sampling_ratio(self, topic: str) -> float | None:
         """Return the share of the traces beginning at ``topic`` that is recorded; ``None`` leaves it to the SDK.
@@ -245,7 +245,8 @@ class Settings:
         return None
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether ``name`` matches one of the shell-style ``patterns``."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -15,7 +15,7 @@ from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.config import Settings, forget_application_kafka_config
-from otel_mqtrace.hooks.guard import failures, note_failure
+from otel_mqtrace.hooks.guard import failures, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -148,16 +148,11 @@ class ClientInstrumentor:
         self._switch.uninstrument(**options)
 
     def _instrument(self, **options: Any) -> None:
-        try:
-            self._switch_on(**options)
-        except Exception:  # noqa: BLE001 - an instrumentor that raises would stop all the ones after it
-            note_failure(f"{type(self).__name__}.instrument")
+        # an instrumentor that raises would stop all the ones after it
+        guarded(f"{type(self).__name__}.instrument")(self._switch_on)(**options)
 
     def _uninstrument(self, **_options: Any) -> None:
-        try:
-            self._switch_off()
-        except Exception:  # noqa: BLE001 - as above
-            note_failure(f"{type(self).__name__}.uninstrument")
+        guarded(f"{type(self).__name__}.uninstrument")(self._switch_off)()
 
     def _switch_on(  # noqa: PLR0913 - the public options that are objects, each by its name
         self,

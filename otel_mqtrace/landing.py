@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from otel_mqtrace._clock import LAST_MS, SystemClock
+from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -97,11 +97,6 @@ def date_of(arrival_ms: int) -> str:
     return datetime.fromtimestamp(stamp_ms // 1000, tz=timezone.utc).date().isoformat()
 
 
-def part_directory(landing: Path, date: str) -> Path:
-    """Return the directory of one day's parts."""
-    return native_directory(landing) / f"date={date}"
-
-
 def in_progress_path(part: Path) -> Path:
     """Return the name ``part`` has while it is being written, in the same directory so that renaming is atomic."""
     return part.with_name(f".{part.name}{IN_PROGRESS_SUFFIX}")
@@ -169,23 +164,15 @@ def _finish(path: Path, file: IO[bytes], native: Path) -> LandedPart:
     )
 
 
-class Part(Protocol):
-    """A file being filled, under a name that readers pass over."""
+class _Part(Protocol):
+    """A file being filled, under a name that readers pass over; ``append`` adds all messages or, raising, none."""
 
-    def append(self, messages: Sequence[LandedMessage]) -> None:
-        """Add all of ``messages`` at the end or, raising ``OSError``, none of them."""
-        ...
-
-    def finish(self, final: Path) -> None:
-        """Make everything durable and name it ``final``; after an ``OSError`` it may be tried again."""
-        ...
-
-    def release(self) -> None:
-        """Close the file without writing another byte: nothing is in it, or the parent of this fork still owns it."""
-        ...
+    def append(self, messages: Sequence[LandedMessage]) -> None: ...
+    def finish(self, final: Path) -> None: ...
+    def release(self) -> None: ...
 
 
-class JsonLinesPart:
+class _JsonLinesPart:
     """One JSON object per line. Unbuffered on purpose: a fork finds nothing to write twice, a crash loses no line."""
 
     def __init__(self, path: Path) -> None:
@@ -219,7 +206,7 @@ class JsonLinesPart:
         self._file.close()
 
     def release(self) -> None:
-        """Close this process's descriptor."""
+        """Close the file without writing another byte: nothing is in it, or the parent of this fork still owns it."""
         self._file.close()
 
     def _cut(self) -> None:
@@ -259,7 +246,7 @@ def landed_table(messages: Sequence[LandedMessage]) -> Any:
     return pa.table(named, schema=pa.schema(columns))
 
 
-class ParquetPart:
+class _ParquetPart:
     """One row group; the schema of the landing. In memory until it is finished: a parquet file half written is none."""
 
     def __init__(self, path: Path) -> None:
@@ -267,7 +254,6 @@ class ParquetPart:
         self._tables: list[Any] = [landed_table(())]
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
-        """Keep ``messages``, in columns."""
         self._tables.append(landed_table(messages))
 
     def finish(self, final: Path) -> None:
@@ -281,21 +267,17 @@ class ParquetPart:
         self._path.rename(final)
 
     def release(self) -> None:
-        """Forget the messages; no file exists yet."""
         self._tables.clear()
 
 
-PART_FORMATS: Final[Mapping[str, Callable[[Path], Part]]] = {"jsonl": JsonLinesPart, "parquet": ParquetPart}
+PART_FORMATS: Final[Mapping[str, Callable[[Path], _Part]]] = {"jsonl": _JsonLinesPart, "parquet": _ParquetPart}
 """Suffix → how to fill a part of that format."""
-
-
-_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass
 class _OpenPart:
     path: Path
-    part: Part
+    part: _Part
     opened_ns: MonotonicNs
     messages: int = 0
     body_bytes: int = 0
@@ -332,7 +314,7 @@ class LandingWriter:
         self.landing = Path(landing)
         self._suffix = format
         self._max_part_bytes = max_part_bytes
-        self._max_part_age_ns = int(max_part_age_ms * _NS_PER_MS)
+        self._max_part_age_ns = int(max_part_age_ms * NS_PER_MS)
         self._clock = clock or SystemClock()
         self._open: dict[str, _OpenPart] = {}
         self._adopted = False
@@ -404,13 +386,13 @@ class LandingWriter:
         self._open[date] = current  # so no part is ever without messages
 
     def _start(self, date: str) -> _OpenPart:
-        directory = part_directory(self.landing, date)
+        directory = native_directory(self.landing) / f"date={date}"
         directory.mkdir(parents=True, exist_ok=True)
         if not self._adopted:
             self._adopted = True
             for orphan in adopt_orphans(self.landing):
                 self._list_in_manifest(orphan)
-        stamp_ms = self._clock.wall_ns() // _NS_PER_MS
+        stamp_ms = self._clock.wall_ns() // NS_PER_MS
         path = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
         part = PART_FORMATS[self._suffix](in_progress_path(path))
         return _OpenPart(path=path, part=part, opened_ns=self._clock.monotonic_ns())

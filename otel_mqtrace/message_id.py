@@ -21,11 +21,10 @@ from ipaddress import ip_address
 from typing import Final
 from weakref import WeakSet
 
-from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _TAIL_BYTES: Final = 12  # everything but the address, in either id
-_NS_PER_MS: Final = 1_000_000
 _LOW_16: Final = 0xFFFF
 _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
 
@@ -37,27 +36,6 @@ class OffsetId:
     address: str
     port: int
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    pid: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    ms: int
-    text: str
-
-
-_NO_STAMP: Final = _Stamp(-1, "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Month:
-    begin_ms: int
-    end_ms: int  # exclusive
 
 
 _every: Final[WeakSet[UniqueIds]] = WeakSet()
@@ -80,38 +58,40 @@ class UniqueIds:
     ) -> None:
         self._clock = clock or SystemClock()
         self._address, self._pid, self._origin = address, pid, origin
-        self._prefix = _Prefix(-1, "")
-        self._month = _Month(0, 0)
-        self._stamp = _NO_STAMP
+        self._prefix = -1, ""  # of a process id
+        self._month_ms = range(0)
+        self._stamp = -1, ""  # of a millisecond
         self._counter = itertools.count()  # next() on it is one atomic step
         _every.add(self)
 
     def new(self) -> str:
         """Return the next id: 32 upper-case hex digits, 56 with an IPv6 address."""
-        now_ms = self._clock.wall_ns() // _NS_PER_MS
-        stamp = self._stamp
-        if stamp.ms != now_ms:
-            stamp = self._stamp = self._stamped(now_ms)
-        return "%s%04X" % (stamp.text, next(self._counter) & _LOW_16)  # noqa: UP031 - two thirds of an f-string's time
+        now_ms = self._clock.wall_ns() // NS_PER_MS
+        stamp_ms, text = self._stamp
+        if stamp_ms != now_ms:
+            text = self._stamped(now_ms)
+            self._stamp = now_ms, text
+        return "%s%04X" % (text, next(self._counter) & _LOW_16)  # noqa: UP031 - two thirds of an f-string's time
 
-    def _stamped(self, now_ms: int) -> _Stamp:
+    def _stamped(self, now_ms: int) -> str:
         """Return the common prefix of one millisecond's ids; computing it takes as long as all the rest.
 
         A fork by Python calls a hook. After one by C, which does not, parent and child may draw the same ids for the
         rest of that millisecond.
         """
         pid = os.getpid() if self._pid is None else self._pid
-        prefix = self._prefix
-        if prefix.pid != pid:  # first use, or the child of a fork
-            prefix = self._prefix = _Prefix(pid, self._origin_text(pid))
-        month = self._month
-        if not month.begin_ms <= now_ms < month.end_ms:
-            month = self._month = _month_around(now_ms)
-        return _Stamp(now_ms, f"{prefix.text}{now_ms - month.begin_ms:08X}")
+        known_pid, prefix = self._prefix
+        if known_pid != pid:  # first use, or the child of a fork
+            prefix = self._origin_text(pid)
+            self._prefix = pid, prefix
+        month_ms = self._month_ms
+        if now_ms not in month_ms:
+            month_ms = self._month_ms = _month_around(now_ms)
+        return f"{prefix}{now_ms - month_ms.start:08X}"
 
     def after_fork(self) -> None:
         """Begin anew in a child process, within the millisecond too."""
-        self._stamp = _NO_STAMP
+        self._stamp = -1, ""
 
     def _origin_text(self, pid: int) -> str:
         address = ip_address(self._address or own_address()).packed.hex().upper()
@@ -145,12 +125,12 @@ def read_offset_id(text: str) -> OffsetId | None:
     return OffsetId(str(ip_address(address)), port, offset)
 
 
-def _month_around(now_ms: int) -> _Month:
+def _month_around(now_ms: int) -> range:
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
     begin = (epoch + timedelta(milliseconds=now_ms)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (begin + timedelta(days=32)).replace(day=1)
     millisecond = timedelta(milliseconds=1)
-    return _Month((begin - epoch) // millisecond, (end - epoch) // millisecond)
+    return range((begin - epoch) // millisecond, (end - epoch) // millisecond)
 
 
 def own_address() -> str:

@@ -50,10 +50,8 @@ _EXPORTER_OPTIONS: Final = {
 }
 """Option of ``instrument()`` → keyword of an exporter that takes it; an exporter reads other settings itself."""
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[ProviderBinding]]] = WeakKeyDictionary()
-_logged_present: Final[WeakKeyDictionary[MqTraceSpanProcessor, set[str]]] = WeakKeyDictionary()
-"""Processor of the application → exporters that were logged as there already."""
-_refused: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
-"""Provider → warnings about exporters it cannot have."""
+_logged: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+"""Provider, or processor of the application → warnings about its exporters, logged once for all clients."""
 
 
 def split_exporters(
@@ -167,7 +165,11 @@ class ProviderBinding:
             if factory is None:
                 continue
             if any(type(each) is factory for each in there):
-                _warn_already_present(name, theirs)
+                _warn_once(
+                    theirs[0],
+                    f"the exporter {name!r} is on the application's own MqTraceSpanProcessor and is not added again: "
+                    "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
+                )
                 continue
             exporter = self._build(name, factory)
             missing += [] if exporter is None else [exporter]
@@ -202,10 +204,7 @@ class ProviderBinding:
 
     def _refuse(self, name: str, text: str) -> None:
         self.refused_exporters[name] = text
-        logged = _refused.setdefault(self.provider, set())
-        if text not in logged:
-            logged.add(text)
-            _log.warning("mqtrace: %s", text)
+        _warn_once(self.provider, text)
 
 
 def _warn_nothing_is_recorded() -> None:
@@ -216,13 +215,8 @@ def _warn_nothing_is_recorded() -> None:
         )
 
 
-def _warn_already_present(name: str, theirs: list[MqTraceSpanProcessor]) -> None:
-    """Warn once for all clients: settings made for this exporter have no effect."""
-    logged = _logged_present.setdefault(theirs[0], set())
-    if name not in logged:
-        logged.add(name)
-        _log.warning(
-            "mqtrace: the exporter %r is on the application's own MqTraceSpanProcessor and is not added again: "
-            "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
-            name,
-        )
+def _warn_once(owner: object, text: str) -> None:
+    logged = _logged.setdefault(owner, set())
+    if text not in logged:
+        logged.add(text)
+        _log.warning("mqtrace: %s", text)

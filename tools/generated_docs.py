@@ -19,10 +19,10 @@ from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.handbook import filled_in
 from tools.json_schemas import inspect_schema, query_schema, result_schema
 from tools.monitoring import alert_rules, alert_table, dashboard
-from tools.python_reference import command_line_page, python_page
+from tools.python_reference import command_line_page, python_page, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -30,11 +30,6 @@ PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
 TREE_BEGIN, TREE_END = "<!-- tree: printed by `make docs` -->", "<!-- end of tree -->"
 ALERTS_BEGIN, ALERTS_END = "<!-- alerts: printed by `make docs` -->", "<!-- end of alerts -->"
 _NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table as lines; cells are taken as they are."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def wire_format_page() -> str:

@@ -1,4 +1,4 @@
-"""Print the settings of the library: every variable of the environment, which is an option of ``instrument()`` too."""
+"""Print the generated tables that stand among written text: findings, policy, metrics, settings, as Markdown."""
 
 from __future__ import annotations
 

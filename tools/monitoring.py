@@ -1,4 +1,7 @@
-"""Write the Grafana dashboard and the Prometheus alert rules from the names of the code's metrics."""
+"""Write the Grafana dashboard and the Prometheus alert rules from the names of the code's metrics.
+
+In an expression ``<otel.name>`` stands for the Prometheus name of that metric; an unknown name raises ``KeyError``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print the page of every command, from its help, as Markdown."""
+"""Print the pages of the commands, from their help, and of the Python names, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _instrumentors() -> list[str]:
         "`MqTraceInstrumentor().instrument()` switches tracing on, `.uninstrument()` switches it off again.",
         "Neither raises.",
         "",
-        *_table(("class in `otel_mqtrace`", "client", "extra"), rows),
+        *table(("class in `otel_mqtrace`", "client", "extra"), rows),
         "",
         *_members(ClientInstrumentor, members),
     ]
@@ -159,7 +159,7 @@ def _options() -> list[str]:
         "upper case after `MQTRACE_`, as in `MQTRACE_QUEUE_SIZE`. An option wins over the variable. A wrong value is",
         "logged once, and the default is used.",
         "",
-        *_table(("option", "type", "default", "meaning"), [*objects, *options_table()]),
+        *table(("option", "type", "default", "meaning"), [*objects, *options_table()]),
     ]
 
 
@@ -225,7 +225,7 @@ def _names(module: Any, names: Iterable[str]) -> list[str]:
         (f"`{_call(name, getattr(module, name))}`", _CONSTANTS.get(name) or _first(getattr(module, name)))
         for name in names
     ]
-    return _table(("name", "meaning"), rows)
+    return table(("name", "meaning"), rows)
 
 
 def _members(thing: Any, names: Sequence[str]) -> list[str]:
@@ -239,7 +239,7 @@ def _members(thing: Any, names: Sequence[str]) -> list[str]:
                 _MEMBERS.get(name) or _first(member if isinstance(member, property) else getattr(thing, name)),
             )
         )
-    return _table(("member", "meaning"), rows)
+    return table(("member", "meaning"), rows)
 
 
 def _arguments(thing: Any) -> list[str]:
@@ -255,7 +255,7 @@ def _arguments(thing: Any) -> list[str]:
         default = known[name.lstrip("*")].default
         shown = "" if default is inspect.Parameter.empty or callable(default) else f"`{default!r}`"
         rows.append((f"`{name}`", "none" if default is None else shown, _markdown(meaning)))
-    return _table(("argument", "default", "meaning"), rows)
+    return table(("argument", "default", "meaning"), rows)
 
 
 def _is_ours(thing: type) -> bool:
@@ -290,5 +290,6 @@ def _markdown(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table as lines; cells are taken as they are."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]

@@ -152,19 +152,15 @@ def _run(step: Callable[[], object]) -> None:
     step()
 
 
-class Observer(Protocol):
-    """One call under way."""
+class _Observer(Protocol):
+    """One call under way: takes what it returned or raised."""
 
-    def succeeded(self, result: Any) -> object:
-        """Take what the call returned."""
-        ...
+    def succeeded(self, result: Any) -> object: ...
 
-    def failed(self, raised: Any) -> object:
-        """Take what the call raised."""
-        ...
+    def failed(self, raised: Any) -> object: ...
 
 
-Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], Observer | None]
+Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], _Observer | None]
 """Client and arguments of a call → who observes it, if anybody. Must not raise; nor must the observer."""
 
 

@@ -102,26 +102,7 @@ class _Consumer(Protocol):
     def abandon(self) -> object: ...
 
 
-class _Adapter(Protocol):
-    """The registry's view of a client's messages."""
-
-    active: ActiveTracing
-
-    def is_message(self, candidate: object) -> bool: ...
-
-    def position_of(self, message: Any) -> tuple[str, int | None, int | None]: ...
-
-    def incoming(self, message: Any) -> IncomingMessage: ...
-
-
-Entry = tuple[
-    str,
-    "int | None",
-    "int | None",
-    int,
-    "ProcessSpan | SpanIds | None",
-    bool,
-]
+Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | None", bool]
 """Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
 
 An entry of plain values costs the garbage collector nothing, and there may be 10,000.
@@ -136,10 +117,23 @@ class MessageRegistry:
     A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
     without a lock, which a fork could leave locked for ever: each step is one atomic call. The messages of a consumer
     are forgotten with its state, but for those that a block may still handle.
+
+    ``is_message``, ``position_of`` (topic, partition, offset) and ``incoming`` read the client's messages.
     """
 
-    def __init__(self, adapter: _Adapter, *, max_messages: int = MAX_MESSAGES) -> None:
-        self._adapter = adapter
+    def __init__(
+        self,
+        active: ActiveTracing,
+        *,
+        is_message: Callable[[object], bool],
+        position_of: Callable[[Any], tuple[str, int | None, int | None]],
+        incoming: Callable[[Any], IncomingMessage],
+        max_messages: int = MAX_MESSAGES,
+    ) -> None:
+        self._active = active
+        self._is_message = is_message
+        self._position_of = position_of
+        self._incoming = incoming
         self._max = max_messages
         # Not a plain dict: that one skips over everything dropped before to find its oldest entry.
         self._entries: OrderedDict[int, Entry] = OrderedDict()
@@ -219,14 +213,13 @@ class MessageRegistry:
 
     def owner_of(self, message: object, consumer: object | None) -> ProcessSpanOwner | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
-        adapter = self._adapter
-        tracing = adapter.active.tracing
-        if tracing is None or not adapter.is_message(message):
+        tracing = self._active.tracing
+        if tracing is None or not self._is_message(message):
             return None
         key = id(message)
         entry = self._entries.get(key)
         owner: _Consumer | None = None
-        if entry is not None and entry[:_OWNER] == adapter.position_of(message):
+        if entry is not None and entry[:_OWNER] == self._position_of(message):
             owner = self._owner(entry[_OWNER])
             topic, partition, offset, number, call, _ = entry
             # Handled a second time it is a second attempt, with its own span.
@@ -238,7 +231,7 @@ class MessageRegistry:
         if own is not None:
             return own.open(message, tracing)
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
-        calls = hook.before([adapter.incoming(message)])
+        calls = hook.before([self._incoming(message)])
         return SingleOwner(hook, calls[0]) if calls else None
 
     def _remove_owner(self, owner: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from otel_mqtrace.message_id import new_unique_id
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 4.0
 _DESCRIBE_TIMEOUT_S: Final = 2.0
 _MOST_SKEW_MS: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
 _EXPORTER: Final = "mqtrace_native"
 _NOT_WRITING: Final = "not measured: no message is written without --probe"
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
@@ -217,8 +216,8 @@ def _stamped(producer: Any, topic: str) -> tuple[float, float] | None:
     if not stamps:
         return None
     after, stamp_ms = stamps[0]
-    middle_ms = (before + after) / 2 / _NS_PER_MS
-    return stamp_ms - middle_ms, (after - before) / 2 / _NS_PER_MS
+    middle_ms = (before + after) / 2 / NS_PER_MS
+    return stamp_ms - middle_ms, (after - before) / 2 / NS_PER_MS
 
 
 def _text(error: BaseException) -> str:

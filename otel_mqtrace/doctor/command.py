@@ -67,7 +67,6 @@ def doctor(
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    """Print one line for each fact and three for each finding; nothing is folded or padded, on a terminal or not."""
     lines = _lines(report["facts"])
     for each in report["findings"]:
         lines += ["", f"{each['severity']}: {each['what']} ({each['code']})"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from opentelemetry import trace
 
+    from otel_mqtrace.clients.patching import Patches
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
@@ -72,43 +73,20 @@ def captured_logs(logger_name: str) -> Iterator[list[str]]:
         logger.removeHandler(capture)
 
 
-class Surveyed(Protocol):
-    """A client that was changed."""
-
-    def survey(self) -> dict[str, list[str]]:
-        """Return what goes untraced now, by kind."""
-        ...
-
-
-class Instrumented(Protocol):
+class _Instrumented(Protocol):
     """The instrumentor of one client, as the report reads it."""
 
     client: ClassVar[str]
+    patches: Patches | None
 
     @property
-    def patches(self) -> Surveyed | None:
-        """The changes to the client, if any; ``survey()`` returns what goes untraced."""
-        ...
-
+    def provider(self) -> trace.TracerProvider: ...
     @property
-    def provider(self) -> trace.TracerProvider:
-        """The provider of its spans."""
-        ...
-
+    def processor(self) -> MqTraceSpanProcessor | None: ...
     @property
-    def processor(self) -> MqTraceSpanProcessor | None:
-        """The processor that was attached."""
-        ...
-
+    def refused_exporters(self) -> dict[str, str]: ...
     @property
-    def refused_exporters(self) -> dict[str, str]:
-        """Configured exporters that could not be attached: name → why."""
-        ...
-
-    @property
-    def unrecorded(self) -> dict[str, int]:
-        """What never became a span in this process, by reason."""
-        ...
+    def unrecorded(self) -> dict[str, int]: ...
 
 
 @guarded("doctor.capture_logs")
@@ -121,7 +99,7 @@ def capture_logs() -> None:
 
 
 @guarded("doctor.report")
-def report(instrumentor: Instrumented, *, outcome: str) -> None:
+def report(instrumentor: _Instrumented, *, outcome: str) -> None:
     """Report the outcome of ``instrument()`` for one client: ``instrumented``, ``stepped_back``, ``switched_off``.
 
     At the end of the process it is reported again, with what was recorded until then.
@@ -133,7 +111,7 @@ def report(instrumentor: Instrumented, *, outcome: str) -> None:
 class _Client:
     """The report of one instrumentor."""
 
-    def __init__(self, instrumentor: Instrumented) -> None:
+    def __init__(self, instrumentor: _Instrumented) -> None:
         self.instrumentor = instrumentor
         self.outcome = ""
         self._survey: dict[str, dict[str, str]] = {}
@@ -168,7 +146,7 @@ class _Report:
         for name in _LOGGERS:
             logging.getLogger(name).addHandler(self._logs)
 
-    def add(self, instrumentor: Instrumented, outcome: str) -> None:
+    def add(self, instrumentor: _Instrumented, outcome: str) -> None:
         """Add one instrumentor and write the file at once: the process may be killed."""
         client = self._clients.setdefault(instrumentor.client, _Client(instrumentor))
         client.outcome = outcome
@@ -183,7 +161,6 @@ class _Report:
 
     @guarded("doctor.write")
     def _write(self, *, ended: bool) -> None:
-        """Write the file of this process, whole or not at all."""
         if not self._clients or not self._directory.is_dir():
             return  # the doctor has given up
         path = self._directory / f"{os.getpid()}.json"

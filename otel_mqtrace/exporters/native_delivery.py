@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.exporters.spool import Spool
@@ -43,28 +43,33 @@ class Undelivered:
         return self.retriable + self.rejected
 
 
-class MessageDelivery(Protocol):
+class MessageDelivery(ABC):
     """The way to a trace topic, as an exporter needs it."""
 
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @abstractmethod
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not taken by ``deadline``."""
-        ...
 
-    def idle(self) -> None:
+    def idle(self) -> None:  # noqa: B027 - most have nothing left to do
         """Use a quiet moment."""
-        ...
 
-    def flush(self, deadline: MonotonicNs) -> bool:
+    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - ``deliver`` has waited for every answer
         """Return whether nothing is on its way any more."""
-        ...
+        return True
 
+    @abstractmethod
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse further messages, end a running ``deliver`` early, and close the connection by ``deadline``."""
-        ...
 
+    @abstractmethod
     def after_fork(self) -> None:
         """Begin anew in a child."""
-        ...
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
 
 
 class DeliveryFailures:
@@ -104,7 +109,7 @@ _REPLAY_AT_ONCE: Final = 100
 """Messages between two batches of the lane: new spans must not wait for a long past."""
 
 
-class SpooledDelivery:
+class SpooledDelivery(MessageDelivery):
     """Keep on disk what another :class:`~otel_mqtrace.exporters.native_delivery.MessageDelivery` could not send.
 
     A message taken by the spool counts as delivered. It reaches the broker once, unless the process dies between the
@@ -112,10 +117,10 @@ class SpooledDelivery:
     """
 
     def __init__(self, inner: MessageDelivery, spool: Spool, *, timeout_ms: float, clock: Clock) -> None:
+        super().__init__(clock)
         self._inner = inner
         self._spool = spool
         self._timeout_ns = int(timeout_ms * 1e6)
-        self._clock = clock
         self._adopt_ns = MonotonicNs(clock.monotonic_ns() + _ADOPT_NS)
         self._closed = False
         self._begin()
@@ -160,7 +165,7 @@ class SpooledDelivery:
         """Close by ``deadline``; a running delivery ends early; waiting messages stay on disk for another process."""
         self._inner.close(deadline)
         self._closed = True
-        if self._lock.acquire(timeout=max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)):
+        if self._lock.acquire(timeout=self._left_s(deadline)):
             try:
                 self._spool.close()
             finally:
@@ -233,9 +238,6 @@ class SpooledDelivery:
     def _within(self, allowed_ns: int, deadline: MonotonicNs | None = None) -> MonotonicNs:
         latest = MonotonicNs(self._clock.monotonic_ns() + allowed_ns)
         return latest if deadline is None else min(latest, deadline)
-
-
-_NS_PER_MS: Final = 1_000_000
 
 
 class NativeExporter(SpanExporter):
@@ -350,7 +352,7 @@ class NativeDeliveryExporter(NativeExporter):
         super().after_fork()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * _NS_PER_MS))
+        return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * NS_PER_MS))
 
 
 def with_spool(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import NativeExporter
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
-
-_NS_PER_MS: Final = 1_000_000
 
 
 class NativeFileSpanExporter(NativeExporter):
@@ -63,7 +61,7 @@ class NativeFileSpanExporter(NativeExporter):
 
     def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:  # noqa: ARG002 - a local file has no peer to wait for
         """Append ``messages`` to the open part; readers see them when it is finished, by size, age or flush."""
-        arrival_ms = self._clock.wall_ns() // _NS_PER_MS
+        arrival_ms = self._clock.wall_ns() // NS_PER_MS
         landed = [
             LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
             for message in messages
@@ -93,7 +91,6 @@ class NativeFileSpanExporter(NativeExporter):
         super().after_fork()
 
     def _try(self, act: Callable[[], object]) -> bool:
-        """Call the writer; log a failure and return whether there was none."""
         try:
             with self._writing:
                 act()

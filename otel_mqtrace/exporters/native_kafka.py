@@ -20,6 +20,7 @@ from otel_mqtrace.config import Settings, application_kafka_config
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
     DeliveryFailures,
+    MessageDelivery,
     NativeDeliveryExporter,
     Undelivered,
     with_spool,
@@ -84,10 +85,6 @@ _TEXTS: Final[Mapping[str, str]] = {
 """librdkafka's name of an error → what it means here."""
 
 
-def _failure_text(code: str, text: str, *, topic: str, properties: Mapping[str, object]) -> str:
-    return _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=_servers_of(properties), code=code, text=text)
-
-
 def _servers_of(properties: Mapping[str, object]) -> str:
     return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list"))
 
@@ -118,7 +115,7 @@ def connection_of(
     return properties
 
 
-class TraceProducer:
+class TraceProducer(MessageDelivery):
     """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
 
     ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
@@ -135,6 +132,7 @@ class TraceProducer:
         timeout_ms: float,
         clock: Clock,
     ) -> None:
+        super().__init__(clock)
         self._settings = settings
         self._dialect = dialect
         # Held by functions: a crash report that prints the exporter's attributes must show no password.
@@ -143,14 +141,10 @@ class TraceProducer:
         )
         self._properties: Callable[[], Mapping[str, Any]] = dict
         self.timeout_ms = timeout_ms
-        self._clock = clock
         self._producer: Any = None
         self._create_topic = settings.create_trace_topic
         self._closed = False
         self.failures = DeliveryFailures()
-
-    def idle(self) -> None:
-        """Nothing is left to do: ``deliver`` has waited for every answer."""
 
     def flush(self, deadline: MonotonicNs) -> bool:
         """Return whether nothing is on its way; ``deliver`` has waited already."""
@@ -188,8 +182,9 @@ class TraceProducer:
             # A message that is given up must not arrive later: purged ones are reported at once.
             producer.purge(in_queue=True, in_flight=True, blocking=True)
             producer.poll(_SETTLE_S)
+        topic, servers = self._settings.trace_topic, _servers_of(self._properties())
         for code, text in delivery.errors.items():
-            failure = _failure_text(code, text, topic=self._settings.trace_topic, properties=self._properties())
+            failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
             self.failures.report(failure, rejected=code in _REJECTED)
         return delivery.undelivered()
 
@@ -265,9 +260,6 @@ class TraceProducer:
         except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will show
             _logger.debug("the trace topic %s was not created: %s", topic, error)
         return True
-
-    def _left_s(self, deadline: MonotonicNs) -> float:
-        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
 
     def _may_wait(self, deadline: MonotonicNs) -> bool:
         return not self._closed and self._clock.monotonic_ns() < deadline

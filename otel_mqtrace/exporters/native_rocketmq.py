@@ -13,10 +13,16 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import DeliveryFailures, NativeDeliveryExporter, Undelivered, with_spool
+from otel_mqtrace.exporters.native_delivery import (
+    DeliveryFailures,
+    MessageDelivery,
+    NativeDeliveryExporter,
+    Undelivered,
+    with_spool,
+)
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
     from otel_mqtrace.rocketmq.commands import Queue
 
@@ -40,7 +45,6 @@ _NO_REGION: Final = "null"
 _SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
 _SHUN_MS: Final = 30_000
 _TOPIC_WAIT_MS: Final = 5_000  # a missing topic is reported before the export times out
-_NS_PER_MS, _NS_PER_S = 1_000_000, 1e9
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
 """Errors of the message itself, which no later attempt and no other broker avoids."""
@@ -65,7 +69,7 @@ class _Attempt:
         return isinstance(self.error, RefusedError) and self.error.code in _REJECTED
 
 
-class RocketMqTraceProducer:
+class RocketMqTraceProducer(MessageDelivery):
     """Delivers to the trace topic of a RocketMQ. Never raises.
 
     A message that one broker refuses is tried with another, and again after a pause that grows to two seconds, until
@@ -82,11 +86,11 @@ class RocketMqTraceProducer:
         timeout_ms: float,
         clock: Clock,
     ) -> None:
+        super().__init__(clock)
         self._settings = settings
         self._dialect = dialect
         self._access_channel = access_channel
         self._timeout_ms = timeout_ms
-        self._clock = clock
         self._client: RemotingClient | None = None
         self._turns = itertools.count()
         self._seen: set[str] = set()
@@ -94,13 +98,6 @@ class RocketMqTraceProducer:
         self._delivering = Lock()
         self._closed = Event()
         self.failures = DeliveryFailures()
-
-    def idle(self) -> None:
-        """Nothing is left to do: ``deliver`` has waited for every answer."""
-
-    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - nothing is ever on its way here
-        """Return ``True``: ``deliver`` has waited for every answer."""
-        return True
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse further messages, end a running ``deliver`` early, close the connections by ``deadline``."""
@@ -152,7 +149,8 @@ class RocketMqTraceProducer:
                 return
             if another_may_do:
                 continue
-            if not self._paused(pause_s, no_such_topic if all(map(self._never_existed, waiting)) else deadline):
+            until = no_such_topic if all(map(self._never_existed, waiting)) else deadline
+            if self._left_s(until) <= pause_s or self._closed.wait(pause_s):
                 return
             self._shunned.clear()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -222,7 +220,9 @@ class RocketMqTraceProducer:
             semconv.HEADER_UNIQ_KEY: new_unique_id(),
             semconv.HEADER_DIALECT: self._dialect,
         }
-        topic = trace_topic_of(message, self._settings.trace_topic, self._access_channel)
+        topic = self._settings.trace_topic
+        if self._access_channel is AccessChannel.CLOUD:
+            topic = _CLOUD_TOPIC + (message.region_id or _NO_REGION)
         return _Attempt(message, topic, {name: value for name, value in properties.items() if value})
 
     def _connected(self) -> RemotingClient:
@@ -242,26 +242,13 @@ class RocketMqTraceProducer:
                 self._client.interrupt()
         return self._client
 
-    def _paused(self, pause_s: float, deadline: MonotonicNs) -> bool:
-        return self._left_s(deadline) > pause_s and not self._closed.wait(pause_s)
-
-    def _left_s(self, deadline: MonotonicNs) -> float:
-        return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_S)
-
     def _after(self, wait_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))
+        return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * NS_PER_MS))
 
 
 def _kind_of(error: MqTraceError) -> str:
     """Return what makes ``error`` one that was logged: a busy broker's remark has another number each time."""
     return f"{error.address} {error.code}" if isinstance(error, RefusedError) else str(error)
-
-
-def trace_topic_of(message: TraceMessage, trace_topic: str, access_channel: AccessChannel) -> str:
-    """Return the topic ``message`` belongs to: over ``CLOUD`` its region's, where ``trace_topic`` does not count."""
-    if access_channel is AccessChannel.CLOUD:
-        return _CLOUD_TOPIC + (message.region_id or _NO_REGION)
-    return trace_topic
 
 
 class NativeRocketMqSpanExporter(NativeDeliveryExporter):

@@ -216,7 +216,6 @@ def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Reques
 
 
 def _chosen_protocol(given: str | None) -> str:
-    """Return the protocol; one that is unknown or not ours is a warning, and the default is used."""
     named = given or next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name, "").strip()), GRPC)
     protocol = named.strip()
     if protocol in _MODULES:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import EncodeError
@@ -40,12 +41,8 @@ _TOO_LOW: Final = (
 )
 
 
-class Encode(Protocol):
-    """``otel_mqtrace.wire.native.encode_context``, or something that wraps it."""
-
-    def __call__(self, trace_ctx: TraceContext, dialect: str) -> EncodedContext:
-        """Return the records and the key set of one context."""
-        ...
+Encode = Callable[["TraceContext", str], "EncodedContext"]
+"""Context, dialect → its records and keys: ``otel_mqtrace.wire.native.encode_context``, or something that wraps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,6 @@ class Packed:
     replaced: int = 0
     keys_left_out: int = 0
     first_error: str | None = None
-
-    @property
-    def reasons(self) -> Counter[str]:
-        """How many contexts were refused, by reason."""
-        return Counter(self.refused.values())
 
 
 # -- contexts to messages ----------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
+from otel_mqtrace.config import matches_any
 from otel_mqtrace.hooks.propagation import (
     Header,
     HeaderIndex,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-    from otel_mqtrace.config import Settings
     from otel_mqtrace.spans.mapping import Operation
 
 
@@ -191,11 +190,6 @@ class HeaderCapture:
         self._redacted = tuple(pattern.lower() for pattern in redacted)
         self._decide = lru_cache(maxsize=_MAX_NAMES)(self._decided)
 
-    @classmethod
-    def of(cls, settings: Settings) -> HeaderCapture | None:
-        """Return the configured capture, or ``None``."""
-        return cls(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
-
     def attributes(self, headers: Sequence[Header]) -> Attributes:
         """Return one ``string[]`` per captured name, in order; non-UTF-8 bytes are escaped, absent values empty."""
         captured: dict[str, list[str]] = {}
@@ -214,12 +208,8 @@ class HeaderCapture:
     def _decided(self, name: str, carriers: frozenset[str]) -> tuple[bool, bool]:
         folded = name.lower()
         of_tracing = folded == _OWN or folded in carriers
-        captured = folded in self._captured if of_tracing else _matches(folded, self._captured)
-        return captured, _matches(folded, self._redacted)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+        captured = folded in self._captured if of_tracing else matches_any(folded, self._captured)
+        return captured, matches_any(folded, self._redacted)
 
 
 def _captured_text(value: HeaderValue) -> str:
@@ -275,10 +265,9 @@ class LegacyNames:
     both: bool
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> LegacyNames | None:
+    def from_env(cls) -> LegacyNames | None:
         """Return the names that the environment requests, ``None`` for current ones; ``dup`` wins over ``legacy``."""
-        listed = (os.environ if environ is None else environ).get(OPT_IN, "").split(",")
-        words = {word.strip().lower() for word in listed}
+        words = {word.strip().lower() for word in os.environ.get(OPT_IN, "").split(",")}
         if _DUP in words:
             return cls(both=True)
         return cls(both=False) if _LEGACY in words else None

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import (
@@ -52,7 +53,7 @@ from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_t
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds", "Turn", "ended_span"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
-_NS_PER_MS: Final = 1_000_000
 _SUCCESS: Final = ContextCode.SUCCESS
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _NO_CONTEXT: Final = Context()
@@ -108,17 +108,14 @@ class ConsumeHook(ReceiveHook):
             tracing.consume_hook is None and tracing.allows_records and self._mode == "auto" and not info.is_rocketmq
         )
         self._retry_header = settings.retry_header
-        self._timeout_ns = settings.process_timeout_ms * _NS_PER_MS
+        self._timeout_ns = settings.process_timeout_ms * NS_PER_MS
         self._state: TracerState | None = None
         self.drops_all = False
         """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
         self._plans: dict[str, Plan] = {}
         self._plain_names: frozenset[str] = _READ
-        self._now = tracing.clock.wall_ns
-
-    def now_ns(self) -> int:
-        """Return the wall clock of this hook: nanoseconds of the epoch."""
-        return self._tracing.clock.wall_ns()
+        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
+        """The wall clock: nanoseconds of the epoch."""
 
     # -- handling, recorded without a span ---------------------------------------------------------------------------
     def _current_state(self) -> TracerState | None:
@@ -187,7 +184,7 @@ class ConsumeHook(ReceiveHook):
             ids = origin[:16] + ids[16:]
         if is_dropped or row is None:
             return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
-        parts: Any = (plan, ids, origin, flags, self._now(), *row, by_name, {}, origin_flags, trace_state)
+        parts: Any = (plan, ids, origin, flags, self.now_ns(), *row, by_name, {}, origin_flags, trace_state)
         record = new_tuple(Handled, parts)
         for processor in state.starts:
             processor.offer_record_start(HandledSpan(record))
@@ -224,7 +221,7 @@ class ConsumeHook(ReceiveHook):
         span: Any
         start_ns: int
         if is_sampled:
-            start_ns, constants = self._now(), plan.constants
+            start_ns, constants = self.now_ns(), plan.constants
             record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
             span = BatchSpan(record)
             for processor in state.starts:
@@ -437,7 +434,7 @@ class ConsumeHook(ReceiveHook):
             if type(span) is UnsampledSpan or turn.began_in != process_generation():
                 return
             record, parts = span.record, span.__dict__
-            took_ns = max(self._now() - record.start_ns, 0)
+            took_ns = max(self.now_ns() - record.start_ns, 0)
             is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
             # setdefault: one atomic step, other threads may write to the span
             if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
@@ -479,7 +476,7 @@ class ConsumeHook(ReceiveHook):
                 return
             start_ns = call.start_ns
             if end_ns is None:
-                end_ns = self._now()
+                end_ns = self.now_ns()
             end_ns = max(end_ns, start_ns)
             if (
                 kind in _RECORDED

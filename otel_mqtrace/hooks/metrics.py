@@ -129,7 +129,10 @@ class MessagingMetrics:
                 attributes = given() if callable(given) else given
                 same = known.get(id(attributes))
                 if same is None:
-                    same = known[id(attributes)] = (attributes, tuple(_few(attributes).items()))
+                    same = known[id(attributes)] = (
+                        attributes,
+                        tuple((name, attributes[name]) for name in _NAMES if name in attributes),
+                    )
                 few = same[1]
                 if kind == _PROCESSED:
                     _record(self._process, value / _NS_PER_S, dict(few), otel_ctx)
@@ -189,7 +192,3 @@ def _with_type(
     if semconv.MESSAGING_OPERATION_TYPE in attributes:
         named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
     return named
-
-
-def _few(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    return {name: attributes[name] for name in _NAMES if name in attributes}

@@ -344,15 +344,10 @@ class _Current:
         self._block = Block((message,), self._consumer)
         self._block.__enter__()
 
-    def finish(self) -> None:
+    def finish(self, exception: BaseException | None = None) -> None:
         block, self._block = self._block, None
         if block is not None:
-            block.__exit__(None, None, None)
-
-    def abandon(self) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            block.__exit__(GeneratorExit, GeneratorExit(), None)
+            block.__exit__(None, exception, None)
 
     def drop(self) -> None:
         block, self._block = self._block, None
@@ -380,7 +375,7 @@ class Loop(Iterator[_M], Generic[_M]):
 
     def close(self) -> None:
         """End the current message with an unknown outcome, and close a generator that is iterated over."""
-        self._current.abandon()
+        self._current.finish(GeneratorExit())
         if isinstance(self._messages, Generator):  # not anything with a close(): it may be the consumer itself
             self._messages.close()
 
@@ -405,7 +400,7 @@ class AsyncLoop(AsyncIterator[_M], Generic[_M]):
 
     async def aclose(self) -> None:
         """As the other loop's ``close``."""
-        self._current.abandon()
+        self._current.finish(GeneratorExit())
         if isinstance(self._messages, AsyncGenerator):
             await self._messages.aclose()
 

@@ -16,7 +16,7 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import Getter, Setter
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -103,13 +103,7 @@ class _HeaderGetter(Getter[HeaderIndex]):
         return list(carrier)
 
 
-class _DictSetter(Setter[dict[str, str]]):
-    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
-        carrier[key] = value
-
-
 HEADER_GETTER: Final = _HeaderGetter()
-_SETTER: Final = _DictSetter()
 
 # -- propagators ------------------------------------------------------------------------------------------------
 _PLAIN: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -143,7 +137,7 @@ class PropagatorInForce:
             if is_valid and (state is _NO_STATE or not state):
                 return {TRACEPARENT: traceparent(trace_id, span_id, flags)}
         written: dict[str, str] = {}
-        self.propagator.inject(written, trace.set_span_in_context(span, current_ctx), _SETTER)
+        self.propagator.inject(written, trace.set_span_in_context(span, current_ctx))
         return written
 
     def extract(self, headers: HeaderIndex, base: Context) -> Context:
@@ -190,9 +184,9 @@ def traceparent(trace_id: int, span_id: int, flags: int) -> str:
 
 def propagator_in_force() -> PropagatorInForce:
     """Return the global propagator, which an application may change at any time."""
-    propagator, known = propagate.get_global_textmap(), _last.known
+    propagator, known = propagate.get_global_textmap(), _last[0]
     if known.propagator is not propagator:
-        known = _last.known = PropagatorInForce(propagator)
+        known = _last[0] = PropagatorInForce(propagator)
     return known
 
 
@@ -225,14 +219,10 @@ def _carries_spans(propagator: TextMapPropagator) -> bool:
     """Inject and extract a probe; a propagator that fails here will fail again where it matters."""
     carrier: dict[str, str] = {}
     try:
-        propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(_PROBE), Context()), _SETTER)
+        propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(_PROBE), Context()))
         return _span_context(propagator.extract(carrier, Context(), HEADER_GETTER)).is_valid
     except Exception:  # noqa: BLE001 - the application's propagator: any failure
         return True
 
 
-class _Last:
-    known = PropagatorInForce(propagate.get_global_textmap())
-
-
-_last: Final = _Last()
+_last: Final = [PropagatorInForce(propagate.get_global_textmap())]

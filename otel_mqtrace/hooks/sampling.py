@@ -53,11 +53,6 @@ class TopicSampling:
     def __init__(self, settings: Settings) -> None:
         self._ratio = lru_cache(maxsize=_MAX_TOPICS)(settings.sampling_ratio)
 
-    @classmethod
-    def of(cls, settings: Settings) -> TopicSampling | None:
-        """Return the configured sampling; ``None`` if every topic is left to the SDK."""
-        return cls(settings) if settings.topic_sampling else None
-
     def unsampled_span(self, topic: str, parent_ctx: Context, tracer: Any) -> Span | None:
         """Return the span of a trace that begins here and is left out; ``None`` when the SDK decides."""
         ratio = self._ratio(topic)

@@ -55,21 +55,16 @@ def ambient_context() -> Context:
     return current
 
 
-class SupportsHandling(Protocol):
-    """What stands in the context while messages are handled."""
+class _Handled(Protocol):
+    """What stands in a handler's context: the current span, and what ``process.current()`` returns."""
 
     @property
-    def span(self) -> Span:
-        """The current span."""
-        ...
-
+    def span(self) -> Span: ...
     @property
-    def handling(self) -> Handling:
-        """What ``process.current()`` returns."""
-        ...
+    def handling(self) -> Handling: ...
 
 
-def processing_context(base: Context, handled: SupportsHandling) -> Context:
+def processing_context(base: Context, handled: _Handled) -> Context:
     """Return ``base`` with the span of ``handled`` current in it, and ``handled`` for :func:`handled_here`."""
     return Context({**base, SPAN_KEY: handled.span, _HANDLED: handled})
 
@@ -127,7 +122,7 @@ class PollScope:
     _ctx: RevocableContext | None
     _token: Token[Context]
 
-    def __init__(self, base: Context, handled: SupportsHandling, previous: Context) -> None:
+    def __init__(self, base: Context, handled: _Handled, previous: Context) -> None:
         self.span = span = handled.span
         own = {SPAN_KEY: span, _HANDLED: handled, _POLLED: self}
         self.previous = previous

@@ -53,7 +53,7 @@ from otel_mqtrace.records.span import context_of, new_tuple, open_sdk_span
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.util.types import AttributeValue
@@ -118,6 +118,7 @@ class SendHook:
         info: ClientInfo | None = None,
     ) -> None:
         self._tracing = tracing = tracing or Tracing.create()
+        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
         info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
         self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.PUB, info)}
         self._server = info.server
@@ -134,10 +135,6 @@ class SendHook:
         )
         self._state: TracerState | None = None
         self._plans: dict[str, Plan] = {}
-
-    def now_ns(self) -> int:
-        """Return the wall clock of this hook."""
-        return self._tracing.clock.wall_ns()
 
     def before(  # noqa: C901, PLR0913 - the public hook: the client's fields of the message, by name
         self,

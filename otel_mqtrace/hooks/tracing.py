@@ -37,10 +37,6 @@ _MAX_LINKS: Final = 128
 _MAX_TOPICS: Final = 1_024
 
 
-def _do_nothing() -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
     """The collaborators of all hooks. ``before_span`` is called before every span (late attachment).
@@ -57,7 +53,7 @@ class Tracing:
     metrics: MessagingMetrics | None = None
     meter: Meter | None = None
     new_id: Callable[[], str] = new_unique_id
-    before_span: Callable[[], None] = _do_nothing
+    before_span: Callable[[], None] = lambda: None
     writes_trace_headers: bool = True
     produce_hook: Callable[..., None] | None = None
     consume_hook: Callable[..., None] | None = None
@@ -72,9 +68,11 @@ class Tracing:
 
     def __post_init__(self) -> None:
         """Read from the settings what every message needs."""
-        object.__setattr__(self, "capture", HeaderCapture.of(self.settings))
-        object.__setattr__(self, "sampling", TopicSampling.of(self.settings))
-        object.__setattr__(self, "is_excluded", lru_cache(maxsize=_MAX_TOPICS)(self.settings.excludes))
+        settings = self.settings
+        capture = HeaderCapture(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
+        object.__setattr__(self, "capture", capture)
+        object.__setattr__(self, "sampling", TopicSampling(settings) if settings.topic_sampling else None)
+        object.__setattr__(self, "is_excluded", lru_cache(maxsize=_MAX_TOPICS)(settings.excludes))
 
     @classmethod
     def create(

@@ -25,6 +25,8 @@ from otel_mqtrace.model import MessageType, TraceBean, TraceType, TransactionSta
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, bean_attributes, bean_of, cost_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.trace import Span
 
     from otel_mqtrace.hooks.send import SendCall
@@ -54,10 +56,7 @@ class EndTransactionHook:
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing
         self._info = info
-
-    def now_ns(self) -> int:
-        """Return the wall clock of this hook: for the time of the request to end."""
-        return self._tracing.clock.wall_ns()
+        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
 
     @guarded("EndTransactionHook.ended")
     def ended(
@@ -124,6 +123,7 @@ class TransactionHook:
     def __init__(self, tracing: Tracing, info: ClientInfo, *, max_messages: int = MAX_MESSAGES) -> None:
         self._tracing = tracing
         self._end = EndTransactionHook(tracing, info)
+        self.now_ns = self._end.now_ns
         queue_size = tracing.settings.queue_size
         self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
         self._latest: _Transaction | None = None
@@ -175,10 +175,6 @@ class TransactionHook:
                 return
             self._name(call)
             self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
-
-    def now_ns(self) -> int:
-        """Return the wall clock of this hook: when a commit or an abort was called."""
-        return self._tracing.clock.wall_ns()
 
     def _name(self, call: SendCall) -> None:
         if semconv.MESSAGING_MESSAGE_ID not in call.attributes:

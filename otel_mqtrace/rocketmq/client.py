@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.cluster import Cluster, Request
-from otel_mqtrace.rocketmq.commands import PULLED, STORED, Credentials, Queue, RefusedError, ResponseCode
-from otel_mqtrace.rocketmq.frames import ProtocolError
+from otel_mqtrace.rocketmq.commands import PULLED, STORED, Credentials, ProtocolError, Queue, RefusedError, ResponseCode
 from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
 
 if TYPE_CHECKING:
@@ -26,22 +25,18 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.rocketmq.cluster import TopicRoute
-    from otel_mqtrace.rocketmq.frames import Command
+    from otel_mqtrace.rocketmq.commands import Command
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The messages of one pull, the next offset, and the offsets that the queue then held, ``[min, max)``.
-
-    ``moved``: the requested offset is outside of them.
-    """
+    """The messages of one pull, the next offset, and the offsets that the queue then held, ``[min, max)``."""
 
     messages: list[StoredMessage]
     next_offset: int
     min_offset: int
     max_offset: int
-    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +64,16 @@ def _number(answer: Command, name: str) -> int:
         raise ProtocolError(f"an answer has no number {name}") from None
 
 
-def offset_of(answer: Command) -> int:
-    """Return the offset in the answer."""
-    return _number(answer, "offset")
-
-
-def pulled(answer: Command) -> Pulled:
-    """Return what the answer to a pull brought."""
+def _pulled(answer: Command) -> Pulled:
     return Pulled(
         decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else [],
         next_offset=_number(answer, "nextBeginOffset"),
         min_offset=_number(answer, "minOffset"),
         max_offset=_number(answer, "maxOffset"),
-        moved=answer.code == ResponseCode.PULL_OFFSET_MOVED,
     )
 
 
-def sent(message: Outgoing, answer: Command) -> Sent:
-    """Return where a message lies by the answer to its send."""
+def _sent(message: Outgoing, answer: Command) -> Sent:
     try:
         offset: int | None = _number(answer, "queueOffset")
     except ProtocolError:  # it has the message all the same
@@ -94,7 +81,7 @@ def sent(message: Outgoing, answer: Command) -> Sent:
     return Sent(message.queue, offset, answer.fields.get("msgId"))
 
 
-def has_key(message: StoredMessage, topic: str, key: str) -> bool:
+def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
     """Return whether ``message`` has ``key``: the index holds hashes of topic and key only."""
     known = message.properties
     return message.topic == topic and (
@@ -102,7 +89,6 @@ def has_key(message: StoredMessage, topic: str, key: str) -> bool:
     )
 
 
-_NS_PER_MS: Final = 1_000_000
 _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
 _MAX_FOUND: Final = 64  # mqadmin's own limit
 _NEW_QUEUES: Final = 4  # of a topic that is made by its first message
@@ -110,7 +96,7 @@ _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
-class RemotingClient:
+class RemotingClient(Cluster):
     """A client of one RocketMQ cluster, 4.x or 5.x, over the remoting protocol.
 
     ``namesrv`` are name servers, ``host:port[;host:port…]``; the first that answers is used from then on. With
@@ -133,17 +119,7 @@ class RemotingClient:
         if bool(access_key) != bool(secret_key):
             raise UsageError("an access key and a secret key belong together: give both or none")
         credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
-        self.namesrv = namesrv
-        self._clock = clock or SystemClock()
-        self._cluster = Cluster(namesrv, credentials=credentials, timeout_ms=timeout_ms, clock=self._clock)
-
-    def interrupt(self) -> None:
-        """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
-        self._cluster.interrupt()
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._cluster.close()
+        super().__init__(namesrv, credentials=credentials, timeout_ms=timeout_ms, clock=clock or SystemClock())
 
     def __enter__(self) -> Self:
         return self
@@ -154,15 +130,6 @@ class RemotingClient:
         self.close()
 
     # -- topics ------------------------------------------------------------------------------------------------------
-
-    def route(self, topic: str, *, deadline: MonotonicNs | None = None) -> TopicRoute:
-        """Return where the queues of ``topic`` are, at most 30 s old.
-
-        Raises:
-            RefusedError: the topic does not exist (``TOPIC_NOT_EXIST``).
-            PeerError: no name server answers.
-        """
-        return self._cluster.route(topic, deadline)
 
     def writable(self, topic: str, *, deadline: MonotonicNs | None = None) -> tuple[Queue, ...]:
         """Return the queues of ``topic`` that a message can go to now: those whose broker has its master.
@@ -192,9 +159,9 @@ class RemotingClient:
             raise refusal from None
 
     def forget_route(self, topic: str) -> None:
-        """Discard the cached route, which proved outdated."""
-        self._cluster.forget_route(topic)
-        self._cluster.forget_route(commands.AUTO_CREATE_TOPIC)
+        """Discard the cached route, which proved outdated, and that of new topics."""
+        super().forget_route(topic)
+        super().forget_route(commands.AUTO_CREATE_TOPIC)
 
     def create_topic(self, topic: str, *, queues: int = _NEW_QUEUES, deadline: MonotonicNs | None = None) -> None:
         """Make ``topic`` on every master. Brokers refuse names that are RocketMQ's own: those they make themselves.
@@ -203,8 +170,8 @@ class RemotingClient:
             PeerError: a broker refused, or does not answer.
         """
         command = commands.create_topic(topic, queues=queues)
-        for master in self._cluster.masters(deadline):
-            self._cluster.send(Request((master,), command, f"the creation of {topic}"), deadline)
+        for master in self.masters(deadline):
+            self.call(Request((master,), command, f"the creation of {topic}"), deadline)
         self.forget_route(topic)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
@@ -213,12 +180,12 @@ class RemotingClient:
         """Return the oldest offset that is there, and the next message's, of each of ``queues``."""
         lows = self._of_queues(queues, commands.min_offset, "the oldest offset", masters_only=masters_only)
         highs = self._of_queues(queues, commands.max_offset, "the next offset", masters_only=masters_only)
-        return {queue: (offset_of(lows[queue]), offset_of(highs[queue])) for queue in queues}
+        return {queue: (_number(lows[queue], "offset"), _number(highs[queue], "offset")) for queue in queues}
 
     def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
         """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
         answers = self._of_queues(queues, lambda queue: commands.offset_at(queue, time_ms), "the offset of a time")
-        return {queue: offset_of(answer) for queue, answer in answers.items()}
+        return {queue: _number(answer, "offset") for queue, answer in answers.items()}
 
     def committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int | None]:
         """Return what ``group`` remembers of each queue; ``None`` is nothing. Masters only: slaves may be behind."""
@@ -230,7 +197,7 @@ class RemotingClient:
             accepted=_FOUND_OR_NOT,
         )
         return {
-            queue: offset_of(answer) if answer.code == ResponseCode.SUCCESS else None
+            queue: _number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
             for queue, answer in answers.items()
         }
 
@@ -273,16 +240,16 @@ class RemotingClient:
             f"a pull for {group}",
             accepted=PULLED,
         )
-        return {queue: pulled(answer) for queue, answer in answers.items()}
+        return {queue: _pulled(answer) for queue, answer in answers.items()}
 
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
     ) -> list[Sent | PeerError]:
         """Send ``messages`` at once, large bodies compressed; return the position of each, or its error. No retries."""
         requests = [self._sending(message, group, deadline) for message in messages]
-        answers = self._cluster.send_all(requests, deadline)
+        answers = self.call_all(requests, deadline)
         return [
-            answer if isinstance(answer, PeerError) else sent(message, answer)
+            answer if isinstance(answer, PeerError) else _sent(message, answer)
             for message, answer in zip(messages, answers, strict=True)
         ]
 
@@ -307,10 +274,10 @@ class RemotingClient:
         command = commands.query(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
         for broker in sorted(route.addresses):
             request = Request(route.readers(broker), command, f"a query of {topic}", _FOUND_OR_NOT)
-            answer = self._cluster.send(request)
+            answer = self.call(request)
             if answer.code == ResponseCode.SUCCESS:
                 messages = decode_messages(answer.body)
-                yield from ((broker, message) for message in messages if has_key(message, topic, key))
+                yield from ((broker, message) for message in messages if _has_key(message, topic, key))
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -330,7 +297,7 @@ class RemotingClient:
             addresses = route.master(queue.broker) if masters_only else route.readers(queue.broker)
             requests.append(Request(addresses, request(queue), f"{doing} of {queue}", accepted))
         answers: dict[Queue, Command] = {}
-        for queue, answer in zip(queues, self._cluster.send_all(requests), strict=True):
+        for queue, answer in zip(queues, self.call_all(requests), strict=True):
             if isinstance(answer, PeerError):
                 self.forget_route(queue.topic)
                 raise answer
@@ -346,10 +313,10 @@ class RemotingClient:
             encode_properties(message.properties),
             group=group,
             sys_flag=sys_flag,
-            born_ms=self._clock.wall_ns() // _NS_PER_MS,
+            born_ms=self._clock.wall_ns() // NS_PER_MS,
         )
         try:
             addresses = self.route(queue.topic, deadline=deadline).master(queue.broker)
         except PeerError:  # it is made by this very send
-            addresses = self._cluster.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
+            addresses = self.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
         return Request(addresses, request, f"a message for {queue}", STORED)

@@ -1,4 +1,7 @@
-"""Persistent connections to name servers and brokers: many requests at once, each within a deadline.
+"""A RocketMQ cluster: name servers in turn, routes of topics, many requests at once over persistent connections.
+
+A name server that is silent is passed over, and so is a master when one of its slaves can answer. Name servers before
+4.9.4 write their ``TopicRouteData`` as JSON with bare numbers for names; they are quoted before it is read.
 
 Used by one thread at a time, except for :meth:`Connections.interrupt`, which may come from another and ends what waits.
 No connection is opened before it is needed; one that broke, or that a server gave up while it was idle, is opened anew
@@ -16,18 +19,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.commands import Queue, RefusedError, ResponseCode, checked, signed
-from otel_mqtrace.rocketmq.frames import FrameReader, ProtocolError, encode_command
+from otel_mqtrace.rocketmq.commands import (
+    FrameReader,
+    ProtocolError,
+    Queue,
+    RefusedError,
+    ResponseCode,
+    checked,
+    encode_command,
+    signed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.rocketmq.commands import Credentials
-    from otel_mqtrace.rocketmq.frames import Command
+    from otel_mqtrace.rocketmq.commands import Command, Credentials
 
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -323,7 +333,6 @@ def _quoted(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else f'"{match[1]}":'
 
 
-_NS_PER_MS: Final = 1_000_000
 _ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
 _CONNECT_TIMEOUT_MS: Final = 3_000
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
@@ -352,13 +361,13 @@ class Cluster:
         self.namesrv = namesrv
         self._name_servers = list(read_addresses(namesrv))
         self._credentials = credentials
-        self._timeout_ns = int(timeout_ms * _NS_PER_MS)
+        self._timeout_ns = int(timeout_ms * NS_PER_MS)
         self._clock = clock
         self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=clock)
         self._routes: dict[str, tuple[int, TopicRoute]] = {}
 
     def interrupt(self) -> None:
-        """From any thread: refuse more, and end what waits."""
+        """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
         self._connections.interrupt()
 
     def close(self) -> None:
@@ -388,19 +397,19 @@ class Cluster:
         """Return the address of every master."""
         return read_masters(self._of_name_server(commands.cluster_info(), "the list of brokers", deadline).body)
 
-    def send(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
+    def call(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
         """Return the answer to ``request``.
 
         Raises:
             RefusedError: a server refused; no other server is tried.
             PeerError: no server answers.
         """
-        [answer] = self.send_all([request], deadline)
+        [answer] = self.call_all([request], deadline)
         if isinstance(answer, PeerError):
             raise answer
         return answer
 
-    def send_all(self, requests: Sequence[Request], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
+    def call_all(self, requests: Sequence[Request], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
         """Send all ``requests`` at the same time; return the answer to each, or the error."""
         give_up = self._by(deadline)
         posted = [self._posted(request, 0, give_up) for request in requests]
@@ -439,7 +448,7 @@ class Cluster:
         silent: list[str] = []
         for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
             try:
-                return self.send(Request((address,), command, doing), self._share(give_up, left))
+                return self.call(Request((address,), command, doing), self._share(give_up, left))
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))

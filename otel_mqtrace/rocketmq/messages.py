@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_mqtrace._errors import MissingExtraError
-from otel_mqtrace.rocketmq.frames import ProtocolError
+from otel_mqtrace.rocketmq.commands import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,19 +50,14 @@ class BodyError(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One stored message; times are epoch milliseconds, hosts ``address:port``; :func:`plain_body` decompresses."""
+    """One stored message; ``store_ms`` is epoch milliseconds, ``store_host`` is ``address:port``."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int
     sys_flag: int
-    flag: int
-    born_ms: int
-    born_host: str
     store_ms: int
     store_host: str
-    reconsume_times: int
     properties: Mapping[str, str]
     stored_body: bytes
 
@@ -90,17 +85,17 @@ class _CutOffError(Exception):
 
 def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
     """Return the message at ``start`` and where the next one begins."""
-    size, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = _HEAD.unpack_from(data, start)
+    size, magic, _, queue_id, _, queue_offset, _, sys_flag, _ = _HEAD.unpack_from(data, start)
     if magic not in _TOPIC_LENGTH:
         raise ProtocolError(f"the bytes at {start} begin with {magic:08X}, which no stored message does")
     end = start + size
     if not start + _HEAD.size <= end <= len(data):
         raise _CutOffError
     at = start + _HEAD.size
-    born_host, at = _host(data, at, end, is_v6=bool(sys_flag & _BORN_V6))
+    _, at = _host(data, at, end, is_v6=bool(sys_flag & _BORN_V6))
     (store_ms,) = _TIME.unpack_from(data, at)
     store_host, at = _host(data, at + _TIME.size, end, is_v6=bool(sys_flag & _STORE_V6))
-    reconsume_times, _, body_length = _COUNTS.unpack_from(data, at)
+    _, _, body_length = _COUNTS.unpack_from(data, at)
     body, at = _part(data, at + _COUNTS.size, body_length, end)
     topic, at = _counted(data, at, end, _TOPIC_LENGTH[magic])
     properties, at = _counted(data, at, end, _PROPERTIES_LENGTH)
@@ -108,14 +103,9 @@ def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
         topic=topic.decode("utf-8", "replace"),
         queue_id=queue_id,
         queue_offset=queue_offset,
-        physical_offset=physical_offset,
         sys_flag=sys_flag,
-        flag=flag,
-        born_ms=born_ms,
-        born_host=born_host,
         store_ms=store_ms,
         store_host=store_host,
-        reconsume_times=reconsume_times,
         properties=read_properties(properties.decode("utf-8", "replace")),
         stored_body=body,
     ), end

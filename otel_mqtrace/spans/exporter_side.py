@@ -124,20 +124,11 @@ class ExporterSide:
     def idle(self) -> None:
         """Let the exporter use a quiet moment."""
         if self._on_idle is not None:
-            try:
-                with suppress_instrumentation():
-                    self._on_idle()
-            except Exception as error:  # nothing was in flight; the worker goes on
-                _logger.debug("%s raised while idle", self._name, exc_info=error)
+            self._call("on_idle", self._on_idle)
 
     def flush(self, timeout_ms: float) -> bool:
         """Flush the exporter; a missing return value counts as success."""
-        try:
-            with suppress_instrumentation():
-                return self._exporter.force_flush(int(timeout_ms)) is not False
-        except Exception as error:  # a flush that raises is a flush that failed
-            _logger.debug("%s raised during force_flush", self._name, exc_info=error)
-            return False
+        return self._call("force_flush", lambda: self._exporter.force_flush(int(timeout_ms)))
 
     def shutdown(self, timeout_ms: float) -> None:
         """Shut the exporter down, with the time that is left if it takes one."""
@@ -150,12 +141,18 @@ class ExporterSide:
 
     def after_fork(self) -> None:
         """Notify the exporter, in the child."""
-        notify = getattr(self._exporter, "after_fork", None)
+        notify: Callable[[], object] | None = getattr(self._exporter, "after_fork", None)
         if notify is not None:
-            try:
-                notify()
-            except Exception as error:  # the other lanes must begin anew
-                _logger.debug("%s raised after a fork", self._name, exc_info=error)
+            self._call("after_fork", notify)
+
+    def _call(self, name: str, method: Callable[[], object]) -> bool:
+        """Call a method of the exporter; return whether it neither raised nor returned ``False``."""
+        try:
+            with suppress_instrumentation():
+                return method() is not False
+        except Exception as error:  # the worker, and the other lanes, go on
+            _logger.debug("%s raised in %s", self._name, name, exc_info=error)
+            return False
 
 
 @lru_cache(maxsize=8)

@@ -336,6 +336,8 @@ def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str,
     return {row.field: None if (value := get(row.attribute)) is None else row.read(value) for row in rows}
 
 
+# -- what OpenTelemetry's span limits took from a span ---------------------------------------------------------------
+# The SDK drops the oldest attributes and links of a full span, and cuts long texts, without a word on the span.
 SCOPE: Final = "otel_mqtrace"
 """The instrumentation scope of the spans made here."""
 ATTRIBUTES: Final = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.loss_ledger import Ledger
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.stats import LaneStats
 
 
-_NS_PER_MS: Final = 1_000_000
 _NONE: Final = -1
 _LONGEST_MS: Final = 365 * 86_400_000
 """Longest wait, infinite ones included: the system's locks have a bound."""
@@ -272,7 +271,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             lane.finish()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(min(_LONGEST_MS, timeout_ms) * _NS_PER_MS))
+        return MonotonicNs(self._clock.monotonic_ns() + int(min(_LONGEST_MS, timeout_ms) * NS_PER_MS))
 
     # -- forks ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +284,6 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._bind_lanes()
 
     def _bind_lanes(self) -> None:
-        """Look up what each lane wants and where to offer it: once, not with every span."""
         self._offers: _Offers = tuple(_offer_wanted(lane) for lane in self.lanes)
         self._record_offers: _Offers = tuple(map(_offer_record, self.lanes))
         self._record_start_offers: _Offers = tuple(map(_offer_record, self._start_lanes))
@@ -363,6 +361,7 @@ def _snapshot(span: ReadableSpan) -> ReadableSpan:
     )
 
 
+# -- self-metrics: observed, not recorded, so that the application's thread pays nothing ------------------------------
 COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
 """The convention names a component of a custom kind by its class."""
 _ordinals: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)

@@ -56,7 +56,8 @@ def refuse_wrong(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         right, expected = _EXPECTED.get(name, _ANYTHING)
         if not right(value):
-            raise ValueError(f"{_ARGUMENTS.get(name, name)} must be {expected}, not {value!r}")
+            argument = f"{name.removesuffix('_ms')}_millis" if name.endswith("_ms") else name
+            raise ValueError(f"{argument} must be {expected}, not {value!r}")
 
 
 def _is_count(value: object) -> bool:
@@ -80,20 +81,9 @@ _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "schedule_delay_ms": (_is_delay, "a number of milliseconds above 0"),
     "export_timeout_ms": _DURATION,
     "shutdown_timeout_ms": _DURATION,
-    "drop_policy": (lambda value: isinstance(value, str) and value in {"newest", "oldest"}, "'newest' or 'oldest'"),
-    "linger_from": (
-        lambda value: isinstance(value, str) and value in {"arrival", "last_batch"},
-        "'arrival' or 'last_batch'",
-    ),
+    "drop_policy": (("newest", "oldest").__contains__, "'newest' or 'oldest'"),
+    "linger_from": (("arrival", "last_batch").__contains__, "'arrival' or 'last_batch'"),
 }
-_ARGUMENTS: Final[Mapping[str, str]] = {
-    "schedule_delay_ms": "schedule_delay_millis",
-    "export_timeout_ms": "export_timeout_millis",
-    "shutdown_timeout_ms": "shutdown_timeout_millis",
-}
-"""What the processor calls them."""
-
-
 _BSP_NAMES: Final[Mapping[str, str]] = {
     "max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
     "max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
@@ -103,17 +93,16 @@ _BSP_NAMES: Final[Mapping[str, str]] = {
 """OpenTelemetry's own names (``sdk-environment-variables`` of the specification), counts and milliseconds."""
 
 
-def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSettings:
-    """Return the settings of a lane: what is ``given`` and not ``None``, the rest from ``environ``, then the defaults.
+def resolve(**given: Any) -> LaneSettings:
+    """Return the settings of a lane: what is ``given`` and not ``None``, then the environment, then the defaults.
 
     Raises:
         ValueError: for a wrong value in ``given``, or a batch larger than the queue when both were given.
     """
-    environment = os.environ if environ is None else environ
     chosen = {name: value for name, value in given.items() if value is not None}
     refuse_wrong(chosen)  # before a warning about sizes that do not fit
-    ours = Settings.from_env(environ=environment)
-    from_environment = _from_bsp(environment) | {
+    ours = Settings.from_env()
+    from_environment = _from_bsp() | {
         name: value
         for name, value in (
             ("max_queue_size", ours.queue_size),
@@ -128,8 +117,8 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
     return LaneSettings(**merged)
 
 
-def _from_bsp(environment: Mapping[str, str]) -> dict[str, int]:
-    texts = {name: environment.get(variable, "").strip() for name, variable in _BSP_NAMES.items()}
+def _from_bsp() -> dict[str, int]:
+    texts = {name: os.environ.get(variable, "").strip() for name, variable in _BSP_NAMES.items()}
     values: dict[str, int] = {}
     for name, text in texts.items():
         if text.isdecimal() and (int(text) > 0 or name == "export_timeout_ms"):

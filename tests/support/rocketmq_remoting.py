@@ -9,8 +9,7 @@ from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
-from otel_mqtrace.rocketmq.frames import FrameReader, encode_command, response_to
+from otel_mqtrace.rocketmq.commands import FrameReader, RequestCode, ResponseCode, encode_command, response_to
 
 SILENCE, HANG_UP = "silence", "hang up"
 """What a server can do instead of answering."""

@@ -148,23 +148,12 @@ def stored_at_ms(record: ConsumerRecord[Any, Any]) -> int | None:
     return None if stored == _NO_TIMESTAMP else stored
 
 
-class _Records:
-    """aiokafka's side of the registry."""
-
-    active = active
-
-    def is_message(self, candidate: object) -> bool:
-        return isinstance(candidate, ConsumerRecord)
-
-    def position_of(self, message: Any) -> tuple[str, int | None, int | None]:
-        return message.topic, message.partition, message.offset
-
-    def incoming(self, message: Any) -> IncomingMessage:
-        """Return what the hook needs of a record of an unknown consumer."""
-        return incoming(message)
-
-
-registry: Final = MessageRegistry(_Records())
+registry: Final = MessageRegistry(
+    active,
+    is_message=lambda candidate: isinstance(candidate, ConsumerRecord),
+    position_of=lambda record: (record.topic, record.partition, record.offset),
+    incoming=incoming,
+)
 
 
 def header_pairs(headers: object) -> list[Any] | None:
@@ -177,16 +166,10 @@ def header_pairs(headers: object) -> list[Any] | None:
     return list(headers) if isinstance(headers, (list, tuple)) else None
 
 
-def error_type(exception: BaseException) -> str:
-    """Return Kafka's own name of a broker's error (``NOT_LEADER_FOR_PARTITION``), else the exception's class."""
-    if isinstance(exception, BrokerResponseError):
-        return str(getattr(exception, "message", "") or type(exception).__qualname__)
-    return type(exception).__qualname__
-
-
 def describe_error(exception: BaseException) -> tuple[str, str]:
-    """Return type and text of an error."""
-    return error_type(exception), text_of(exception)
+    """Return type and text of an error: a broker's has Kafka's own name (``NOT_LEADER_FOR_PARTITION``)."""
+    name = getattr(exception, "message", "") if isinstance(exception, BrokerResponseError) else ""
+    return str(name or type(exception).__qualname__), text_of(exception)
 
 
 def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:

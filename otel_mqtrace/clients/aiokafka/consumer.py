@@ -157,17 +157,12 @@ def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def stop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _stopping(self, args)
+        state: ConsumerState | None = known_state(self)
+        if state is not None:
+            state.closing(leaving_with(args))
         return await original(self, *args, **kwargs)
 
     return stop
-
-
-@guarded("Consumer.stop")
-def _stopping(consumer: Any, args: tuple[Any, ...]) -> None:
-    state: ConsumerState | None = known_state(consumer)
-    if state is not None:
-        state.closing(leaving_with(args))
 
 
 @guarded("commit.before")

@@ -1,4 +1,4 @@
-"""Sends and transactions of an aiokafka producer: the call, its failure, the response that its future brings.
+"""Sends, batches and transactions of an aiokafka producer: the call, its failure, the response that its future brings.
 
 A send is over when its future is: with the broker's response or with an error. Where the application stops waiting, the
 client sends the message all the same, and the response to its batch is waited for.
@@ -418,6 +418,10 @@ traced_end: Final = observed(end_transaction(_transaction_of, TransactionState.C
 traced_abort: Final = observed(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE), is_async=True)
 
 
+# -- batches -------------------------------------------------------------------------------------------------------
+# The records of a batch are encoded when they are appended, and only ``send_batch`` names their topic: trace headers,
+# which depend on it, come too late. ``headerless_sends`` decides: ``correlate`` records a span for each message (their
+# offsets count up from the one the broker responds with), ``send_each`` sends them one by one, ``leave`` does nothing.
 _LEAVE: Final = "leave"
 _SEND_EACH: Final = "send_each"
 _APPENDED: Final = "_mqtrace_appended"

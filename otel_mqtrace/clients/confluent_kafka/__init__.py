@@ -117,7 +117,10 @@ class ClientPatches(Patches):
         """Change subclasses, names and asyncio classes."""
         active.configure = configuring(tracing)
         for kind in _KINDS:
-            self._change_subclasses(kind, wrap_all=not tracing.writes_trace_headers)
+            for subclass in kind.original.__subclasses__():
+                if subclass is not kind.traced:
+                    asleep = tracing.writes_trace_headers and identify_class(_NAME, subclass) is not None
+                    self._change_in_place(subclass, _WATCH if asleep else kind.wrappers)
         for change in find_names({kind.original: kind.traced for kind in _KINDS}):
             self.make(change)
         self._change_plain_classes()
@@ -145,12 +148,6 @@ class ClientPatches(Patches):
             "classes_made_later": [owner_name(each) for each in later],
             "clients_untraced": find_untraced_clients({*originals, *later}),
         }
-
-    def _change_subclasses(self, kind: _Kind, *, wrap_all: bool) -> None:
-        for subclass in kind.original.__subclasses__():
-            if subclass is not kind.traced:
-                asleep = not wrap_all and identify_class(_NAME, subclass) is not None
-                self._change_in_place(subclass, _WATCH if asleep else kind.wrappers)
 
     def _change_plain_classes(self) -> None:
         for name in tuple(self._to_come):

@@ -31,9 +31,8 @@ TopicLeaders = tuple[str, Hosts, str | None]
 LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[TopicLeaders]]
 """Connection, topics → the leaders of each topic."""
 
-_NS_PER_S: Final = 1_000_000_000
-_FRESH_S: Final = 300
-_RETRY_S: Final = 60
+_FRESH_NS: Final = 300_000_000_000
+_RETRY_NS: Final = 60_000_000_000
 _MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
@@ -53,21 +52,19 @@ class _Known:
 
 
 class Leaders:
-    """The partition leaders of one cluster, each topic looked up at most once in ``fresh_s`` (``retry_s`` in vain).
+    """The partition leaders of one cluster, each topic looked up at most once in five minutes (in vain: in one).
 
     ``max_topics`` bounds the remembered and the waiting topics. ``background=False`` starts no thread: :meth:`refresh`
     looks them up.
     """
 
-    def __init__(  # noqa: PLR0913 - tunables by their names
+    def __init__(
         self,
         connection: Mapping[str, Any],
         *,
         look_up: LookUp | None = None,
         clock: Clock | None = None,
         background: bool = True,
-        fresh_s: int = _FRESH_S,
-        retry_s: int = _RETRY_S,
         max_topics: int = _MAX_TOPICS,
     ) -> None:
         query = look_up or query_cluster
@@ -75,8 +72,6 @@ class Leaders:
         self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: query(connection, topics)
         self._clock = clock or SystemClock()
         self._background = background
-        self._fresh_ns = fresh_s * _NS_PER_S
-        self._retry_ns = retry_s * _NS_PER_S
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
@@ -117,18 +112,18 @@ class Leaders:
 
     @guarded("Leaders.refresh")
     def refresh(self) -> None:
-        """Look up what is wanted, in the calling thread; what was not learned may be wanted again in ``retry_s``."""
+        """Look up what is wanted, in the calling thread; what was not learned may be wanted again in a minute."""
         while self._wanted:
             topics = tuple(self._wanted)
             try:
                 for topic, hosts, cluster_id in self._look_up(topics):
                     self._cluster_id = cluster_id or self._cluster_id
-                    self._remember(topic, hosts, self._fresh_ns if hosts else self._retry_ns)
+                    self._remember(topic, hosts, _FRESH_NS if hosts else _RETRY_NS)
             except KafkaException:
                 pass  # the cluster does not answer: the application sees that itself
             finally:
                 for topic in self._wanted.keys() & set(topics):
-                    self._remember(topic, {}, self._retry_ns)
+                    self._remember(topic, {}, _RETRY_NS)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until the thread, if there is one, has nothing left to look up."""

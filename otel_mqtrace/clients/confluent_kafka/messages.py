@@ -100,25 +100,9 @@ def describe_error(failure: Any) -> tuple[str, str]:
     return error_type(failure), error_text(failure)
 
 
-class _Messages:
-    """confluent-kafka's side of the registry."""
-
-    active = active
-
-    def is_message(self, candidate: object) -> bool:
-        """See :func:`is_message`."""
-        return is_message(candidate)
-
-    def position_of(self, message: Message) -> Position:
-        """See :func:`position_of`."""
-        return position_of(message)
-
-    def incoming(self, message: Message) -> IncomingMessage:
-        """Return what the hook needs of a message of an unknown consumer."""
-        return incoming([message])[0]
-
-
-registry: Final = MessageRegistry(_Messages())
+registry: Final = MessageRegistry(
+    active, is_message=is_message, position_of=position_of, incoming=lambda message: incoming([message])[0]
+)
 
 
 def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:

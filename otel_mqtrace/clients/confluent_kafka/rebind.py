@@ -1,7 +1,6 @@
 """Find the names that hold one of the client's C classes: globals of modules, attributes of classes.
 
-What holds a class in any other way (a default argument, a container, a closure, an object) is reported by
-``mqtrace doctor``, see :mod:`.coverage`.
+What holds a class in any other way (a default argument, a container, a closure, an object) ``mqtrace doctor`` reports.
 """
 
 from __future__ import annotations
@@ -66,6 +65,7 @@ def _is_client(value: Any) -> bool:
     return type(value) is ModuleType and value.__name__.split(".")[0] == _CLIENT
 
 
+# -- for ``mqtrace doctor`` only: through every object there is, with the garbage collector's help --------------------
 _MAX_ENTRIES: Final = 1_000
 """A container longer than this is data, not a choice of classes."""
 _NEVER_A_FACTORY: Final = frozenset({"typing", "types", "abc", "functools"})

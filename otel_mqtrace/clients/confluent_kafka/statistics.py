@@ -17,9 +17,9 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 from otel_mqtrace.clients.confluent_kafka.state import active, configuration_of
-from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
 if TYPE_CHECKING:
@@ -204,7 +204,6 @@ _INTERVAL: Final = "statistics.interval.ms"
 _CALLBACK: Final = "stats_cb"
 _FRESH_INTERVALS: Final = 3
 _FRESH_AT_LEAST_MS: Final = 60_000
-_NS_PER_MS: Final = 1_000_000
 _MOST_TOTALS: Final = 1_000
 """Sums kept, one for each metric and set of attributes; those of clients that live are kept in any case."""
 _log: Final = logging.getLogger(__name__)
@@ -230,7 +229,7 @@ class ClientReport:
         self.attributes = attributes
         self._user = user
         self._clock = clock or SystemClock()
-        self._fresh_ns = max(_FRESH_INTERVALS * interval_ms, _FRESH_AT_LEAST_MS) * _NS_PER_MS
+        self._fresh_ns = max(_FRESH_INTERVALS * interval_ms, _FRESH_AT_LEAST_MS) * NS_PER_MS
         self._last: tuple[str, int] | None = None
         self._parsed: tuple[str, Mapping[str, Any]] = ("", {})
 
@@ -334,14 +333,7 @@ def configuring(tracing: Tracing) -> Callable[[Arguments], Arguments | None] | N
     if statistics is None:
         statistics = _of_meter.setdefault(tracing.meter, ClientStatistics(tracing.meter))
 
-    def configure(arguments: Arguments) -> Arguments | None:
-        try:
-            return _reporting(arguments, tracing, statistics)
-        except Exception:  # noqa: BLE001 - the client is made all the same
-            note_failure("ClientStatistics.configure")
-            return None
-
-    return configure
+    return guarded("ClientStatistics.configure")(lambda arguments: _reporting(arguments, tracing, statistics))
 
 
 def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatistics) -> Arguments | None:

@@ -12,6 +12,7 @@ from grpc import RpcError
 from rocketmq.grpc_protocol import Code, definition_pb2
 from rocketmq.v5.util import MessageIdCodec
 
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
@@ -142,7 +143,6 @@ _TYPES: Final[Mapping[int, MessageType]] = {
     definition_pb2.TRANSACTION: MessageType.TRANS_COMMIT,
 }
 """What a consumer sees of each type: a transactional message is there because it was committed."""
-_NS_PER_MS: Final = 1_000_000
 _MS_PER_S: Final = 1_000
 
 
@@ -258,7 +258,7 @@ def _add(message: Any, protobuf: Any) -> None:
     received.store_host = system.store_host or None
     if system.HasField("store_timestamp"):
         stored = system.store_timestamp
-        received.store_time_ms = stored.seconds * _MS_PER_S + stored.nanos // _NS_PER_MS
+        received.store_time_ms = stored.seconds * _MS_PER_S + stored.nanos // NS_PER_MS
 
 
 MESSAGE_METHODS: Final[Wrappers] = {

@@ -1,4 +1,4 @@
-"""Messages handed over and not settled yet; the source of ``process``.
+"""Consumption from RocketMQ and its settlement: the simple consumer, and the push consumer's listener.
 
 A message of a simple consumer is in the application's hands from ``receive`` until it acknowledges it, in whatever
 thread, or until its invisible duration is over and the broker delivers it again: the next ``receive`` finds that out.
@@ -400,10 +400,6 @@ class TracedListener:
     def __init__(self, listener: Any, consumer: Any) -> None:
         self._listener = listener
         self._consumer = ref(consumer)
-
-    def __getattr__(self, name: str) -> Any:
-        """Behave as the application's listener does."""
-        return getattr(self._listener, name)
 
     def consume(self, message: Any) -> Any:
         """Call the listener; what it raises goes to the client, which takes it for a failure."""

@@ -199,10 +199,6 @@ class TracedChecker:
         self._transactions: dict[str, str] = {}
         _checkers[producer] = ref(self)
 
-    def __getattr__(self, name: str) -> Any:
-        """Behave as the application's checker does."""
-        return getattr(self._checker, name)
-
     def expect(self, msg_id: str, transaction_id: str) -> None:
         """Remember which transaction a message belongs to: the checker is only given the message."""
         self._transactions[msg_id] = transaction_id

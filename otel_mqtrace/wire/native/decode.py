@@ -1,4 +1,9 @@
-"""Decode native trace records: charsets, bodies, and streams of any size; no bytes make it raise."""
+"""Decode native trace records: charsets, bodies, and streams of any size; no bytes make it raise.
+
+The platform's charset was written up to 4.9.8, UTF-8 since 5.0.0. An incomplete character must not swallow the U+0002
+after it, as Python's GB18030 decoder does at the end of its input: unclean bytes are decoded piece by piece. A stream
+is cut into parts at U+0002 where ASCII stands for itself in the charset; any other has to be read whole.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +176,7 @@ def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Reco
     """Yield the fields and the values of each record of a body, without an object of the model.
 
     The fields start with the type name, and what CLOUD made of it; such a record had a separator behind them. The
-    values are those of ``KEPT_FIELDS``, ``None`` where not on the wire; or the error. ``text`` is ``charsets.text_of``
+    values are those of ``KEPT_FIELDS``, ``None`` where not on the wire; or the error. ``text`` is :func:`text_of` of
     the body.
 
     Raises:

@@ -14,33 +14,7 @@ from enum import Enum
 from typing import Final
 
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import KEY_SEPARATOR, AccessChannel, MessageType, TraceBean, TraceContext, TraceType
-
-__all__ = [
-    "ABSENT_TEXTS",
-    "BEAN_FIELDS",
-    "CLOUD_SUB_AFTER",
-    "DEFAULT_DIALECT",
-    "DIALECTS",
-    "FIELDS",
-    "FIELD_SEPARATOR",
-    "FIRST_BEAN_ONLY",
-    "FORMS",
-    "KEPT_FIELDS",
-    "KEY_SEPARATOR",
-    "MESSAGE_TYPE_MAPS",
-    "NULL_TEXT",
-    "RECORD_TERMINATOR",
-    "REPLACEMENT",
-    "CloudSubAfter",
-    "Dialect",
-    "FieldCounts",
-    "FieldKind",
-    "Form",
-    "absent",
-    "check_message_type_map",
-    "form_for",
-]
+from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceContext, TraceType
 
 FIELD_SEPARATOR: Final = "\x01"
 RECORD_TERMINATOR: Final = "\x02"

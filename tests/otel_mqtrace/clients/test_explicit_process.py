@@ -255,7 +255,7 @@ def impatient():
 
 
 def test_consumers_in_several_threads_hand_over_at_once(impatient):
-    remembered = MessageRegistry(None, max_messages=8)
+    remembered = MessageRegistry(None, is_message=None, position_of=None, incoming=None, max_messages=8)
     number = remembered.register(owner := _Owner())
 
     def hand_over(thread):

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
-from otel_mqtrace.rocketmq.frames import response_to
+from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode, response_to
 from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
 from tests.support.archives import find_by_key
 from tests.support.lanes import emptied, span
