@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +92,9 @@ reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # t
 
 
 def _load_options(engine: str | None, sources: Iterable[str]) -> type[ReconcileOptions]:
-    if engine == "local" or (engine is None and find_spec("pyspark") is None):
+    from spark_jobs.java import has_pyspark  # noqa: PLC0415  (a list of commands does without)
+
+    if engine == "local" or (engine is None and not has_pyspark()):
         start_early(sources, "spark_jobs.jobs.reconcile")  # what they import takes as long as it does here
     if engine == "local":
         from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
@@ -63,6 +64,14 @@ class _Probed:
     major: int
     has_spark_module: bool
     unwanted_flags: tuple[str, ...]
+
+
+def has_pyspark() -> bool:
+    """Return whether pyspark is installed."""
+    try:
+        return importlib.util.find_spec("pyspark") is not None
+    except (ImportError, ValueError):  # ValueError: the module is there as a stand-in without a spec
+        return False
 
 
 def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> JavaHome:

@@ -1,4 +1,7 @@
-"""A plain span, whatever it was read from, and the texts of its values."""
+"""A plain span, whatever it was read from: the texts of its values, its count by bytes, and its reading from JSON.
+
+Common mistakes of OTLP/JSON are tolerated; an unreadable span is ``bad`` alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
@@ -90,3 +97,339 @@ _TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
     (list, lambda value: f"[{','.join(json_text(attribute_text(item)) for item in value)}]"),
     (Mapping, lambda value: json_text(text_attributes(value))),
 )
+
+
+# -- spans counted by bytes, independently of the parser that reads them ----------------------------------------------
+# A protobuf message is walked at wire level. JSON cannot be counted without parsing it, but a span or link cannot lose
+# its ``spanId``: as many of these names as stand in the text must be in what was parsed. Only a span without any
+# ``spanId`` could be dropped by a JSON parser unseen.
+ID_NAME: Final = r'"span(?:Id|_id)"\s*:(?!\s*null)'
+"""What gives an object of OTLP/JSON a span id. A quote inside a text is escaped, so no text can look like it."""
+_ID_NAME: Final = re.compile(ID_NAME.encode())
+
+_CONTINUED: Final = 0x80
+_VARINT, _FIXED64, _LENGTH, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_RESOURCE_SPANS: Final = frozenset({1})  # of TracesData and of ExportTraceServiceRequest
+_SCOPE_SPAN_FIELDS: Final = frozenset({2, 1000})  # of ResourceSpans; 1000 was instrumentation_library_spans
+_SPANS: Final = frozenset({2})  # of ScopeSpans and of InstrumentationLibrarySpans
+
+
+def count_proto_spans(payload: bytes) -> int:
+    """Return how many spans a protobuf ``TracesData`` holds.
+
+    Raises:
+        ValueError: it is not protobuf.
+    """
+    return sum(
+        1
+        for resource in _fields(payload, 0, len(payload), _RESOURCE_SPANS)
+        for scope in _fields(payload, *resource, _SCOPE_SPAN_FIELDS)
+        for _ in _fields(payload, *scope, _SPANS)
+    )
+
+
+def count_written_ids(payload: bytes) -> int:
+    """Return how many objects of a JSON message have a span id, by its text."""
+    return len(_ID_NAME.findall(payload))
+
+
+def count_ids(value: Any) -> int:
+    """Return how many objects have a span id in JSON that was parsed."""
+    if isinstance(value, list):
+        return sum(map(count_ids, value))
+    if not isinstance(value, Mapping):
+        return 0
+    own = (value.get("spanId") is not None) + (value.get("span_id") is not None)
+    return own + sum(count_ids(item) for item in value.values() if isinstance(item, (list, Mapping)))
+
+
+def _fields(data: bytes, at: int, end: int, wanted: frozenset[int]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each wanted field of the message in ``data[at:end]``."""
+    depth = 0
+    while at < end:
+        tag, at = _varint(data, at, end)
+        number, kind = tag >> 3, tag & 7
+        if kind == _LENGTH:
+            size, at = _varint(data, at, end)
+            if number in wanted and not depth:
+                yield at, at + size
+            at += size
+        elif kind == _VARINT:
+            _, at = _varint(data, at, end)
+        elif kind in {_FIXED64, _FIXED32}:
+            at += 8 if kind == _FIXED64 else 4
+        else:
+            depth += _depth(kind)
+    if at != end or depth:
+        raise ValueError("no protobuf")
+
+
+def _depth(kind: int) -> int:
+    if kind not in {_GROUP, _END_GROUP}:
+        raise ValueError("no protobuf")
+    return 1 if kind == _GROUP else -1
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    if at < end and (first := data[at]) < _CONTINUED:
+        return first, at + 1
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & ~_CONTINUED) << shift
+        if byte < _CONTINUED:
+            return value, at
+        shift += 7
+    raise ValueError("no protobuf")
+
+
+_SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+_HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
+_BASE64_LENGTHS: Final = frozenset({12, 24})
+_DEEPEST_VALUE: Final = 100  # levels; protobuf's own readers stop earlier
+# Every escape is one token, so that "\\\\ud800" (a backslash and letters) is not taken for a surrogate.
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
+
+
+def parse_json(payload: bytes) -> list[Any] | None:
+    """Return the ResourceSpans of one JSON message, or ``None`` when it is none."""
+    text = payload.decode("utf-8", errors="replace").lstrip("\ufeff")
+    try:
+        value = json.loads(_without_lone_surrogates(text), parse_int=_json_number)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict) and isinstance(value.get("result"), (dict, list)):
+        value = value["result"]
+    if isinstance(value, list):
+        nested = [_parse_value(item) for item in value]
+        return [one for many in nested if many is not None for one in many] if None not in nested else None
+    return _parse_value(value)
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """Replace each lone surrogate by a question mark, as Java writes it."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: "?" if found["lone"] else found[0], text)
+
+
+def _json_number(text: str) -> int | float:
+    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0; too many digits are infinity."""
+    if text == "-0":
+        return -0.0
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _parse_value(value: object) -> list[Any] | None:
+    if not isinstance(value, dict):
+        return None
+    if any(name in value for name in _SCOPE_SPANS):
+        return [value]
+    if not value or "resourceMetrics" in value or "resourceLogs" in value:
+        return []
+    found = _pick(value, "resourceSpans", "resource_spans")
+    return list(found) if isinstance(found, list) else None
+
+
+def _pick(value: Mapping[str, Any], *names: str) -> Any:
+    for name in names:
+        if (found := value.get(name)) is not None:
+            return found
+    return None
+
+
+class _OddError(Exception):
+    """A part of a span is not of the kind it must be."""
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _OddError
+    return value
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _OddError
+    return [_object(item) for item in value]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
+
+
+def json_spans(one: Any) -> Iterator[Span]:
+    """Yield the spans of one ResourceSpans, each odd one as ``bad``."""
+    for service, scope, span in _placed(one):
+        yield _span_or_bad(span, service, scope)
+
+
+def count_json_spans(one: Any) -> int:
+    """Return how many :func:`json_spans` must yield, odd ones included, without making any."""
+    if not isinstance(one, dict):
+        return 1
+    return sum(len(_listed(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
+
+
+def count_json_ids(one: Any) -> int:
+    """Return how many objects with a span id stand in what :func:`json_spans` makes spans of."""
+    return sum(count_ids(span) for _, _, span in _placed(one))
+
+
+def count_usual_json_ids(one: Any) -> int:
+    """Return the number of spans and links in a usual message, without a walk."""
+    return sum(_usual_ids(span) for _, _, span in _placed(one) if isinstance(span, dict))
+
+
+def _usual_ids(span: Mapping[str, Any]) -> int:
+    links = span.get("links")
+    linked = links if isinstance(links, list) else ()
+    return sum(isinstance(one, dict) and one.get("spanId") is not None for one in (span, *linked))
+
+
+def _parts(one: Mapping[str, Any]) -> list[Any]:
+    """Return the ScopeSpans of a ResourceSpans, under whatever names it has them; in 2022 some had two."""
+    return [part for name in _SCOPE_SPANS for part in _listed(one.get(name))]
+
+
+def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
+    with suppress(_OddError):
+        if isinstance(span, dict):
+            return _json_span(span, service, scope)
+    return {"bad": (None, NOT_A_SPAN, _text(span)), "attributes": {}, "links": []}
+
+
+def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
+    """Yield service, scope and what stands where a span should; a level that is not a list of objects stands for it."""
+    if not isinstance(one, dict):
+        yield None, None, one
+        return
+    service = _service(_pick(one, "resource"))
+    for part in _parts(one):
+        if not isinstance(part, dict):
+            yield service, None, part
+            continue
+        scope = _pick(part, "scope", "instrumentationLibrary")
+        name = _text(scope.get("name")) if isinstance(scope, dict) else ""
+        yield from ((service, name or None, span) for span in _listed(part.get("spans")))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [json_text(value)]
+
+
+def _service(resource: Any) -> str | None:
+    try:
+        return attribute_text(_json_attributes(_object(resource).get("attributes")).get("service.name"))
+    except _OddError:
+        return None
+
+
+def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) -> Span:
+    status = _object(_pick(span, "status"))
+    start, end = (_pick(span, f"{edge}TimeUnixNano", f"{edge}_time_unix_nano") for edge in ("start", "end"))
+    return {
+        "trace_id": _json_id(_pick(span, "traceId", "trace_id")),
+        "span_id": _json_id(_pick(span, "spanId", "span_id")),
+        "parent_span_id": parent_or_none(_json_id(_pick(span, "parentSpanId", "parent_span_id"))),
+        "name": _text(span.get("name")),
+        "kind": enum_name(span.get("kind"), KINDS, "SPAN_KIND_"),
+        "start_ns": long_or_none(start) or 0,
+        "end_ns": long_or_none(end) or 0,
+        "status": enum_name(status.get("code"), STATUSES, "STATUS_CODE_"),
+        "status_message": _text(status.get("message")),
+        "service": service,
+        "scope": scope,
+        "flags": long_or_none(span.get("flags")) or 0,
+        "attributes": _json_attributes(span.get("attributes")),
+        "links": [_json_link(link) for link in _objects(span.get("links"))],
+        "events": [_json_event(event) for event in _objects(span.get("events"))],
+        "dropped_attributes": long_or_none(_pick(span, "droppedAttributesCount", "dropped_attributes_count")) or 0,
+        "dropped_links": long_or_none(_pick(span, "droppedLinksCount", "dropped_links_count")) or 0,
+        "bad": _bad_time("start_ns", start) or _bad_time("end_ns", end),
+    }
+
+
+def _bad_time(field: str, value: object) -> tuple[str, str, str] | None:
+    text = _text(value)
+    return (field, "not a number", text) if text and long_or_none(value) is None else None
+
+
+def _json_link(link: Mapping[str, Any]) -> Span:
+    return {
+        "trace_id": _json_id(_pick(link, "traceId", "trace_id")),
+        "span_id": _json_id(_pick(link, "spanId", "span_id")),
+        "flags": long_or_none(link.get("flags")) or 0,
+        "attributes": _json_attributes(link.get("attributes")),
+    }
+
+
+def _json_event(event: Mapping[str, Any]) -> Span:
+    time_ns = long_or_none(_pick(event, "timeUnixNano", "time_unix_nano")) or 0
+    attributes = _json_attributes(event.get("attributes"))
+    return {"name": _text(event.get("name")), "time_ns": time_ns, "attributes": attributes}
+
+
+def _json_attributes(pairs: object) -> dict[str, Any]:
+    return _json_pairs(pairs, 0)
+
+
+def _json_pairs(pairs: object, depth: int) -> dict[str, Any]:
+    return {_text(pair.get("key")): _json_value(pair.get("value"), depth) for pair in _objects(pairs)}
+
+
+def _json_value(value: Any, depth: int) -> Any:
+    if depth > _DEEPEST_VALUE:
+        raise _OddError
+    if not isinstance(value, dict):
+        return value if isinstance(value, (str, bool, int, float)) else None
+    if len(value) == 1 and isinstance(text := value.get("stringValue"), str):
+        return text
+    array, kvlist = _pick(value, "arrayValue", "arrayvalue"), _pick(value, "kvlistValue", "kvlistvalue")
+    if array is not None:
+        return [_json_value(item, depth + 1) for item in _objects(_object(array).get("values"))]
+    if kvlist is not None:
+        return _json_pairs(_object(kvlist).get("values"), depth + 1)
+    for name in _SCALARS:
+        if value.get(name) is not None:
+            return json_scalar(name, value[name])
+    return None
+
+
+def json_scalar(name: str, value: Any) -> Any:
+    """Return a scalar of an AnyValue, given by the name it stands under; one that is not of its kind as text."""
+    try:
+        if name == "intValue":
+            return int(value)
+        if name == "doubleValue":
+            return float(value)
+        if name == "bytesValue":
+            return base64.b64decode(value)
+    except (TypeError, ValueError, OverflowError):
+        return _text(value)
+    return value if isinstance(value, (str, bool)) else _text(value)
+
+
+def _json_id(value: object) -> str | None:
+    """Return hex as specified; some producers write base64 or lists of bytes."""
+    if isinstance(value, list):
+        return bytes(item & 0xFF for item in value if isinstance(item, int)).hex() or None
+    text = _text(value)
+    if len(text) in _BASE64_LENGTHS and text.endswith("="):
+        try:
+            return base64.b64decode(text).hex()
+        except ValueError:
+            return text
+    return (text.lower() if _HEX_ID.fullmatch(text) else text) or None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.otlp import span_count
-from bridge.otlp.json_spans import (
+from bridge.otlp.plain_span import (
     count_json_ids,
     count_json_spans,
+    count_proto_spans,
     count_usual_json_ids,
+    count_written_ids,
     json_spans,
     parse_json,
 )
@@ -68,8 +69,8 @@ def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     if not resource_spans:
         return 0
     if is_proto(resource_spans):
-        return span_count.count_proto_spans(payload)
-    written = span_count.count_written_ids(payload)
+        return count_proto_spans(payload)
+    written = count_written_ids(payload)
     if written <= sum(map(count_usual_json_ids, resource_spans)):  # fewer where a name is written with escapes
         return count_spans(resource_spans)
     return count_spans(resource_spans) + max(written - sum(map(count_json_ids, resource_spans)), 0)

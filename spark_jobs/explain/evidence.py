@@ -273,8 +273,8 @@ def _measure_rows(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Column]:
     }
     times = {
         "first_ms": rows.number("event_ms").believable(),
-        "native_ms": _over_ms(rows, "native"),
-        "otlp_ms": _over_ms(rows, "otlp"),
+        "native_ms": rows.over_ms("native").believable(),
+        "otlp_ms": rows.over_ms("otlp").believable(),
         "cost_ms": rows.number("native.cost_ms"),
     }
     measures: dict[str, Column] = {name: pa.array(of.astype(np.int64)) for name, of in counts.items()}
@@ -289,10 +289,6 @@ def _measure_rows(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Column]:
 def _is_one(numbers: NullableInts) -> Mask:
     is_one: Mask = numbers.known & (numbers.values == 1)
     return is_one
-
-
-def _over_ms(rows: KeyedRows, side: str) -> NullableInts:
-    return rows.over_ms(side).believable()
 
 
 def _add_up(families: Iterable[_Counted], measures: Mapping[str, Column], sieve: _Sieve) -> Evidence:

@@ -18,8 +18,7 @@ import numpy as np
 
 from bridge.storage import committed, list_files, move_tree, open_parquet, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.event_writer import EventFile
-from spark_jobs.jobs.reading import EventSide
+from spark_jobs.jobs.reading import EventFile, EventSide
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
 

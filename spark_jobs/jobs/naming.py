@@ -12,7 +12,7 @@ import pyarrow as pa
 from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from spark_jobs.columns import equal, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
-from spark_jobs.jobs.event_writer import EventFile
+from spark_jobs.jobs.reading import EventFile
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.taxonomy import Kind
 

@@ -5,7 +5,6 @@ pyspark is imported where Spark is chosen only.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import shutil
@@ -20,7 +19,7 @@ from bridge.storage import hold, remove_tree, sorted_glob
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
-from spark_jobs.java import find_java
+from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.report.result import SparkCost
 from spark_jobs.session import (
     DEFAULT_DRIVER_MEMORY,
@@ -90,11 +89,7 @@ def _options_of_spark(options: ReconcileOptions, *, stream: bool) -> list[str]:
 
 def _obstacle(master: str | None) -> str | None:
     """Return why Spark cannot start here, or ``None``."""
-    try:
-        found = importlib.util.find_spec("pyspark")
-    except (ImportError, ValueError):  # ValueError: the module is there as a stand-in without a spec
-        found = None
-    if found is None:
+    if not has_pyspark():
         return "pyspark is not installed"
     if not needs_java(master):
         return None
@@ -141,34 +136,15 @@ def open_engine(
             yield SparkEngine(session, cores(session), group=group, owns_workers=owns_workers)
 
 
-def cost_of(engine: Engine, started_ns: MonotonicNs, clock: Clock) -> SparkCost | None:
-    """Return the jobs, stages and wall time of a run since ``started_ns``; ``None`` where it is not on Spark."""
-    if engine.name != _SPARK:
-        return None
-    jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
-    return SparkCost(jobs=jobs, stages=stages, wall_seconds=_seconds_since(started_ns, clock))
-
-
-def versions_of(engine: Engine) -> dict[str, str]:
-    """Return the versions of ours, and of Spark and Java where they took part."""
-    if engine.name != _SPARK:
-        return {_DISTRIBUTION: version(_DISTRIBUTION)}
-    return {_DISTRIBUTION: version(_DISTRIBUTION), **versions(engine.session)}  # type: ignore[attr-defined]
-
-
 def record_engine(result: Result, engine: Engine, started_ns: MonotonicNs, clock: Clock) -> Result:
     """Return the result with ``engine``, ``spark``, ``versions`` and ``wall_seconds`` of the run that ends now."""
-    return replace(
-        result,
-        engine=engine.name,
-        spark=cost_of(engine, started_ns, clock),
-        versions=versions_of(engine),
-        wall_seconds=_seconds_since(started_ns, clock),
-    )
-
-
-def _seconds_since(started_ns: MonotonicNs, clock: Clock) -> float:
-    return round((clock.monotonic_ns() - started_ns) / _NS_PER_S, 3)
+    wall_seconds = round((clock.monotonic_ns() - started_ns) / _NS_PER_S, 3)
+    spark, found = None, {_DISTRIBUTION: version(_DISTRIBUTION)}
+    if engine.name == _SPARK:
+        jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
+        spark = SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
+        found |= versions(engine.session)  # type: ignore[attr-defined]
+    return replace(result, engine=engine.name, spark=spark, versions=found, wall_seconds=wall_seconds)
 
 
 def session_starter(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -272,11 +271,8 @@ def _compare_values(  # noqa: PLR0913, PLR0917 - two values, and what decides
         return np.full(len(rows), different)
     if name == "keys":
         return _compare_key_sets(native, otlp, plan)
-    return _answers(partial(_call_text_rule, _TEXT_RULES.get(name, compare_texts), plan), native, otlp)
-
-
-def _call_text_rule(rule: Callable[[Any, Any, Plan], FieldVerdict], plan: Plan, native: str, otlp: str) -> FieldVerdict:
-    return rule(native, otlp, plan)
+    rule = _TEXT_RULES.get(name, compare_texts)
+    return _answers(lambda one, other: rule(one, other, plan), native, otlp)
 
 
 def _answers(rule: Callable[..., FieldVerdict], *columns: Column) -> Ints:

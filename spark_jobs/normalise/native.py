@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, check_charset, decode_values, text_of
@@ -40,6 +39,7 @@ from spark_jobs.columns import (
     is_known,
     is_true,
     is_utf8,
+    pc,
     repeated,
     take_rows,
     where,
@@ -119,14 +119,10 @@ def record_columns(
 
 def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch into blocks of ``_BLOCK_BYTES`` or one body more."""
-    sizes = _sizes(bodies.column("body"))
+    sizes = pc.binary_length(bodies.column("body"))
     behind = np.cumsum(sizes.fill_null(0).to_numpy(), dtype=np.int64)
     bounds = [0, *(np.flatnonzero(np.diff(behind // _BLOCK_BYTES)) + 1).tolist(), len(behind)]
     yield from (bodies.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
-
-
-def _sizes(column: Column) -> Column:
-    return pc.binary_length(column)
 
 
 def _grouped(parts: Iterable[_Columns]) -> Iterator[_Columns]:
@@ -222,7 +218,7 @@ class _Reader:
 
 
 def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
-    return is_true(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
+    return is_true(greater(pc.binary_length(bodies.column("body")), _MOST_HELD)) | is_known(bodies.column("bad"))
 
 
 def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:

@@ -86,7 +86,7 @@ def render_samples(
     anchors: dict[EventKey, str] = {}
     for at, sample in enumerate(samples, start=1):
         view = _view(sample, f"sample-{at}", timelines.get(str(sample.verdict.get("msg_id")), ()))
-        link = _link(link_template, sample) if link_template else None
+        link = fill_template(link_template, partial(_id_of, sample)) if link_template else None
         html = Markup(template.render(view=view, link=link))  # noqa: S704 - rendered with autoescape
         room_bytes -= len(html.encode("utf-8", "backslashreplace"))
         if room_bytes < 0:
@@ -251,11 +251,6 @@ def _interval(fields: dict[str, Any] | None) -> Interval | None:
 
 
 # -- links
-def _link(template: str, sample: Sample) -> str | None:
-    """Return the address of ``sample``, or ``None`` if it lacks an id that the template names."""
-    return fill_template(template, partial(_id_of, sample))
-
-
 def _id_of(sample: Sample, name: str) -> Any:
     values = (fields[name] for fields in (sample.verdict, sample.otlp, sample.native) if fields and fields.get(name))
     return next(values, None)

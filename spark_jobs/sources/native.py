@@ -122,8 +122,8 @@ def first_bodies(file: SourceFile) -> Iterator[bytes]:
     """
     path, end = str(file.path), min(file.path.stat().st_size, _HEAD_BYTES)
     is_parquet = file.layout is Layout.LANDING_PARQUET
-    columns = _first_rows(file.path) if is_parquet else _first_lines(Split(path, file.layout, 0, end))
-    for column in columns:
+    lines = _line_batches(read_lines(Split(path, file.layout, 0, end)))
+    for column in _first_rows(file.path) if is_parquet else (batch.column("body") for batch in lines):
         bodies: list[Any] = column.drop_null().to_pylist()
         yield from bodies
 
@@ -136,11 +136,6 @@ def _first_rows(path: AnyPath) -> Iterator[Any]:
     with suppress(pa.ArrowException, OSError):  # a damaged page is reported by the task that reads it
         for batch in file.iter_batches(_HEAD_ROWS, row_groups=[0], columns=["body"], use_threads=False):
             yield _cast(batch.column(0), BODIES.field("body").type)
-
-
-def _first_lines(split: Split) -> Iterator[Any]:
-    for batch in _line_batches(read_lines(split)):
-        yield batch.column("body")
 
 
 def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
@@ -208,14 +203,11 @@ def _read_line(line: bytes) -> dict[str, Any]:
 
 def _place(fields: dict[str, Any]) -> dict[str, Any]:
     source = text_of_json(fields.get("source"))
+    instants = (_number(fields.get(name)) for name in ("arrival_ms", "store_ms"))
     return {
         "source": text_of_json(fields.get("topic")) if source is None else source,
-        "arrival_ms": next(filter(lambda one: one is not None, map(_number, _instants(fields))), None),
+        "arrival_ms": next((instant for instant in instants if instant is not None), None),
     }
-
-
-def _instants(fields: dict[str, Any]) -> Iterator[Any]:
-    yield from (fields.get(name) for name in ("arrival_ms", "store_ms"))
 
 
 def _number(value: Any) -> int | None:

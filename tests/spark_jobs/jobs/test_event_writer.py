@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spark_jobs.jobs import event_writer
-from spark_jobs.jobs.event_writer import write_events
+from spark_jobs.jobs import reading
+from spark_jobs.jobs.reading import write_events
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
@@ -78,8 +78,8 @@ def test_task_that_is_run_again_writes_its_file_again(tmp_path):
 @pytest.mark.parametrize(("rows", "size"), [(10, 1 << 30), (1 << 30, 4_000)])
 def test_rows_are_written_as_soon_as_they_are_enough(tmp_path, monkeypatch, rows, size):
     """By number or by bytes: what a task holds does not grow with its input."""
-    monkeypatch.setattr(event_writer, "_GROUP_ROWS", rows)
-    monkeypatch.setattr(event_writer, "_GROUP_BYTES", size)
+    monkeypatch.setattr(reading, "_GROUP_ROWS", rows)
+    monkeypatch.setattr(reading, "_GROUP_BYTES", size)
     found = written(tmp_path, *(batch(*(span({ID: f"{at}-{copy}"}) for copy in range(4))) for at in range(9)))
     file = parquet.ParquetFile(found.path)
     assert file.metadata.num_row_groups > 2
