@@ -273,7 +273,7 @@ def ids(*numbers):
 
 def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_path):
     first = exporter_of(NOWHERE, tmp_path)
-    processor, trace = traced(first)
+    processor, trace = traced(first, max_export_batch_size=1)
     for number in range(3):
         trace(pub(number))
     assert not processor.force_flush(timeout_millis=1_000)  # it is safe, but it is not there
