@@ -14,8 +14,8 @@ import typer
 
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from spark_jobs import options as opt  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.options import directory, duration_ms, parse_settings, repeat_options
+from spark_jobs import commands as opt  # noqa: TC001  (typer reads the annotations)
+from spark_jobs.commands import directory, duration_ms, parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

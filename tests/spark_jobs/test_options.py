@@ -3,7 +3,7 @@
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.options import duration_ms, parse_instant_ms, parse_settings, repeat_options
+from spark_jobs.commands import duration_ms, parse_instant_ms, parse_settings, repeat_options
 
 
 @pytest.mark.parametrize(
