@@ -75,7 +75,7 @@ class _Day:
     messages: int
     hot: int
     weak: bool
-    zstd: bool
+    zstd: bool = False
 
     def write(self, out: Path, part: int, numbers: range) -> None:
         """Write the messages with these numbers, to a file of each side."""
