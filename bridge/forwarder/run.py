@@ -36,7 +36,6 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -52,9 +51,7 @@ class OpenSource(TraceSource, Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *failure: object) -> None: ...
 
 
 def _files_directory(source: str) -> AnyPath | None:

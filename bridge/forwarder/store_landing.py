@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bridge.storage import AnyPath, StorePath
-    from otel_mqtrace._clock import Clock
     from otel_mqtrace.landing import LandedMessage
 
 
@@ -37,6 +36,8 @@ MANIFEST_DIRECTORY: Final = "_manifest"
 """Below ``native/``: an object of counts for each part, because a store appends to no file."""
 _NS_PER_MS: Final = 1_000_000
 _ABANDONED_NS: Final = 3_600_000_000_000
+_MOST_AGE_NS: Final = 10_000_000_000
+_MOST_BYTES: Final = 64 << 20
 _DAYS_LOOKED_AT: Final = 7
 
 
@@ -50,26 +51,15 @@ class StoreLanding:
 
     The first part also completes a killed writer's: parts without counts get them, half-written files of more than an
     hour are removed; their messages were never committed and will be read again. ``format`` is ``jsonl`` or
-    ``parquet``. A part is due at ``max_part_bytes`` of bodies or ``max_part_age_ms`` after its first message. Not
-    thread-safe.
+    ``parquet``. A part is due at 64 MiB of bodies or ten seconds after its first message. Not thread-safe.
     """
 
-    def __init__(
-        self,
-        landing: StorePath,
-        *,
-        format: str = "parquet",  # noqa: A002 - the users' word
-        max_part_bytes: int = 64 << 20,
-        max_part_age_ms: float = 10_000,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, landing: StorePath, *, format: str) -> None:  # noqa: A002 - the users' word
         if format not in PART_FORMATS:
             raise UsageError(f"unknown landing format {format!r}: choose one of {', '.join(PART_FORMATS)}")
         self._landing, self._native = landing, landing / NATIVE_DIRECTORY
         self._suffix = format
-        self._max_part_bytes = max_part_bytes
-        self._max_part_age_ns = int(max_part_age_ms * _NS_PER_MS)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._held: dict[str, list[LandedMessage]] = {}
         self._held_bytes = 0
         self._since_ns: int | None = None
@@ -93,8 +83,8 @@ class StoreLanding:
         """Return whether enough is held, or long enough."""
         if self._since_ns is None:
             return False
-        is_old = self._clock.monotonic_ns() - self._since_ns >= self._max_part_age_ns
-        return is_old or self._held_bytes >= self._max_part_bytes
+        is_old = self._clock.monotonic_ns() - self._since_ns >= _MOST_AGE_NS
+        return is_old or self._held_bytes >= _MOST_BYTES
 
     def finish(self) -> tuple[LandedPart, ...]:
         """Upload everything held: from here on readers see it. Return the parts.

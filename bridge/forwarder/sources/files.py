@@ -19,7 +19,6 @@ from otel_mqtrace.landing import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -77,9 +76,7 @@ class _FilesSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

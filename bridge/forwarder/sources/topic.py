@@ -10,7 +10,6 @@ from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -93,9 +92,7 @@ class TopicSource(ABC, Generic[_P]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answer_by(self) -> int:
