@@ -56,9 +56,9 @@ class Change:
 class Patches(ABC):
     """The changes made by one ``instrument()``; ``restore()`` undoes them in reverse order.
 
-    A subclass has the client's ``name``, its ``active`` tracing, its ``source`` of messages for ``process``, and the
-    steps of ``ending`` what is open; one that fails does not keep the others. ``untraceable`` names what could not be
-    changed.
+    A subclass has the client's ``name``, its ``active`` tracing, its ``source`` of messages for ``process``, and
+    ``ending``, the steps that end what is open: if one fails, the others still run. ``untraceable`` names what could
+    not be changed.
     """
 
     name: ClassVar[str]
@@ -232,6 +232,7 @@ def replacement_class(original: type[Any], wrappers: Wrappers) -> type[Any]:
     return _Replacement(original.__name__, (original,), body)
 
 
+# -- other instrumentations of the same client ---------------------------------------------------------------------
 class Instrumentation(NamedTuple):
     """Another instrumentation: its name, the module of its code, its distribution, what keeps it off the client.
 

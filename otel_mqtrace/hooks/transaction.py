@@ -120,12 +120,12 @@ class _Transaction:
 class TransactionHook:
     """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
 
-    def __init__(self, tracing: Tracing, info: ClientInfo, *, max_messages: int = MAX_MESSAGES) -> None:
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing
         self._end = EndTransactionHook(tracing, info)
         self.now_ns = self._end.now_ns
         queue_size = tracing.settings.queue_size
-        self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
+        self._max_messages = MAX_MESSAGES if queue_size is None else min(MAX_MESSAGES, max(1, queue_size // 2))
         self._latest: _Transaction | None = None
         self.transaction_id: str | None = None
 

@@ -84,9 +84,10 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
     assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
 
 
-def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
+def test_an_overlong_transaction_is_bounded_and_counted(tracing_with, exporter, caplog, monkeypatch):
     monkeypatch.setattr(transaction, "_overflowed", Counter())
-    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=2)
+    tracing = tracing_with(queue_size=4)
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     ends.begin()
     for _ in range(5):
         call = hook.before("orders", transaction_id=ends.transaction_id)
@@ -99,9 +100,10 @@ def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplo
     assert ["5 messages" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_a_transaction_that_was_given_up_loses_nothing(tracing, exporter):
+def test_a_transaction_that_was_given_up_loses_nothing(tracing_with, exporter):
     before = MqTraceInstrumentor().unrecorded
-    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo(), max_messages=1)
+    tracing = tracing_with(queue_size=2)
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     for _ in range(2):
         ends.begin()
         for _ in range(2):
