@@ -1,17 +1,54 @@
-"""Two real runs, recorded by both systems, with some records taken away: exactly those are left unexplained."""
+"""Runs like the two real ones: each loss by design, by sampling or by a kill has its reason, each silent one has none.
 
-import zlib
+In every run some records are taken away without a trace as well: exactly those must be left unexplained.
+"""
+
+from __future__ import annotations
+
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spark_jobs.policy.policy import read_policy
+from tests.spark_jobs.explain.dual_runs import (
+    by_header,
+    dual_events,
+    full_queue,
+    killed,
+    old_names,
+    sampled_half,
+    silently_lost,
+    without_native_trace,
+)
 from tests.spark_jobs.explain.explained_runs import explain_events
-from tests.support.reading import events_of, native_side, otlp_side
 
-DUAL = Path(__file__).parents[2] / "vectors" / "dual"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.spark_jobs.explain.dual_runs import Event, Lost
+
+
+APP, SCENARIOS = ("app-4.9.8-dup", "rocketmq-4.9.8"), ("scenarios-5.3.3-old", "rocketmq-5.3.3")
+KILLED_MS = 1_795_262_482_600
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be found in one run beside its seeded losses, and the losses that honestly read otherwise."""
+
+    corpus: tuple[str, str]
+    vary: Callable[[list[Event]], list[Event]]
+    reasons: set[tuple[str, str]]
+    excused: int = 0
+    malformed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _as_it_was(events: list[Event]) -> list[Event]:
+    return events
+
+
 BY_DESIGN = {
     ("BY_DESIGN", rule)
     for rule in (
@@ -21,6 +58,8 @@ BY_DESIGN = {
         "rocketmq_records_no_one_way_send",
     )
 }
+# Two sends have no answer, and so no id; the sampler of half of everything happens to leave out both.
+WITHOUT_ANSWER = {("BY_DESIGN", f"rocketmq_records_no_{how}_send") for how in ("failed", "one_way")}
 SCENARIO_RULES = {
     ("BY_DESIGN", "java_agent_makes_no_span_for_recall"),
     ("BY_DESIGN", "java_agent_makes_no_span_for_lite_pull"),
@@ -29,61 +68,76 @@ SCENARIO_RULES = {
     ("COUNTERPART_MALFORMED", None),
     ("WRITER_SILENT", "topic"),
 }
-OTHER = {"native": "otlp", "otlp": "native"}
-ONE_IN = 12
+SAMPLED = {("NOT_SAMPLED", how) for how in ("link_flags", "whole_call", "whole_message")}
+
+RUNS = {
+    "app with headers captured": Run(APP, by_header, BY_DESIGN),
+    "scenarios": Run(
+        SCENARIOS,
+        _as_it_was,
+        BY_DESIGN | SCENARIO_RULES,
+        excused=2,  # the only records of their topics: WRITER_SILENT, which warns
+        malformed=[("native", "C000020276EE60E53B936997084C0058")],
+    ),
+    "app with old names, half of it sampled": Run(
+        APP, lambda events: sampled_half(old_names(events)), (BY_DESIGN - WITHOUT_ANSWER) | SAMPLED
+    ),
+    "app with a consumer killed": Run(
+        APP,
+        lambda events: killed(events, "shipping-service", at_ms=KILLED_MS, spans_ms=170, native_ms=60),
+        BY_DESIGN | {("SHUTDOWN_WINDOW", "process")},
+        excused=1,  # a span taken away 20 ms before the exporter's last batch was full
+    ),
+    "app with a group that is not traced": Run(
+        APP,
+        lambda events: without_native_trace(events, "consume", lambda group: "billing" in group),
+        BY_DESIGN | {("WRITER_SILENT", "group")},
+    ),
+}
 
 
-def with_captured_headers(events):
-    """Sends without an answer have their id from a captured message property."""
-    for number, event in enumerate(events):
-        if event["side"] == "otlp" and event["kind"] == "publish" and event["msg_id"] is None:
-            yield {**event, "msg_id": f"C000020262BB60E53B936993FFFF{number:04X}", "id_source": "header"}
-        else:
-            yield event
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    return {
+        corpus: dual_events(corpus[0], tmp_path_factory.mktemp("dual"), native_writer=corpus[1])
+        for corpus in (APP, SCENARIOS)
+    }
 
 
-def key_of(event):
+def _judge(run: Run, events: list[Event]) -> list[Any]:
+    policy = replace(read_policy(None, profile="java-agent", native_writer=run.corpus[1]), grace_ms=0)
+    return explain_events(events, policy=policy, malformed=run.malformed)
+
+
+def _key(row: Any) -> Lost:
+    return row["status"], row["kind"], row["msg_id"], row["group"] if row["kind"] == "consume" else None
+
+
+def _of_event(event: Event) -> tuple[str, str | None, str | None]:
     return event["kind"], event["msg_id"], event["group_name"] if event["kind"] == "consume" else None
 
 
-def chance_of(key):
-    return zlib.crc32(repr(key).encode())
-
-
-def lose_some(events):
-    """Take one side of some events away that both sides know once; return the rest, and the keys that lack a side."""
-    inside = [event for event in events if event["scope"] is None and event["half"] != "before"]
-    known = {side: Counter(key_of(event) for event in inside if event["side"] == side) for side in OTHER}
-    once = [key for key, count in known["native"].items() if count == 1 == known["otlp"][key] and key[1]]
-    unlucky = {key: chance_of(key) // ONE_IN % 2 for key in once if chance_of(key) % ONE_IN == 0}
-    missing = {key: "native" if odd else "otlp" for key, odd in unlucky.items()}
-    left = [event for event in events if missing.get(key_of(event)) != event["side"]]
-    return left, {(f"{OTHER[side].upper()}_ONLY", *key) for key, side in missing.items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "writer", "vary", "reasons", "excused", "malformed"),
-    [
-        ("app-4.9.8-dup", "rocketmq-4.9.8", list, BY_DESIGN, 0, []),
-        ("app-4.9.8-dup", "rocketmq-4.9.8", with_captured_headers, BY_DESIGN, 0, []),
-        # two are the only records of their topics: WRITER_SILENT, which warns
-        (
-            *("scenarios-5.3.3-old", "rocketmq-5.3.3", list, BY_DESIGN | SCENARIO_RULES, 2),
-            [("native", "C000020276EE60E53B936997084C0058")],
-        ),
-    ],
-    ids=["app", "app with captured headers", "scenarios"],
-)
-def test_exactly_the_silently_lost_records_are_unexplained(tmp_path, name, writer, vary, reasons, excused, malformed):
-    sides = native_side(tmp_path, DUAL / name / "native.jsonl"), otlp_side(tmp_path, DUAL / name / "otlp.jsonl")
-    events = [row if row["side"] == "otlp" else {**row, "writer": writer} for side in sides for row in events_of(side)]
-    left, lost = lose_some(list(vary(events)))
-    policy = replace(read_policy(None, profile="java-agent", native_writer=writer), grace_ms=0)
-    found = {}
-    for row in explain_events(left, policy=policy, malformed=malformed):
-        key = row["status"], row["kind"], row["msg_id"], row["group"] if row["kind"] == "consume" else None
-        found.setdefault((row["reason"], row["reason_detail"]), set()).add(key)
-    unexplained = found.pop(("UNEXPLAINED", None))
+@pytest.mark.parametrize("name", RUNS)
+def test_exactly_the_silently_lost_records_are_unexplained(corpora, name):
+    run = RUNS[name]
+    events, lost = silently_lost(run.vary(corpora[run.corpus]), one_in=12)
+    rows = _judge(run, events)
+    unexplained = {_key(row) for row in rows if row["reason"] == "UNEXPLAINED"}
+    other = Counter(
+        (row["reason"], row["reason_detail"]) for row in rows if _key(row) in lost and row["reason"] != "UNEXPLAINED"
+    )
     assert unexplained <= lost, sorted(unexplained - lost, key=str)
-    assert (len(lost) > 5, len(lost - unexplained)) == (True, excused)
-    assert {reason for reason in found if reason[0]} == reasons
+    assert len(lost) > 5
+    assert len(lost - unexplained) == run.excused, other
+    assert {(row["reason"], row["reason_detail"]) for row in rows if row["reason"]} - {
+        ("UNEXPLAINED", None)
+    } == run.reasons
+
+
+def test_spans_dropped_by_a_full_queue_are_unexplained_without_a_ledger(corpora):
+    events, dropped = full_queue(corpora[APP])
+    rows = _judge(Run(APP, _as_it_was, set()), events)
+    recorded = {_of_event(event) for event in events if event["side"] == "native"}
+    lost = {("NATIVE_ONLY", *_of_event(event)) for event in dropped if _of_event(event) in recorded}
+    assert len(lost) > 5
+    assert {_key(row) for row in rows if row["reason"] == "UNEXPLAINED"} == lost
