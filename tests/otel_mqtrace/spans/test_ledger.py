@@ -63,10 +63,11 @@ def test_losses_of_one_kind_and_time_share_a_row():
     ]
 
 
-def test_a_batch_counts_by_its_messages():
+@pytest.mark.parametrize(("messages", "count"), [(40, 40), (0, 1), (-3, 1), ("many", 1)])
+def test_a_batch_counts_by_its_messages(messages, count):
     book = LossBook(side="otlp", component="X")
-    book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: 40}))
-    assert [row["count"] for row in book.rows()] == [40]
+    book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages}))
+    assert [row["count"] for row in book.rows()] == [count]
 
 
 def test_a_start_that_was_lost_is_not_mistaken_for_a_message_that_was():
@@ -140,6 +141,15 @@ def test_unwritable_directory_is_logged_once(tmp_path, caplog):
         book.note("queue_full", lost_span())
         ledger.save_due(clock.monotonic_ns(), last=True)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["mqtrace"]
+
+
+def test_a_forked_child_does_not_count_its_parents_losses():
+    processor = MqTraceSpanProcessor(Scripted(), max_queue_size=1, background=False)
+    for _ in range(2):
+        processor.on_end(span())
+    assert [row["cause"] for row in processor.ledger()["rows"]] == ["queue_full"]
+    processor.after_fork()
+    assert processor.ledger()["rows"] == []
 
 
 def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
