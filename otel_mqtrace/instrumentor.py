@@ -124,7 +124,7 @@ class ClientInstrumentor:
         own failures.
         """
         from otel_mqtrace.hooks.outcome import missing_counts  # noqa: PLC0415 - loaded with the clients
-        from otel_mqtrace.hooks.transaction import overflowed  # noqa: PLC0415 - loaded with the clients
+        from otel_mqtrace.hooks.settle import overflowed  # noqa: PLC0415 - loaded with the clients
 
         failed = {f"failed in {place}": count for place, count in failures().items()}
         return {"transaction_too_long": overflowed(), **missing_counts(), **failed}

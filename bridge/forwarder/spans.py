@@ -20,11 +20,11 @@ from otel_mqtrace.model import KEY_SEPARATOR, ContextCode, TraceBean, TraceConte
 from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.native.layout import FORMS
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     ARRAY_VALUE,
     TEXT_VALUE,
     VARINT,
+    BoundedCache,
     attribute,
     attribute_heads,
     delimited,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.patching import Begin
     from otel_mqtrace.hooks.attributes import IncomingMessage
+    from otel_mqtrace.hooks.settle import TransactionHook
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-    from otel_mqtrace.hooks.transaction import TransactionHook
     from otel_mqtrace.model import TransactionState
 
 

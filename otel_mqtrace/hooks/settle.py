@@ -1,4 +1,4 @@
-"""Record one settlement: offsets committed or stored, messages acknowledged.
+"""Record one settlement: offsets committed or stored, messages acknowledged, transactions ended, messages recalled.
 
 The hook for your own client; it records only with ``settle_spans``::
 
@@ -6,27 +6,48 @@ The hook for your own client; it records only with ``settle_spans``::
     call = hook.before("commit")
     client.commit(...)
     hook.after(call, [SettledOffset("orders", partition=3, offset=42)])     # or hook.after(call, error="TIMED_OUT")
+
+The recall of a delayed message, as RocketMQ has it in ``DefaultRecallMessageTraceHook``::
+
+    call = hook.before("reminders")
+    msg_id = client.recall("reminders", handle)
+    hook.after(call, msg_id=msg_id)                   # or hook.after(call, exception=problem)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opentelemetry import context
+from opentelemetry import context, trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import SingleEnd, record_failure
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.spans.mapping import Attributes, Operation, share_attributes
+from otel_mqtrace.model import MessageType, TraceBean, TraceType, TransactionState
+from otel_mqtrace.spans.mapping import (
+    OPERATIONS,
+    Attributes,
+    Operation,
+    bean_attributes,
+    bean_of,
+    cost_ms,
+    share_attributes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+    from otel_mqtrace.hooks.send import SendCall
 
 
 _SETTLE: Final = "settle"
@@ -163,3 +184,213 @@ def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[
         for position, each in zip(settled, attributes, strict=True)
         if position.creation is not None and position.creation.is_valid
     ]
+
+
+MAX_MESSAGES: Final = 1_000
+"""Messages of one open transaction that are remembered; the ones above are counted by :func:`overflowed`.
+
+Their ends come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a queue
+that is set smaller.
+"""
+_END: Final = OPERATIONS[TraceType.END_TRANSACTION]
+_RECALL: Final = OPERATIONS[TraceType.RECALL]
+_log: Final = logging.getLogger(__name__)
+_overflowed: Final[Counter[TransactionState]] = Counter()
+
+
+def overflowed() -> int:
+    """Return how many messages of this process got no end span because their transaction was too long."""
+    return sum(_overflowed.values())
+
+
+class EndTransactionHook:
+    """Records one ``end_transaction T`` CLIENT span per successful end, as RocketMQ's hook does. Never raises."""
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._tracing = tracing
+        self._info = info
+        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
+
+    @guarded("EndTransactionHook.ended")
+    def ended(
+        self,
+        message: TraceBean,
+        state: TransactionState,
+        *,
+        start_ns: int,
+        creation: SpanContext = trace.INVALID_SPAN_CONTEXT,
+        from_transaction_check: bool = False,
+    ) -> None:
+        """Record that the transaction of ``message`` ended in ``state``; ``creation`` is the span it was sent in.
+
+        Without a current span the end belongs to the trace of its send, and is sampled as that was.
+        """
+        tracing, topic = self._tracing, message.topic or ""
+        if not tracing.is_traced(topic):
+            return
+        end_ns = max(tracing.clock.wall_ns(), start_ns)
+        bean = replace(
+            message,
+            msg_type=MessageType.TRANS_COMMIT,
+            transaction_state=state,
+            from_transaction_check=from_transaction_check,
+        )
+        attributes = bean_attributes(bean)
+        if self._info.is_rocketmq:
+            add_rocketmq_fields(attributes, {})
+        operation = tracing.producer_operation(
+            TraceType.END_TRANSACTION,
+            self._info,
+            request_id=tracing.new_id(),
+            cost_ms=cost_ms(start_ns, end_ns),
+            success=True,
+        )
+        current_ctx = context.get_current()
+        if creation.is_valid and not trace.get_current_span(current_ctx).get_span_context().is_valid:
+            current_ctx = trace.set_span_in_context(trace.NonRecordingSpan(creation), current_ctx)
+        span = tracing.start_span(
+            _END,
+            topic,
+            context=current_ctx,
+            attributes={**self._info.attributes(), **operation, **attributes},
+            links=[Link(creation)] if creation.is_valid else (),
+            start_ns=start_ns,
+        )
+        tracing.end_span(span, end_ns, {})
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """One transaction. Messages come from any thread, until ``end`` is set and after: each is taken by one caller."""
+
+    id: str
+    sent: deque[SendCall] = field(default_factory=deque)
+    above: int = 0
+    end: tuple[TransactionState, int] | None = None
+    """The requested outcome and the time of the request."""
+
+
+class TransactionHook:
+    """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._tracing = tracing
+        self._end = EndTransactionHook(tracing, info)
+        self.now_ns = self._end.now_ns
+        queue_size = tracing.settings.queue_size
+        self._max_messages = MAX_MESSAGES if queue_size is None else min(MAX_MESSAGES, max(1, queue_size // 2))
+        self._latest: _Transaction | None = None
+        self.transaction_id: str | None = None
+
+    @guarded("TransactionHook.begin")
+    def begin(self) -> None:
+        """A transaction was opened: messages sent from now on belong to it."""
+        self._latest = latest = _Transaction(self._tracing.new_id())
+        self.transaction_id = latest.id
+
+    @guarded("TransactionHook.joined")
+    def joined(self, call: SendCall) -> None:
+        """Remember a message of the transaction it was sent in; one that has just ended is ended for it, too."""
+        latest = self._latest
+        if latest is None or call.transaction_id != latest.id:
+            return
+        if len(latest.sent) >= self._max_messages:
+            latest.above += 1
+            return
+        latest.sent.append(call)
+        if latest.end is not None:
+            self._end_sent(latest, *latest.end)
+
+    @guarded("TransactionHook.ended")
+    def ended(self, state: TransactionState, *, start_ns: int) -> None:
+        """Record for each message that the transaction ended; ``start_ns`` is when commit or abort was called."""
+        latest = self._latest
+        if latest is None or self.transaction_id is None:
+            return
+        self.transaction_id = None
+        shown, above = len(latest.sent), latest.above
+        latest.end = state, start_ns
+        if above:
+            if not overflowed():
+                _log.warning(
+                    "mqtrace: a transaction of %d messages shows the end of its first %d; the rest is only counted",
+                    shown + above,
+                    shown,
+                )
+            _overflowed[state] += above
+        self._end_sent(latest, state, start_ns)
+
+    def _end_sent(self, transaction: _Transaction, state: TransactionState, start_ns: int) -> None:
+        while True:
+            try:
+                call = transaction.sent.popleft()
+            except IndexError:
+                return
+            self._name(call)
+            self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
+
+    def _name(self, call: SendCall) -> None:
+        if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
+            named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
+            call.attributes = {**call.attributes, **named}
+            self._tracing.set_attributes(call.span, named)
+
+
+@dataclass(slots=True)
+class RecallCall(SingleEnd):
+    """One recall under way."""
+
+    span: Span
+    start_ns: int
+
+
+class RecallHook:
+    """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises."""
+
+    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._tracing = tracing
+        self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.RECALL, info)}
+
+    @guarded("RecallHook.before")
+    def before(self, topic: str) -> RecallCall | None:
+        """Open the span; ``None`` when ``topic`` is not traced now."""
+        tracing = self._tracing
+        if not tracing.is_traced(topic):
+            return None
+        start_ns = tracing.clock.wall_ns()
+        attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+        span = tracing.start_span(
+            _RECALL, topic, context=context.get_current(), attributes=attributes, start_ns=start_ns
+        )
+        return RecallCall(span, start_ns)
+
+    @guarded("RecallHook.after")
+    def after(
+        self,
+        call: RecallCall | None,
+        *,
+        msg_id: str | None = None,
+        error: str | None = None,
+        description: str | None = None,
+        exception: BaseException | None = None,
+    ) -> None:
+        """End the span of ``call``, once; ``error`` is its ``error.type``, by default the class of ``exception``."""
+        if call is None or not call.try_end():
+            return
+        if error is None and exception is not None:
+            error = type(exception).__qualname__
+        end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
+        answer: Attributes = {
+            semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns),
+            semconv.MQTRACE_SUCCESS: error is None,
+            semconv.MQTRACE_REQUEST_ID: self._tracing.new_id(),
+        }
+        if msg_id is not None:
+            answer[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        if error is not None:
+            answer[semconv.ERROR_TYPE] = error
+        try:
+            if error is not None:
+                record_failure(call.span, description, exception)
+        finally:
+            self._tracing.end_span(call.span, end_ns, answer)

@@ -10,9 +10,9 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.ids import read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
+    BoundedCache,
     attribute,
     attribute_heads,
     number_attribute,

@@ -18,9 +18,9 @@ from otel_mqtrace.records.span import (
     new_tuple,
 )
 from otel_mqtrace.spans.mapping import cost_ms
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
+    BoundedCache,
     attribute_heads,
     number_attribute,
     tag,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
-from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, attribute_heads, number_attribute
+from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, BoundedCache, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:

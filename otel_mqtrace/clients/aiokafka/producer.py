@@ -35,8 +35,7 @@ from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import header_text, index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
-from otel_mqtrace.hooks.settle import SettleHook
-from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
 from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from otel_mqtrace.clients.rocketmq.client import (
 )
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.send import SendHook
-from otel_mqtrace.hooks.transaction import EndTransactionHook, RecallHook
+from otel_mqtrace.hooks.settle import EndTransactionHook, RecallHook
 from otel_mqtrace.model import TransactionState
 from otel_mqtrace.spans.mapping import bean_of
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.hooks.settle import RecallCall
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-    from otel_mqtrace.hooks.transaction import RecallCall
 
 _STATES: Final[Mapping[int, TransactionState]] = {
     TransactionResolution.COMMIT: TransactionState.COMMIT_MESSAGE,

@@ -11,12 +11,12 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
     FIXED64,
     TEXT_VALUE,
     VARINT,
+    BoundedCache,
     attribute,
     attribute_heads,
     delimited,

@@ -23,7 +23,7 @@ from otel_mqtrace.model import (
 )
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.native.decode import decode_rows
-from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
+from otel_mqtrace.wire.otlp.protobuf import BoundedCache
 from tests.support.forwarded_spans import record_of, span_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable

@@ -20,12 +20,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import otel_mqtrace
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
-from otel_mqtrace.hooks import transaction
+from otel_mqtrace.hooks import settle
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.propagation import header_text, index_headers, pairs_of, replace_headers
+from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
-from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body
@@ -85,7 +85,7 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
 
 
 def test_an_overlong_transaction_is_bounded_and_counted(tracing_with, exporter, caplog, monkeypatch):
-    monkeypatch.setattr(transaction, "_overflowed", Counter())
+    monkeypatch.setattr(settle, "_overflowed", Counter())
     tracing = tracing_with(queue_size=4)
     hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     ends.begin()

@@ -15,8 +15,8 @@ from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider

@@ -11,9 +11,8 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
+from otel_mqtrace.hooks.settle import RecallHook, SettledOffset, SettleHook, TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
-from otel_mqtrace.hooks.transaction import RecallHook, TransactionHook
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 

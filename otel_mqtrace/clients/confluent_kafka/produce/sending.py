@@ -21,9 +21,8 @@ from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope
 from otel_mqtrace.hooks.send import SendCall, SendHook
-from otel_mqtrace.hooks.settle import SettleHook
+from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
