@@ -296,7 +296,7 @@ class LandingWriter:
 
     With its first part, a writer also finishes those of killed writers. Messages stay with the writer until their part
     is finished, so that the next attempt repeats a failed one. ``format`` is ``jsonl`` (standard library) or
-    ``parquet`` (the ``spark`` extra). A part is due at ``max_part_bytes`` of bodies or ``max_part_age_ms``; larger
+    ``parquet`` (the ``reconcile`` extra). A part is due at ``max_part_bytes`` of bodies or ``max_part_age_ms``; larger
     parts mean fewer files, shown later. Not thread-safe.
     """
 

@@ -7,22 +7,24 @@ options in its signature, where typer reads them; the defaults stand there.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bridge.addresses import parse_directory, parse_duration_ms, parse_instant_ms
+from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
 from bridge.options import option
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
-from spark_jobs.exchange.workers import start_early
+from spark_jobs.exchange.workers import started_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
     from spark_jobs.jobs.options import ReconcileOptions
@@ -273,20 +275,25 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
     given = sources | reading | rules | window | where | left
     settings = parse_settings(conf or ())
-    options = _load_options(engine, (*native, *otlp))(**given, conf=settings, strict=strict)
-    _warn_of_newer(native_writer)
-    with _local(options, stream=stream) as local:
-        return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
+    with _early_workers(engine, (*native, *otlp), is_spark=stream or bool(master or settings)):
+        options = _load_options(engine)(**given, conf=settings, strict=strict)
+        _warn_of_newer(native_writer)
+        with _local(options, stream=stream) as local:
+            return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
 
 
 reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
 
 
-def _load_options(engine: str | None, sources: Iterable[str]) -> type[ReconcileOptions]:
+def _early_workers(engine: str | None, sources: Iterable[str], *, is_spark: bool) -> AbstractContextManager[None]:
+    """Start the local engine's processes, if it is the one: their imports take as long as ours, so both run at once."""
     from spark_jobs.java import has_pyspark  # noqa: PLC0415  (a list of commands does without)
 
-    if engine == "local" or (engine is None and not has_pyspark()):
-        start_early(sources, "spark_jobs.jobs.reconcile")  # what they import takes as long as it does here
+    is_local = engine == "local" or not (engine or is_spark or has_pyspark())
+    return started_early(sources, "spark_jobs.jobs.reconcile") if is_local and find_spec("pyarrow") else nullcontext()
+
+
+def _load_options(engine: str | None) -> type[ReconcileOptions]:
     if engine == "local":
         from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
 
@@ -298,7 +305,6 @@ def _load_options(engine: str | None, sources: Iterable[str]) -> type[ReconcileO
 
 @contextmanager
 def _local(options: ReconcileOptions, *, stream: bool) -> Iterator[ReconcileOptions]:
-    from bridge.addresses import Kind, parse_address  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
     if stream and any(parse_address(source).kind is Kind.JAEGER for source in options.otlp):

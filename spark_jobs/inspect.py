@@ -26,6 +26,7 @@ from bridge.otlp.plain_span import attribute_text
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import visible
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
@@ -50,7 +51,6 @@ _MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
-_NS_PER_MS: Final = 1_000_000
 _SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which show its side
 _RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
 _WRITERS: Final = ("profile", "native_writer")
@@ -255,7 +255,7 @@ def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory)
         name, reason, text = span["bad"]
         inventory.add_bad(BadPiece(**place, field=name, reason=reason, text=text))
         return
-    times_ms = (span["start_ns"] // _NS_PER_MS, span["end_ns"] // _NS_PER_MS)
+    times_ms = (span["start_ns"] // NS_PER_MS, span["end_ns"] // NS_PER_MS)
     inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
     yield _span_json(span, index)
 

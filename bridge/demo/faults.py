@@ -1,4 +1,4 @@
-"""The faults of the demo: which are seeded, how each is applied, and what a reconciliation must report and found."""
+"""The faults of the demo: the seeded ones, how each is applied, what the reconciliation must report, and did report."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ _GATE_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One event: its fault (``None``: it is clean), and the verdict found (``None``: none)."""
+    """One event, its seeded fault (``None`` if clean) and its verdict (``None`` if missing)."""
 
     event: Event
     fault: Fault | None

@@ -12,7 +12,7 @@ from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import counted
 from bridge.storage import as_path
-from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 _DELIVER_AT: Final = 5_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class NativeSink(Protocol):
@@ -221,7 +220,7 @@ class _Topic:
     def __init__(self, delivery: Any, target: str, timeout_ms: float, clock: Clock) -> None:
         self._delivery = delivery
         self._target = target
-        self._timeout_ns = int(timeout_ms * _NS_PER_MS)
+        self._timeout_ns = int(timeout_ms * NS_PER_MS)
         self._clock = clock
         self._failures = delivery.failures = _LastFailure()
 

@@ -22,13 +22,13 @@ from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pa
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import Measures, TraceSource, forward_once, forward_until
 from bridge.forwarder.sources.files import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
-from bridge.forwarder.span_delivery import SpanForwarding
+from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import counted
 from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.client_properties import without_password
+from otel_mqtrace.client_properties import read_properties, without_password
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing import claim, native_directory
 from otel_mqtrace.wire.native import decode_body
@@ -209,7 +209,6 @@ def _open_source(options: ForwardOptions) -> OpenSource:
 
 
 def _client_config(options: ForwardOptions) -> dict[str, str]:
-    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - rarely needed
 
     return {} if options.client_config is None else read_properties(options.client_config)
 
@@ -227,7 +226,6 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> SpanForwarding:
-    from bridge.forwarder.span_delivery import OtlpDelivery  # noqa: PLC0415 - optional extra
 
     delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
     opened.callback(delivery.close)

@@ -1,4 +1,4 @@
-"""Forward messages and commit each only after it is durable everywhere it goes.
+"""Forward messages and commit each only after it is durable everywhere it goes; count what happened.
 
 It goes to the landing, to an OTLP receiver, or to both. A record that waits for its other half is not delivered yet, so
 its message and all later ones of its partition stay uncommitted. A crash repeats messages and never loses one: readers
@@ -213,7 +213,7 @@ class Measures:
     def __init__(self, spans: SpanForwarding | None = None, *, meter: Meter | None = None) -> None:
         meter = meter or get_meter(_SCOPE)
         self._spans = spans
-        self._told = dict.fromkeys(_OF_SPANS, 0)
+        self._recorded = dict.fromkeys(_OF_SPANS, 0)
         self._counters = {
             name: meter.create_counter(name, unit=unit, description=description)
             for name, (unit, description) in METRICS.items()
@@ -231,8 +231,8 @@ class Measures:
             return
         now = self._spans.counts.as_dict()
         for name in _OF_SPANS:
-            self._counters[f"mqtrace.forwarder.{name}"].add(now[name] - self._told[name])
-            self._told[name] = now[name]
+            self._counters[f"mqtrace.forwarder.{name}"].add(now[name] - self._recorded[name])
+            self._recorded[name] = now[name]
 
     def _pending(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(0 if self._spans is None else self._spans.counts.pending)]

@@ -16,7 +16,7 @@ from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import counted
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 from otel_mqtrace.wire.native.decode import decode_rows
@@ -165,7 +165,6 @@ _NO_CONNECTION: Final = re.compile(
 
 
 _SETTLE_AT: Final = 20_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class Delivery(Protocol):
@@ -328,4 +327,4 @@ class SpanForwarding:
             self._delivered += len(ready)
 
     def _now_ms(self) -> int:
-        return self._clock.wall_ns() // _NS_PER_MS
+        return self._clock.wall_ns() // NS_PER_MS

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.hooks.tracing import host_and_port
 from otel_mqtrace.model import KEY_SEPARATOR, ContextCode, TraceBean, TraceContext, TraceType
@@ -48,7 +49,6 @@ OTHER_ERROR: Final = "_OTHER"
 """The registry's ``error.type`` of a failure without a name, as of ``Pub`` and ``Recall``."""
 SCOPE: Final = "bridge.forwarder"
 """The instrumentation scope of every span."""
-NS_PER_MS: Final = 1_000_000
 _MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # the limit of OTLP's consumers, the year 2262
 _PUB, _SUB_BEFORE, _SUB_AFTER = TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER
 _TIMESTAMP_MS: Final = MODEL_FIELDS.index("timestamp_ms")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.storage import open_parquet, sorted_glob
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import (
     BODY_BASE64,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 MANIFEST_DIRECTORY: Final = "_manifest"
 """Below ``native/``: an object of counts for each part, because a store appends to no file."""
-_NS_PER_MS: Final = 1_000_000
 _ABANDONED_NS: Final = 3_600_000_000_000
 _MOST_AGE_NS: Final = 10_000_000_000
 _MOST_BYTES: Final = 64 << 20
@@ -103,7 +102,7 @@ class StoreLanding:
 
     def _upload(self, date: str) -> LandedPart:
         messages = self._held[date]
-        stamp_ms = self._clock.wall_ns() // _NS_PER_MS
+        stamp_ms = self._clock.wall_ns() // NS_PER_MS
         path = (
             self._native / f"date={date}" / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
         )

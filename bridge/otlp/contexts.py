@@ -1,6 +1,6 @@
 """Read a span as native trace contexts: what RocketMQ's own hooks would have written for the same call.
 
-``aliases`` has the attribute names and ``roles`` decides the span's role, as for the reconciliation. Fields that the
+``roles`` has the attribute names and decides the span's role, as for the reconciliation. Fields that the
 span lacks stay ``None``, except the message type of a send: the wire cannot encode an unknown one, so it is
 ``Normal_Msg``.
 """
@@ -21,6 +21,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     ContextCode,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from bridge.otlp.plain_span import Span
 
 
-_NS_PER_MS: Final = 1_000_000
 _TYPES: Final = {
     "publish": TraceType.PUB,
     "transaction_end": TraceType.END_TRANSACTION,
@@ -130,7 +130,7 @@ class _Message:
             "request_id": self._present("attempt_id"),
             "beans": (bean,),
         }
-        start_ms, end_ms = (self._span[edge] // _NS_PER_MS or None for edge in ("start_ns", "end_ns"))
+        start_ms, end_ms = (self._span[edge] // NS_PER_MS or None for edge in ("start_ns", "end_ns"))
         if role.kind != "consume":
             return [
                 TraceContext(trace_type=_TYPES[role.kind or ""], timestamp_ms=start_ms, **common, **self._end(role))

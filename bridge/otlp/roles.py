@@ -144,7 +144,7 @@ class SpanFacts:
         linked: it has links.
         unnamed: it has links, and none names a message.
 
-    The others are fields of ``aliases.ALIASES``.
+    The others are fields of ``ALIASES``.
     """
 
     is_span: bool
@@ -171,7 +171,7 @@ class SpanFacts:
 
 
 FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
-"""Those of them that are fields of ``aliases.ALIASES``."""
+"""Those of them that are fields of ``ALIASES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ import typer
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.options import Charset, TimeoutMs, TypeMap, option
-from bridge.query.evidence import OutcomeFilter
-from otel_mqtrace._clock import SystemClock
+from bridge.query.evidence import OutcomeFilter, parse_query
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
 
@@ -123,7 +123,6 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
 
 
 _FOUND, _NOTHING_FOUND = 0, 1
-_NS_PER_MS: Final = 1_000_000
 
 
 _Sources = Annotated[
@@ -211,7 +210,6 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.files import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.evidence import parse_query  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.search import arrival_range, search  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
@@ -219,7 +217,7 @@ def query(  # noqa: PLR0913 - one parameter per option
     criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
-    arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
+    arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // NS_PER_MS)
     places = Sources.parse(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )

@@ -6,10 +6,12 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.ids import read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
+from otel_mqtrace.spans.mapping import cost_ms
 from otel_mqtrace.wire.otlp.protobuf import (
     TEXT_VALUE,
     BoundedCache,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 BatchRow = tuple[int, int, "int | None", "int | None", "bytes | None", "list[tuple[str, Any]] | None"]
 """Partition, offset, when it was stored in ms, body length (``None``: a tombstone), key and headers of one message."""
 _LINK_ATTRIBUTE: Final = 4
-_NS_PER_MS: Final = 1_000_000
 _MAX_COST_MS: Final = 1 << 31
 _MAX_KEY_BYTES: Final = 16_384  # of one body: below the bound of a trace message's KEYS
 _UNUSUAL: Final = DESCRIBING | {semconv.HEADER_DELAY, "tracestate", "baggage"}
@@ -194,14 +195,10 @@ class BatchSpan(WritableRecordSpan):
         if self.end_ns is None:
             return {}
         return {
-            semconv.MQTRACE_COST_TIME: self._cost_ms(self.end_ns),
+            semconv.MQTRACE_COST_TIME: cost_ms(self.record.start_ns, self.end_ns, len(self.record.rows)),
             semconv.MQTRACE_SUCCESS: True,
             semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
         }
-
-    def _cost_ms(self, end_ns: int) -> int:
-        record = self.record
-        return (end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS) // len(record.rows)
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return the ``SubBefore`` or ``SubAfter`` of every message; ``None`` where one must be encoded as a whole."""
@@ -218,12 +215,12 @@ class BatchSpan(WritableRecordSpan):
         except KeyError:
             trace_type = TraceType.SUB_AFTER if is_end else TraceType.SUB_BEFORE
             template = plan.template(place, dialect, trace_type, VARYING)
-        cost_ms = 0 if end_ns is None else self._cost_ms(end_ns)
-        if template is None or not 0 <= cost_ms < _MAX_COST_MS or sum(map(len, keys)) > _MAX_KEY_BYTES:
+        cost = 0 if end_ns is None else cost_ms(record.start_ns, end_ns, len(record.rows))
+        if template is None or not 0 <= cost < _MAX_COST_MS or sum(map(len, keys)) > _MAX_KEY_BYTES:
             return None
         text, pick = template
-        stamp_ms = (record.start_ns if end_ns is None else end_ns) // _NS_PER_MS
-        filled = text % pick((stamp_ms, _PLACEHOLDER, record.request_id, cost_ms))
+        stamp_ms = (record.start_ns if end_ns is None else end_ns) // NS_PER_MS
+        filled = text % pick((stamp_ms, _PLACEHOLDER, record.request_id, cost))
         pieces = filled.split(_PLACEHOLDER)
         if len(pieces) != 2:  # noqa: PLR2004 - a field beside the message id differs from message to message
             return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import (
     LOCAL_PARENT,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 _SPAN_ATTRIBUTE: Final = 9
 VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
-_NS_PER_MS: Final = 1_000_000
 _MAX_COST_MS: Final = 1 << 31
 _MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
 _REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID, TEXT_VALUE)
@@ -186,8 +186,8 @@ class HandledSpan(WritableRecordSpan):
         end_ns = self.end_ns
         if keys is None or not PARTS.isdisjoint(self.__dict__):
             return None
-        plan, start_ms = record.plan, record.start_ns // _NS_PER_MS
-        stamp_ms = start_ms if end_ns is None else end_ns // _NS_PER_MS
+        plan, start_ms = record.plan, record.start_ns // NS_PER_MS
+        stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
         cost_ms = stamp_ms - start_ms
         try:
             template = place.templates[dialect, end_ns is not None]
@@ -221,7 +221,7 @@ class HandledSpan(WritableRecordSpan):
             _BODY_SIZE[record.body_length or 0],
             _REQUEST_ID[len(request)],
             request,
-            _COST[end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS],
+            _COST[end_ns // NS_PER_MS - record.start_ns // NS_PER_MS],
             _SUCCESS,
         )
         if record.timestamp_ms is not None:

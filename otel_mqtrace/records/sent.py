@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, BoundedCache, attribute_heads, number_attribute
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _SPAN_ATTRIBUTE: Final = 9
 _VARYING: Final = ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms")
-_NS_PER_MS: Final = 1_000_000
 _MAX_COST_MS: Final = 1 << 31
 _MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
 _REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID, TEXT_VALUE)
@@ -101,8 +101,8 @@ class SentSpan(RecordSpan):
             made: dict[str, Any] = record.plan.make_attributes(self)
             return made
         place, request_id = self.facts
-        start_ms = record.start_ns // _NS_PER_MS
-        cost_ms = self.end_ns // _NS_PER_MS - start_ms
+        start_ms = record.start_ns // NS_PER_MS
+        cost_ms = self.end_ns // NS_PER_MS - start_ms
         return {
             **record.plan.constants,
             **place.named,
@@ -126,8 +126,8 @@ class SentSpan(RecordSpan):
             template = place.templates[dialect, True]
         except KeyError:
             template = plan.template(place, dialect, TraceType.PUB, _VARYING)
-        start_ms = record.start_ns // _NS_PER_MS
-        cost_ms = self.end_ns // _NS_PER_MS - start_ms
+        start_ms = record.start_ns // NS_PER_MS
+        cost_ms = self.end_ns // NS_PER_MS - start_ms
         if template is None or not 0 <= cost_ms < _MAX_COST_MS:
             return None
         text, pick = template
@@ -141,8 +141,8 @@ class SentSpan(RecordSpan):
             return None
         record = self.record
         place, request_id = self.facts
-        start_ms = record.start_ns // _NS_PER_MS
-        cost_ms = self.end_ns // _NS_PER_MS - start_ms
+        start_ms = record.start_ns // NS_PER_MS
+        cost_ms = self.end_ns // NS_PER_MS - start_ms
         message, request = record.msg_id.encode(), request_id.encode()
         offset_id = f"{place.offset_id}{self.offset}".encode("utf-8", "replace")
         parts = self.otlp_head()

@@ -175,7 +175,7 @@ class _Connection:
             raise SilentError(f"{self._address} takes no request: {error}") from error
 
     def receive(self, timeout_s: float) -> None:
-        """Wait for some bytes; a time-out is none of its business, the caller's deadline is."""
+        """Wait up to ``timeout_s`` for bytes. A time-out is no error: the caller checks its deadline."""
         try:
             self._socket.settimeout(timeout_s)
             data = self._socket.recv(_RECEIVE_BYTES)

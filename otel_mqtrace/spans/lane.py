@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace.spans.exporter_side import ExporterSide
 from otel_mqtrace.spans.loss_ledger import LossWatch
 from otel_mqtrace.spans.queue import FlushMark, SpanQueue
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.stats import LaneStats
 
 _logger = logging.getLogger(__name__)
-_NS_PER_MS: Final = 1_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker; it also paces ``on_idle``."""
 _GATHER_S: Final = 0.02
@@ -69,7 +68,7 @@ class Lane:
         self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
-        self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
+        self._linger_ns = int(settings.schedule_delay_ms * NS_PER_MS)
         self._clock = clock
         self._ledger = ledger
         self._on_drop = on_drop
@@ -356,4 +355,4 @@ class Lane:
             self._queue.notify()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
-        return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / NS_PER_MS)

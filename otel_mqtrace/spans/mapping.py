@@ -1,4 +1,4 @@
-"""A TraceContext as span attributes and back: the contract's table, both ways.
+"""A TraceContext as span attributes and back: the contract's table, both ways; and what span limits took of them.
 
 What is equal for all messages of one operation stands on the span; the rest stands on the message's link under the
 same name. A span for one message carries everything itself, and its links carry nothing of ours.
@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     ContextCode,
@@ -240,7 +241,7 @@ def span_attributes(trace_ctx: TraceContext) -> SpanAttributes:
 
 def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
     """Return what RocketMQ calls costTime: elapsed whole milliseconds divided by the number of messages."""
-    return (end_ns // 1_000_000 - start_ns // 1_000_000) // max(messages, 1)
+    return (end_ns // NS_PER_MS - start_ns // NS_PER_MS) // max(messages, 1)
 
 
 # -- reading a span -------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def count_buckets(pieces: Iterable[Piece], cores: int, bucket_rows: int = BUCKET
 
 
 def count_together(buckets: int, cores: int) -> int:
-    """Return how many of so many buckets travel together: as small blobs ask for, and work is left for every core."""
+    """Return how many buckets travel as one: enough to avoid small blobs, few enough to keep every core busy."""
     return max(1, min(-(-buckets * _LEAST_BLOB_ROWS // _PACK_ROWS), buckets // max(cores, 1)))
 
 

@@ -1,6 +1,6 @@
 """The other processes of the local engine: each runs one task at a time.
 
-Nothing heavy is imported here, so that they start, and import what they need, while this process does the same.
+This module imports nothing heavy, so the workers import in parallel with the parent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 LONG_MAP: Final = 4
 """A map of so many tasks is long enough to have processes ready for it."""
-_TASK_BYTES: Final = 4 << 20  # what a task reads of a small input
+_TASK_BYTES: Final = 4 << 20  # what a task reads of a small input, as in spark_jobs.sources.splits
 _COMMAND: Final = "from spark_jobs.exchange.workers import serve; serve()"
 
 
@@ -69,10 +71,11 @@ class Worker:
 _started: Final[list[Worker]] = []
 
 
-def start_early(sources: Iterable[str], module: str) -> None:
+@contextmanager
+def started_early(sources: Iterable[str], module: str) -> Iterator[None]:
     """Start as many processes as there are other cores, when the files that ``sources`` name are long to read.
 
-    They import ``module``; the next engine takes them. Where there is none, they end with this process.
+    They import ``module``. The next ``LocalEngine`` takes them; the block stops those that none took.
     """
     cores, size = len(os.sched_getaffinity(0)), 0
     for file_bytes in _sizes(sources):
@@ -82,6 +85,11 @@ def start_early(sources: Iterable[str], module: str) -> None:
     tasks = size // _TASK_BYTES
     if tasks >= LONG_MAP:
         _started.extend(Worker(module) for _ in range(min(cores, tasks) - 1 - len(_started)))
+    try:
+        yield
+    finally:
+        for worker in take_started():
+            worker.stop()
 
 
 def take_started() -> list[Worker]:
@@ -95,11 +103,9 @@ def _sizes(sources: Iterable[str]) -> Iterator[int]:
     """Yield the sizes of local files in bytes; what is elsewhere or cannot be read has none."""
     for path in (Path(name) for source in sources for name in glob(source)):  # noqa: PTH207 - it may be absolute
         files = (Path(directory, name) for directory, _, names in os.walk(path) for name in names)
-        for file in (path,) if path.is_file() else files:
-            try:
-                yield file.stat().st_size
-            except OSError:
-                continue
+        for file in chain((path,), files):
+            with suppress(OSError):
+                yield 0 if file.is_dir() else file.stat().st_size
 
 
 def serve() -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bridge.storage import committed, hold, list_files, make_directory, open_parquet, remove_tree
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import matched
 from spark_jobs.schemas import CountedDrop
@@ -221,13 +222,12 @@ def _drop_states(directory: AnyPath, *, keep: int | None) -> None:
 TREND_RUNS: Final = 30
 """How many runs a trend shows, this one included."""
 
-_NS_PER_MS: Final = 1_000_000
 _SHOWN: Final = ("run", "time", "verdict", "exit_code", "match_rate", "unexplained", "lifecycle")
 
 
 def summarise_run(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
     """Return the line of ``runs.jsonl`` for the run number ``run``, which ended at ``wall_ns`` since 1970."""
-    instant = datetime.fromtimestamp(wall_ns // _NS_PER_MS / 1000, timezone.utc)
+    instant = datetime.fromtimestamp(wall_ns // NS_PER_MS / 1000, timezone.utc)
     return {
         "run": run,
         "time": instant.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -63,7 +63,7 @@ class ClosedPositions:
 
     @classmethod
     def of(cls, parts: Iterable[pa.Table]) -> ClosedPositions:
-        """Return the positions in parts of ``leaving.CLOSED``, each in one of them only."""
+        """Return the positions in parts of ``CLOSED``, each in one of them only."""
         columns = [flatten_sides(part.select([*POSITION, "first_seen_run"])) for part in parts]
         positions, numbers = Positions.of(columns)
         runs = [NullableInts.of(one["first_seen_run"]) for one in columns]
@@ -75,7 +75,7 @@ class ClosedPositions:
 
     @classmethod
     def read(cls, paths: Sequence[str]) -> ClosedPositions | None:
-        """Return the positions in files of ``leaving.CLOSED``; ``None`` when nothing was closed.
+        """Return the positions in files of ``CLOSED``; ``None`` when nothing was closed.
 
         Raises:
             UnreadableInputError: a file is damaged.

@@ -27,6 +27,7 @@ from spark_jobs.jobs.workspace import open_engine, session_starter, work_directo
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import make_plan, read_policy
+from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import check_start
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def run(
 ) -> Graph:
     """Return the graph; ``options.out`` is left as it was.
 
+    The sources, the window and how to read them count, and where Spark runs; writers are not detected.
+
     Raises:
         UsageError: an option or a source is wrong, or no source is given.
         UnreadableInputError: the content of a source is wrong.
@@ -69,7 +72,8 @@ def run(
 def _policy(options: ReconcileOptions) -> Policy:
     if not options.native and not options.otlp:
         raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
-    return apply_options(read_policy(None, profile="mqtrace", native_writer=options.native_writer), options)
+    writer = "mqtrace" if options.native_writer == AUTO else options.native_writer
+    return apply_options(read_policy(None, profile="mqtrace", native_writer=writer), options)
 
 
 def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:

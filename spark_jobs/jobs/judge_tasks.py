@@ -63,7 +63,7 @@ class History:
 
     Attributes:
         events: the directory that the events left open are written to; ``None`` without a history.
-        closed: files of ``leaving.CLOSED``.
+        closed: files of ``lifecycle.CLOSED``.
         since_ms: what was closed before is forgotten.
     """
 
@@ -90,7 +90,7 @@ class BucketPlan:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What verdicts with final reasons come to: it adds up over tables. ``closed`` are rows of ``leaving.CLOSED``."""
+    """The counts of verdicts with final reasons, which add up; ``closed`` are rows of ``lifecycle.CLOSED``."""
 
     tally: Tally
     samples: pa.Table
@@ -168,9 +168,9 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
 
 
 def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blobs: list[bytes]) -> Judged:
-    """Judge the buckets that were packed as one (number ``number``), write their verdicts and return what they come to.
+    """Judge the buckets that were packed as one (number ``number``), write their verdicts and return their counts.
 
-    ``blobs`` is emptied where several are.
+    ``blobs`` is emptied if several buckets travel together.
     """
     closed = ClosedPositions.read(how.history.closed)
     if together == 1:

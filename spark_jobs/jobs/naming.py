@@ -1,4 +1,4 @@
-"""Give spans with only the position of their message on a Kafka topic the id of the native send at that position."""
+"""Replace a span's Kafka position by the message id that the native send at that position has."""
 
 from __future__ import annotations
 

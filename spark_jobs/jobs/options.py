@@ -14,7 +14,6 @@ from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, configure_stores
-from spark_jobs.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +128,11 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Map
 
 def read_losses(options: ReconcileOptions) -> LedgerRead | None:
     """Read the ledgers the options name; ``None`` when they name none."""
-    return read_ledgers(options.ledger) if options.ledger else None
+    if not options.ledger:
+        return None
+    from spark_jobs.sources.ledger import read_ledgers  # noqa: PLC0415  (prometheus_client: every worker loads this module)
+
+    return read_ledgers(options.ledger)
 
 
 def read_options_of(options: ReconcileOptions) -> ReadOptions:

@@ -31,6 +31,7 @@ from spark_jobs.sources.kafka import (
     apart,
     chunks,
     message_batches,
+    message_frame,
     message_places,
     wanted_ranges,
 )
@@ -379,8 +380,6 @@ def _read_connected(
     held = [one for one in ranges if one.first < one.end]
     if engine.name != "spark" or not held:
         return [], held
-    from spark_jobs.sources.kafka import message_frame  # noqa: PLC0415  (needs pyspark)
-
     spark: Any = engine
     done: list[_Done] = []
     left: list[PartitionRange] = []

@@ -29,7 +29,9 @@ from spark_jobs.session import (
     cost,
     grouped,
     is_connect,
+    mute_interrupted_calls,
     needs_java,
+    peer_errors,
     versions,
 )
 
@@ -123,12 +125,9 @@ def open_engine(
         with LocalEngine(clock=clock) as engine:
             yield engine
         return
-    from spark_jobs.session import mute_interrupted_calls  # noqa: PLC0415
-
     with mute_interrupted_calls():
         session = start()  # reports a missing pyspark before the import below
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
-        from spark_jobs.session import peer_errors  # noqa: PLC0415
 
         group = f"mqtrace-{clock.monotonic_ns()}"
         with as_meant(session), grouped(session, group, description), peer_errors():

@@ -22,6 +22,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
+from otel_mqtrace._clock import NS_PER_MS
 from spark_jobs.columns import (
     apply_to_distinct,
     as_rows,
@@ -56,7 +57,6 @@ _OF_ROLE: Final = (
 _PRESENT: Final = ("topic", "region_id", "tags", "store_host", "client_host", "transaction_state")
 _KEPT_OF_BAD: Final = frozenset({"path", "line", "raw_hash", "bad", *LEDGER.names})
 _KAFKA: Final = "kafka"
-_NS_PER_MS: Final = 1_000_000
 _SAMPLED: Final = 0x01
 _REMOTENESS_KNOWN: Final = 0x100
 _LINE_ENDS: Final = "\n\r\x85\u2028\u2029"
@@ -125,7 +125,7 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
 
 def _milliseconds(nanoseconds: Column) -> Column:
     """Whole milliseconds, cut as Java's clock cuts them; an unset time (0) is null."""
-    return where(greater(nanoseconds, 0), pc.divide(nanoseconds, _NS_PER_MS))
+    return where(greater(nanoseconds, 0), pc.divide(nanoseconds, NS_PER_MS))
 
 
 def _place(spans: SpanBatch, dotted: Column) -> Column:
@@ -338,7 +338,7 @@ class SpanBatch:
 
     Attributes:
         messages: what the spans are about.
-        text: the column of a field of ``aliases.ALIASES``, as text; looked for once.
+        text: the column of a field of ``roles.ALIASES``, as text; looked for once.
         is_row: which messages are rows of spans, good or bad, and not of the ledger.
         roles: a column for each attribute of ``roles.EventRole``.
     """

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from bridge.addresses import parse_address
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +153,6 @@ def chunks(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -
 
 
 _POLL_S: Final = 0.2
-_NS_PER_MS: Final = 1_000_000
 _BATCH_ROWS: Final = 2000
 _BATCH_BYTES: Final = 4 << 20
 _TYPES: Final[dict[str, Any]] = {
@@ -221,7 +220,7 @@ def messages_in(
                     raise PeerError(f"{span.address} [{span.partition}] cannot be read: {error.str()}")
                 message = None
             if message is None:
-                if clock.monotonic_ns() - heard_ns > timeout_ms * _NS_PER_MS:
+                if clock.monotonic_ns() - heard_ns > timeout_ms * NS_PER_MS:
                     raise PeerError(f"{span.address} [{span.partition}] has been silent at offset {behind}")
                 continue
             heard_ns, offset = clock.monotonic_ns(), message.offset()

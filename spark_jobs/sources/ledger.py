@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.addresses import match_paths
 from bridge.storage import as_path
-from otel_mqtrace._clock import LAST_MS
+from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop, LedgerRead
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
@@ -228,7 +228,6 @@ def _name(row: dict[str, Any], name: str, place: str) -> str | None:
 
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
 _NO_VALUE: Final = 1  # DataPointFlags
-_NS_PER_MS: Final = 1_000_000
 
 
 def otlp_points(document: Mapping[str, Any]) -> Iterator[Point]:
@@ -265,7 +264,7 @@ def _value(point: Mapping[str, Any]) -> float | None:
 
 
 def _ms(text: Any) -> int | None:
-    instant_ms = int(text or 0) // _NS_PER_MS
+    instant_ms = int(text or 0) // NS_PER_MS
     return instant_ms if 0 < instant_ms <= LAST_MS else None
 
 

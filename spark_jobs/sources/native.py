@@ -240,7 +240,7 @@ def decode_base64(text: str) -> bytes | None:
 
 
 def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of trace topics (``kafka.reading.MESSAGE``) as ``BODIES``; one without a value is bad."""
+    """Yield the messages of trace topics (``kafka.MESSAGE``) as ``BODIES``; one without a value is bad."""
     for batch in messages:
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         found = {

@@ -14,15 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from bridge.otlp.plain_span import (
-    KINDS,
-    STATUSES,
-    attribute_text,
-    count_written_ids,
-    enum_name,
-    json_scalar,
-    long_or_none,
-)
+from bridge.otlp.plain_span import KINDS, STATUSES, attribute_text, enum_name, json_scalar, long_or_none
+from bridge.otlp.span_count import count_written_ids
 from spark_jobs.columns import (
     DIGITS,
     HEX,

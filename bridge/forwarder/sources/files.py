@@ -14,6 +14,7 @@ from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
 from bridge.storage import as_path
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
 
@@ -32,7 +33,6 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
-_NS_PER_MS: Final = 1_000_000
 _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
@@ -137,7 +137,7 @@ class FilesTraceSource(_FilesSource):
 
     def _messages(self, path: AnyPath, name: str) -> Iterator[LandedMessage]:
         try:
-            changed_ms = path.stat().st_mtime_ns // _NS_PER_MS
+            changed_ms = path.stat().st_mtime_ns // NS_PER_MS
             with path.open("rb") as stream:
                 for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
                     if isinstance(body, BadBody):
@@ -185,7 +185,7 @@ class SpanFilesSource(_FilesSource):
             if self._seen.get(path) == known:
                 continue
             batch: list[LandedMessage] = []
-            for message in self._messages(path, status.st_mtime_ns // _NS_PER_MS):
+            for message in self._messages(path, status.st_mtime_ns // NS_PER_MS):
                 batch.append(message)
                 if len(batch) >= _SPAN_BATCH:
                     yield batch

@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import Consumer
 
 from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
-_NS_PER_MS: Final = 1_000_000
 _MOVING: Final = frozenset({KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE})
 _NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negative
 
@@ -197,7 +196,7 @@ class KafkaTraceSource(TopicSource[int]):
 
     def _landed(self, message: Any) -> LandedMessage:
         self._next[message.partition()] = message.offset() + 1
-        return landed_message(message, otherwise_ms=self._clock.wall_ns() // _NS_PER_MS)
+        return landed_message(message, otherwise_ms=self._clock.wall_ns() // NS_PER_MS)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

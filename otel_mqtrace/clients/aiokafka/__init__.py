@@ -12,7 +12,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
 from otel_mqtrace.clients.aiokafka import client, consumer, producer
-from otel_mqtrace.clients.aiokafka.producer import traced_create_batch, traced_send_batch
 from otel_mqtrace.clients.patching import Patches, find_wrapper
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
         "send": producer.traced_send,
         "_serialize": producer.traced_serialize,
         "stop": producer.traced_stop,
-        "create_batch": traced_create_batch,
-        "send_batch": traced_send_batch,
+        "create_batch": producer.traced_create_batch,
+        "send_batch": producer.traced_send_batch,
         "begin_transaction": producer.traced_begin,
         "commit_transaction": producer.traced_end,
         "abort_transaction": producer.traced_abort,

@@ -1,5 +1,10 @@
 """Decode native trace records: charsets, bodies, and streams of any size; no bytes make it raise.
 
+A body is split at U+0002 into pieces, a piece at U+0001 into fields; a piece is one record, except that CLOUD writers
+of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter``. Each kind of field has a reader with Java's rules
+(``TraceDataEncoder.java``). Unlike Java's reader, a bad record is reported and its neighbours are kept, and what is not
+on the wire is ``None``, never the reader's own time, host or id. The work is linear in the size of the body.
+
 The platform's charset was written up to 4.9.8, UTF-8 since 5.0.0. An incomplete character must not swallow the U+0002
 after it, as Python's GB18030 decoder does at the end of its input: unclean bytes are decoded piece by piece. A stream
 is cut into parts at U+0002 where ASCII stands for itself in the charset; any other has to be read whole.
@@ -44,7 +49,7 @@ _TERMINATOR: Final = RECORD_TERMINATOR.encode()
 
 
 def text_of(body: bytes, charset: str) -> str:
-    """Return the text of a body, U+FFFD for what is none in ``charset``.
+    """Return the text of a body, with U+FFFD for each byte sequence that is invalid in ``charset``.
 
     Raises:
         UsageError: no such charset.

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.detect import Layout, detect
-from bridge.otlp.plain_span import count_proto_spans, count_written_ids
+from bridge.otlp.span_count import count_proto_spans, count_written_ids
 from bridge.otlp.spans import count_expected_spans, count_spans, parse_message, spans_of
 from tests.support.reading import otlp_side
 

@@ -10,9 +10,10 @@ import pytest
 
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing import ManualClock
+from spark_jobs.exchange import workers
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.spark import SparkEngine
-from spark_jobs.exchange.workers import start_early
+from spark_jobs.exchange.workers import started_early
 
 
 class TickingClock(ManualClock):
@@ -99,9 +100,11 @@ def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypat
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     with (tmp_path / "spans.json").open("wb") as file:
         file.truncate(mebibytes << 20)
-    start_early([str(tmp_path), "s3a://bucket/spans", "kafka://127.0.0.1:1/topic"], "json")
-    with LocalEngine(2, clock=ManualClock()) as engine:
+    sources = [str(tmp_path), "s3a://bucket/spans", "kafka://127.0.0.1:1/topic"]
+    with started_early(sources, "json"), LocalEngine(2, clock=ManualClock()) as engine:
         assert len(set(engine.map(process_of, list(range(200))))) == processes
+    with started_early(sources, "json"):
+        assert len(workers._started) == processes - 1
     with LocalEngine(2, clock=ManualClock()) as engine:
         assert set(engine.map(process_of, list(range(200)))) == {os.getpid()}
 
