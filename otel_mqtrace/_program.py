@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 _INTERRUPTED = 130
 _STDERR = 2
@@ -15,6 +16,11 @@ _STDERR = 2
 
 def start() -> int:
     """Run the command of this process and return its exit code; see :func:`otel_mqtrace.cli.main`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: what is said there is lost, and nothing else
+            unused = os.open(os.devnull, os.O_WRONLY)  # it gets the number of what is closed
+            os.set_inheritable(unused, True)  # noqa: FBT003 - as its name says
+            setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in a background job of a shell
         return _run(is_interruptible=False)
     signal.signal(signal.SIGINT, _leave)

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
+from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, is_whole_zstd, open_zstd
 from bridge.storage import StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
@@ -238,7 +238,7 @@ class _Unpacked:
 
     def _next(self) -> bytes:
         try:
-            data: bytes = self._reader.read(_CHUNK_BYTES)
+            data: bytes = self._reader.read1(_CHUNK_BYTES)  # what comes before damage
         except Exception:  # noqa: BLE001  (the library's own error class)
             self._is_damaged = True
             return b""
@@ -328,6 +328,10 @@ def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
         content = None if payload is None else parse(payload)
         if payload is not None and content is not None:
             yield Message(ordinal, content, payload)
+            at = stop
+            continue
+        if payload is not None and is_whole_zstd(data[at + _LENGTH_BYTES : stop]):  # a frame, whatever is in it
+            yield Bad(ordinal, NOT_TRACES, payload[:_SAMPLE])
             at = stop
             continue
         resume = _next_frame(data, at + 1, parse)

@@ -121,6 +121,11 @@ def detect_head(head: bytes, size: int) -> Detected | None:
         return Detected(Side.NATIVE, Layout.LANDING_PARQUET)
     if head.startswith(ZSTD_MAGIC):
         return _in_zstd(head)
+    if head.startswith(ZSTD_MAGIC, _LENGTH_BYTES) and any(
+        head[:_LENGTH_BYTES]
+    ):  # names may stand in what is compressed
+        is_json = _first_zstd_bytes(head[_LENGTH_BYTES:])[:1] in _JSON_STARTS
+        return Detected(Side.OTLP, Layout.JSON_ZSTD_FRAMED if is_json else Layout.PROTO_ZSTD_FRAMED)
     # Protobuf's first byte is a newline to a text reader and its second may be a brace: names in the text decide first.
     return _json(head) or _binary(head, size)
 
@@ -144,11 +149,7 @@ def _in_zstd(head: bytes) -> Detected:
 
 
 def _binary(head: bytes, size: int) -> Detected | None:
-    length = int.from_bytes(head[:_LENGTH_BYTES], "big")
     rest = head[_LENGTH_BYTES:]
-    if rest.startswith(ZSTD_MAGIC) and length:
-        is_json = _first_zstd_bytes(rest)[:1] in _JSON_STARTS
-        return Detected(Side.OTLP, Layout.JSON_ZSTD_FRAMED if is_json else Layout.PROTO_ZSTD_FRAMED)
     if rest[:1] == bytes([_FIELD_ONE]) and head[:1] == b"\x00":
         return Detected(Side.OTLP, Layout.PROTO_FRAMED)
     if head[0] == _FIELD_ONE and size > 1:
@@ -223,3 +224,17 @@ def open_zstd(raw: Any) -> Any:
     except ImportError as error:
         raise MissingExtraError("reading zstd", "reconcile") from error
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+def is_whole_zstd(data: bytes) -> bool:
+    """Return whether ``data`` is exactly one zstd frame."""
+    if not data.startswith(ZSTD_MAGIC):
+        return False
+    import zstandard  # noqa: PLC0415  (optional extra; who unpacked it before has it)
+
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        reader.decompress(data)
+    except zstandard.ZstdError:
+        return False
+    return bool(reader.eof) and not reader.unused_data

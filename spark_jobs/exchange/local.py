@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections import deque
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.engine import merge_along
 from spark_jobs.exchange.packing import BUCKET_ROWS
-from spark_jobs.exchange.workers import LONG_MAP, Worker, take_started
+from spark_jobs.exchange.workers import LONG_MAP, Worker, count_cores, take_started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +42,7 @@ class LocalEngine:
     """Nothing else wants the memory of these processes: a tenth less work than in as many buckets as Spark has."""
 
     def __init__(self, parallelism: int | None = None, *, clock: Clock | None = None) -> None:
-        self.parallelism: int = parallelism or len(os.sched_getaffinity(0))
+        self.parallelism: int = parallelism or count_cores()
         self._clock: Clock = clock or SystemClock()
         self._workers: list[Worker] = take_started()
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import select
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from glob import glob
 from itertools import chain
@@ -25,6 +27,11 @@ LONG_MAP: Final = 4
 """A map of so many tasks is long enough to have processes ready for it."""
 _TASK_BYTES: Final = 4 << 20  # what a task reads of a small input, as in spark_jobs.sources.splits
 _COMMAND: Final = "from spark_jobs.exchange.workers import serve; serve()"
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use; macOS knows all of them only."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Worker:
@@ -77,7 +84,7 @@ def started_early(sources: Iterable[str], module: str) -> Iterator[None]:
 
     They import ``module``. The next ``LocalEngine`` takes them; the block stops those that none took.
     """
-    cores, size = len(os.sched_getaffinity(0)), 0
+    cores, size = count_cores(), 0
     for file_bytes in _sizes(sources):
         size += file_bytes
         if size >= cores * LONG_MAP * _TASK_BYTES:
@@ -109,14 +116,18 @@ def _sizes(sources: Iterable[str]) -> Iterator[int]:
 
 
 def serve() -> None:
-    """Import the module of the first argument, then run tasks from standard input until it ends."""
+    """Import the module of the first argument, then run tasks from standard input until it ends.
+
+    It ends at once when the parent has ended, whatever it does.
+    """
+    threading.Thread(target=_end_with_parent, name="mqtrace-parent", daemon=True).start()
     from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator  # noqa: PLC0415 - pyarrow
 
     use_system_allocator()
     leave_pandas_out()
     importlib.import_module(sys.argv[1])
     tasks: IO[bytes] = sys.stdin.buffer
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
+    with suppress(BrokenPipeError), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         while True:
             try:
@@ -129,3 +140,10 @@ def serve() -> None:
                 answer = (False, error)
             pickle.dump(answer, answers)
             answers.flush()
+
+
+def _end_with_parent() -> None:
+    pipe = select.poll()
+    pipe.register(sys.stdin.fileno(), 0)  # nothing but its end is waited for
+    pipe.poll()
+    os._exit(1)

@@ -270,3 +270,10 @@ def test_an_interrupt_outside_the_command_is_one_line_too(when):
 def test_the_version_may_stand_behind_a_command(capsys):
     assert cli.main(["decode", "-V"]) == 0
     assert capsys.readouterr().out.startswith("mqtrace ")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_output_changes_no_exit_code(closed):
+    program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
+    done = subprocess.run(["/bin/sh", "-c", f'"$0" -c "$1" -V {closed}', sys.executable, program], check=False)
+    assert done.returncode == 0
