@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.jobs import reading
 from spark_jobs.jobs.reading import EventSide, read_native, read_otlp
-from spark_jobs.sources import kafka, splits
+from spark_jobs.sources import splits
 from spark_jobs.sources.kafka import MESSAGE, PartitionRange, TopicAddress
 from tests.support.plain_engine import PlainEngine
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
@@ -86,7 +86,7 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
         assert one.address == other
         yield pa.RecordBatch.from_pylist([{**message(0, body), "topic": "other"}], schema=MESSAGE)
 
-    monkeypatch.setattr(kafka, "message_frame", frame)
+    monkeypatch.setattr(reading, "message_frame", frame)
     monkeypatch.setattr(reading, "message_batches", by_client)
     side = read_native(
         ConnectedEngine(),
