@@ -7,7 +7,7 @@ options in its signature, where typer reads them; the defaults stand there.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -290,7 +290,7 @@ def _early_workers(engine: str | None, sources: Iterable[str], *, is_spark: bool
     from spark_jobs.java import has_pyspark  # noqa: PLC0415  (a list of commands does without)
 
     is_local = engine == "local" or not (engine or is_spark or has_pyspark())
-    return started_early(sources, "spark_jobs.jobs.reconcile") if is_local and find_spec("pyarrow") else nullcontext()
+    return started_early(sources if is_local and find_spec("pyarrow") else (), "spark_jobs.jobs.reconcile")
 
 
 def _load_options(engine: str | None) -> type[ReconcileOptions]:

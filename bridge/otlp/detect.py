@@ -120,12 +120,9 @@ def detect_head(head: bytes, size: int) -> Detected | None:
     if head.startswith(_PARQUET_MAGIC):
         return Detected(Side.NATIVE, Layout.LANDING_PARQUET)
     if head.startswith(ZSTD_MAGIC):
-        return _in_zstd(head)
-    if head.startswith(ZSTD_MAGIC, _LENGTH_BYTES) and any(
-        head[:_LENGTH_BYTES]
-    ):  # names may stand in what is compressed
-        is_json = _first_zstd_bytes(head[_LENGTH_BYTES:])[:1] in _JSON_STARTS
-        return Detected(Side.OTLP, Layout.JSON_ZSTD_FRAMED if is_json else Layout.PROTO_ZSTD_FRAMED)
+        return _in_zstd(head, Layout.JSON_LINES_ZSTD, Layout.PROTO_FRAMED_ZSTD)
+    if head.startswith(ZSTD_MAGIC, _LENGTH_BYTES) and any(head[:_LENGTH_BYTES]):  # compressed text may hold names
+        return _in_zstd(head[_LENGTH_BYTES:], Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED)
     # Protobuf's first byte is a newline to a text reader and its second may be a brace: names in the text decide first.
     return _json(head) or _binary(head, size)
 
@@ -143,9 +140,8 @@ def _check_parquet(path: AnyPath) -> None:
         raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 
 
-def _in_zstd(head: bytes) -> Detected:
-    is_json = _first_zstd_bytes(head)[:1] in _JSON_STARTS
-    return Detected(Side.OTLP, Layout.JSON_LINES_ZSTD if is_json else Layout.PROTO_FRAMED_ZSTD)
+def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Detected:
+    return Detected(Side.OTLP, of_json if _first_zstd_bytes(data)[:1] in _JSON_STARTS else of_protobuf)
 
 
 def _binary(head: bytes, size: int) -> Detected | None:

@@ -101,10 +101,6 @@ _TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
 )
 
 
-_VARINT, _FIXED64, _LENGTH, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_SCOPE_SPAN_FIELDS: Final = frozenset({2, 1000})  # of ResourceSpans; 1000 was instrumentation_library_spans
-
-
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
 _BASE64_LENGTHS: Final = frozenset({12, 24})

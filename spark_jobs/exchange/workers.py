@@ -13,11 +13,11 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from glob import glob
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from bridge.addresses import match_paths
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ def take_started() -> list[Worker]:
 
 
 def _sizes(sources: Iterable[str]) -> Iterator[int]:
-    """Yield the sizes of local files in bytes; what is elsewhere or cannot be read has none."""
-    for path in (Path(name) for source in sources for name in glob(source)):  # noqa: PTH207 - it may be absolute
+    """Yield the sizes of local files in bytes, and a directory's own; what is elsewhere or cannot be read has none."""
+    for path in (path for source in sources for path in match_paths(Path(source))):
         files = (Path(directory, name) for directory, _, names in os.walk(path) for name in names)
         for file in chain((path,), files):
             with suppress(OSError):
-                yield 0 if file.is_dir() else file.stat().st_size
+                yield file.stat().st_size
 
 
 def serve() -> None:

@@ -1,6 +1,7 @@
 """Find the names that hold one of the client's C classes: globals of modules, attributes of classes.
 
-What holds a class in any other way (a default argument, a container, a closure, an object) ``mqtrace doctor`` reports.
+What holds a class in any other way (a default argument, a container, a closure, an object) is reported by
+``mqtrace doctor``, see :mod:`.coverage`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,3 @@ def owner_name(owner: Any) -> str:
 
 def _is_client(value: Any) -> bool:
     return type(value) is ModuleType and value.__name__.split(".")[0] == _CLIENT
-
-
-# -- for ``mqtrace doctor`` only: through every object there is, with the garbage collector's help --------------------
