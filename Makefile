@@ -64,7 +64,7 @@ test-cluster: java ## the reconciliation on HDFS, S3, gs, abfss, Spark standalon
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
-bench: java ## what everything costs beside others, in turns: build/bench.json (ARGS='--only reconcile --messages 50000')
+bench: java ## run the benchmarks into build/bench.json (ARGS='--only reconcile')
 	@$(BIN)/python -c 'import datacompy, duckdb' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
 	@$(BIN)/python -m tests.proofs.bench $(ARGS)
 

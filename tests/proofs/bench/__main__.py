@@ -1,8 +1,6 @@
-"""The command ``python -m tests.proofs.bench`` (``make bench``): which sections run, and where figures go.
+"""The command ``python -m tests.proofs.bench`` (``make bench``).
 
-``make bench`` runs the usual sections; ``make bench ARGS='--only reconcile --messages 50000'`` those that are named.
-``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json``, where sections that it
-does not hold stay as they are, and writes the page.
+``--page`` merges ``build/bench.json`` into ``docs/performance.json`` and writes ``docs/performance.md``.
 """
 
 import argparse
@@ -11,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.proofs.bench import record
-from tests.proofs.bench.page import page, shown
+from tests.proofs.bench.page import format_row, make_page
 from tests.proofs.bench.rows import Effort, Row
 from tests.proofs.bench.sections import SECTIONS
 from tests.support.source_tree import ROOT
@@ -26,14 +24,14 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = _arguments(words)
     if chosen.page:
         kept, measured = record.read(KEPT), record.read(FIGURES)
-        figures = record.together(kept, measured)
+        figures = record.merge_figures(kept, measured)
         for name in sorted(name for name in measured if figures[name] is not measured[name]):
-            sys.stdout.write(f"not taken: {name}, of which more was measured before\n")
+            sys.stdout.write(f"not taken: {name}, a quick run, and a full one was measured before\n")
         record.write(KEPT, figures)
-        PAGE.write_text(page(figures), encoding="utf-8")
+        PAGE.write_text(make_page(figures), encoding="utf-8")
         sys.stdout.write("written: docs/performance.json, docs/performance.md\n")
         return 0
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the processes that are measured keep what they compiled
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every measured process compiles our modules again
     _measure(chosen)
     return 0
 
@@ -41,14 +39,14 @@ def main(words: Sequence[str] | None = None) -> int:
 def _measure(chosen: argparse.Namespace) -> None:
     effort = _QUICK if chosen.quick else Effort(chosen.rounds, messages=chosen.messages)
     commit = record.commit()
-    for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:
+    for name in chosen.only or [name for name, section in SECTIONS.items() if section.is_default]:
         sys.stdout.write(f"\n{SECTIONS[name].title}\n")
         sys.stdout.flush()
-        fitting = SECTIONS[name].fitting(effort)
-        rows = SECTIONS[name].measured(fitting)
-        if rows:  # a section that lacks its peer keeps what it once measured
+        limited = SECTIONS[name].limit_effort(effort)
+        rows = SECTIONS[name].measure(limited)
+        if rows:  # from-kafka returns none where no Kafka can be had
             code = commit if commit == record.commit() else f"{commit}, changed meanwhile"
-            record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting, code))
+            record.write(FIGURES, record.add_section(record.read(FIGURES), name, rows, limited, code))
         _print(rows)
 
 
@@ -62,14 +60,14 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         default=0,
         help="of the day that the sections on Spark read (a multiple of 1000), or of the topics of from-kafka",
     )
-    parser.add_argument("--quick", action="store_true", help="hardly any work: shows that everything runs")
+    parser.add_argument("--quick", action="store_true", help="show that every section runs, with little work")
     parser.add_argument("--page", action="store_true", help="write docs/performance.md from what was measured")
     return parser.parse_args(words)
 
 
 def _print(rows: Sequence[Row]) -> None:
     for row in rows:
-        cells = shown(row)
+        cells = format_row(row)
         sys.stdout.write(f"  {cells[0]} | {' | '.join(cell or '-' for cell in cells[1:])}\n")
 
 

@@ -1,21 +1,18 @@
-"""What tracing adds to ``produce``, ``poll`` and ``consume``, beside OpenTelemetry's instrumentation.
-
-The figures are those of ``tests.proofs.scoreboard.costs``, whose variants take turns, each in a process of its own.
-"""
+"""What tracing adds to ``produce``, ``poll`` and ``consume``, compared with OpenTelemetry's instrumentation."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.proofs.bench.rows import Effort, Row, Target, beside
+from tests.proofs.bench.rows import Effort, Row, Target, compare
 from tests.proofs.scoreboard.costs import BARE, Variant, measured_rounds
 
 _ANCHOR = "opentelemetry-instrumentation-confluent-kafka"
 _MESSAGES = 600
-"""Of one turn: a message sent on is three entries of the native queue, which holds 2,048."""
+"""Of one turn: fewer than the queue of 2,048 holds at three entries a message."""
 _PACED, _HELD = 3_000, 600
 _THREAD, _PROCESS = 0, 1
 _INCUMBENT, _INCUMBENT_OFF = ("incumbent", "stock"), ("incumbent", "off")
-_SAID = {
+_CALL_TITLES = {
     "produce": "`produce` and its report",
     "poll": "`poll` and its process span",
     "consume": "a message of `consume(100)`",
@@ -54,14 +51,14 @@ _MEASURES = (
         "whole process, the incumbent itself with `mqtrace_otlp`", ("incumbent", "bytes"), _PROCESS, (None, None, None)
     ),
 )
-_HANDLERS = {"look": "a handler that reads the current span", "relay": "a message that is sent on within its handling"}
+_HANDLERS = {"look": "a handler that reads the current span", "relay": "a message that its handler sends on"}
 
 
-def measured(effort: Effort) -> list[Row]:
-    """Measure every variant; what is published is the time above that of the client alone, in the same turn."""
+def measure(effort: Effort) -> list[Row]:
+    """Return the added time of every variant: its own minus that of the client alone in the same turn."""
     variants = list(dict.fromkeys([BARE, _INCUMBENT, _INCUMBENT_OFF, *(each.ours for each in _MEASURES)]))
     took = measured_rounds(
-        variants, rounds=effort.rounds, messages=effort.of(_MESSAGES, least=200), calls=(*_CALLS, *_HANDLERS)
+        variants, rounds=effort.rounds, messages=effort.scale(_MESSAGES, least=200), calls=(*_CALLS, *_HANDLERS)
     )
 
     def added(variant: Variant, call: str, part: int) -> list[float]:
@@ -69,24 +66,24 @@ def measured(effort: Effort) -> list[Row]:
 
     def row(title: str, measure: _Measure, call: str, most: float | None) -> Row:
         ours, theirs = added(measure.ours, call, measure.part), added(measure.theirs, call, measure.part)
-        return beside(title, _ANCHOR, ours, theirs, "µs CPU", None if most is None else Target("≤", most), "")
+        return compare(title, _ANCHOR, ours, theirs, "µs CPU", None if most is None else Target("≤", most), "")
 
     rows = [
-        row(f"{_SAID[call]}: {measure.what}", measure, call, most)
+        row(f"{_CALL_TITLES[call]}: {measure.what}", measure, call, most)
         for measure in _MEASURES
         for call, most in zip(_CALLS, measure.most, strict=True)
     ]
     others = _other_rows(effort)
     whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS, (None, None, None))
-    return rows + others + [row(f"{said}: {whole.what}", whole, call, None) for call, said in _HANDLERS.items()]
+    return rows + others + [row(f"{title}: {whole.what}", whole, call, None) for call, title in _HANDLERS.items()]
 
 
 def _other_rows(effort: Effort) -> list[Row]:
-    """Measure what is not CPU time: the latency of a call, and what a send in flight holds."""
+    """Measure the latency of a call, and the objects of a send in flight."""
     ours, variants = ("ours", "both"), [BARE, ("ours", "both"), _INCUMBENT]
-    messages = effort.of(_PACED, least=200)
+    messages = effort.scale(_PACED, least=200)
     paced = measured_rounds(variants, rounds=effort.rounds, messages=messages, calls=("paced",))
-    held = measured_rounds(variants, rounds=1, messages=effort.of(_HELD, least=200), calls=("held",))
+    held = measured_rounds(variants, rounds=1, messages=effort.scale(_HELD, least=200), calls=("held",))
 
     def figures(
         took: Mapping[Variant, Sequence[Mapping[str, tuple[float, float]]]], call: str, part: int, of: Variant
@@ -101,28 +98,28 @@ def _other_rows(effort: Effort) -> list[Row]:
 
     objects = added(0, ours), added(0, _INCUMBENT)
     return [
-        beside(
+        compare(
             "`produce` at 3,000/s: the 99.9th percentile of its latency",
             _ANCHOR,
             figures(paced, "paced", 1, ours),
             figures(paced, "paced", 1, _INCUMBENT),
             "µs",
             Target("≤", 0.25),
-            "wall time; the client's own is in it",
+            "wall time, the client's own included",
         ),
-        beside(
+        compare(
             "`produce` at 3,000/s: the median of its latency",
             _ANCHOR,
             figures(paced, "paced", 0, ours),
             figures(paced, "paced", 0, _INCUMBENT),
             "µs",
         ),
-        beside(
+        compare(
             "a send in flight: objects that the garbage collector tracks",
             _ANCHOR,
             *objects,
             "objects",
             Target("≤", 5.0, "objects"),
         ),
-        beside("a send in flight: memory blocks", _ANCHOR, added(1, ours), added(1, _INCUMBENT), "blocks"),
+        compare("a send in flight: memory blocks", _ANCHOR, added(1, ours), added(1, _INCUMBENT), "blocks"),
     ]

@@ -31,7 +31,7 @@ from spark_jobs.schemas import READ_BODY
 from tests.peers.maven import PeerUnavailableError, jars_of
 from tests.proofs.bench import otlp_spans
 from tests.proofs.bench.forwarding import RECORDS_EACH, trace_messages
-from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 from tests.proofs.bench.steps import sender
 from tests.support.native_vectors import recorded
 
@@ -57,13 +57,13 @@ class _Contender:
     act: Callable[[], int]  # does all records once and returns how many
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Measure every contender; Java's are left out, loudly, where there is no Maven or no JDK."""
     bodies = [each.body for each in recorded("rocketmq-5.3.3") if not decode_body(each.body).errors]
-    records, repeats = sum(len(decode_body(body).contexts) for body in bodies), effort.of(REPEATS)
+    records, repeats = sum(len(decode_body(body).contexts) for body in bodies), effort.scale(REPEATS)
     jobs = {"encode": _encoders(bodies), "decode": _decoders(bodies)}
     took = {
-        job: interleaved({one.name: partial(_speed, one, records, repeats) for one in contenders}, effort.rounds)
+        job: run_in_turns({one.name: partial(_speed, one, records, repeats) for one in contenders}, effort.rounds)
         for job, contenders in jobs.items()
     }
     found = [_from_records(records, effort), _in_columns(effort)]
@@ -71,7 +71,7 @@ def measured(effort: Effort) -> list[Row]:
     for job, rounds in took.items():
         (_, ours), *others = rounds.items()
         found += [
-            beside(f"native {job}", name, ours, theirs, "records/s", TARGETS.get(name)) for name, theirs in others
+            compare(f"native {job}", name, ours, theirs, "records/s", TARGETS.get(name)) for name, theirs in others
         ]
         if java_ns:
             speed = 1e9 / java_ns[f"{job}_ns"]
@@ -146,7 +146,7 @@ def _from_records(records: int, effort: Effort) -> Row:
         return sum(len(otlp_spans.message_of(group).SerializeToString()) for group in groups)
 
     took = _in_turns(native, built, records, effort)
-    return beside(FROM_RECORDS, BUILT, *took, "records/s", Target("≥", 8.0))
+    return compare(FROM_RECORDS, BUILT, *took, "records/s", Target("≥", 8.0))
 
 
 def _in_columns(effort: Effort) -> Row:
@@ -164,15 +164,15 @@ def _in_columns(effort: Effort) -> Row:
         return sum(len(otlp_spans.read(data)) for data in otlp)
 
     took = _in_turns(columns, read, records, replace(effort, share=effort.share / 10))
-    return beside(IN_COLUMNS, READ, *took, "records/s", Target("≥", 6.0))
+    return compare(IN_COLUMNS, READ, *took, "records/s", Target("≥", 6.0))
 
 
 def _in_turns(
     ours: Callable[[], int], theirs: Callable[[], int], records: int, effort: Effort
 ) -> tuple[list[float], list[float]]:
-    repeats = effort.of(REPEATS)
+    repeats = effort.scale(REPEATS)
     contenders = {name: _Contender(name, act(), act) for name, act in (("ours", ours), ("theirs", theirs))}
-    took = interleaved(
+    took = run_in_turns(
         {name: partial(_speed, one, records, repeats) for name, one in contenders.items()}, effort.rounds
     )
     return took["ours"], took["theirs"]
@@ -198,7 +198,7 @@ def _java_ns(bodies: list[bytes], effort: Effort) -> dict[str, float]:
         lines = Path(folder) / "bodies"
         lines.write_text("".join(base64.b64encode(body).decode() + "\n" for body in bodies), encoding="ascii")
         subprocess.run([compiler, "-cp", classpath, "-d", folder, str(JAVA / "CodecBench.java")], check=True)
-        repeats = str(effort.rounds), str(effort.of(JAVA_REPEATS))
+        repeats = str(effort.rounds), str(effort.scale(JAVA_REPEATS))
         command = [java, "-cp", f"{folder}:{classpath}", "CodecBench", str(lines), *repeats]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=JAVA_SECONDS)
     said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

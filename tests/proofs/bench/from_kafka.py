@@ -1,4 +1,4 @@
-"""The cost of a trace record on its way from a real Kafka to OTLP, beside a Collector's span.
+"""The cost of a trace record on its way from a real Kafka to OTLP, compared with a Collector's span.
 
 Both are whole processes: ``mqtrace forward --once`` on a native trace topic, which ends at the topic's end, and a Collector
 with its Kafka receiver on a topic that holds the same events as spans, stopped when a receiver in another process has
@@ -24,8 +24,8 @@ from tests.peers.command import mqtrace
 from tests.peers.go_build import PROGRAMS, built
 from tests.peers.kafka.broker import KafkaBroker
 from tests.peers.peer import PeerUnavailableError, until
-from tests.proofs.bench.forwarder import WRITTEN
 from tests.proofs.bench.forwarding import (
+    ENCODE,
     RECORDS_AT_ONCE,
     RECORDS_EACH,
     SPANS_EACH,
@@ -35,7 +35,7 @@ from tests.proofs.bench.forwarding import (
     receiver,
     trace_messages,
 )
-from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 
 _NATIVE, _SPANS = "native", "spans"
 _TARGET: Final = Target("≥", 50_000, "records/s")
@@ -43,19 +43,19 @@ _PATIENCE_S: Final = 300.0
 _CONFIGURATION: Final = Path(__file__).with_name("from_kafka.yaml")
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Fill both topics once, then let both forward everything, in turns; without a peer say so and measure nothing."""
     try:
         with _topics(effort.messages) as contenders:
-            took = interleaved(contenders, effort.rounds)
+            took = run_in_turns(contenders, effort.rounds)
     except PeerUnavailableError as reason:
         sys.stdout.write(f"bench: from Kafka SKIPPED: {reason}\n")
         return []
     ours, theirs, alone = took.values()
-    note = "records of one second of CPU time of the whole process, its start included; three records are two spans"
+    note = "per second of CPU time of the whole process, start included; three records make two spans"
     return [
-        beside("trace records forwarded from Kafka", "Collector, of spans", ours, theirs, "records/s", _TARGET, note),
-        beside(WRITTEN, "none", alone, None, "records/s"),
+        compare("trace records forwarded from Kafka", "Collector, of spans", ours, theirs, "records/s", _TARGET, note),
+        compare(ENCODE, "none", alone, None, "records/s"),
     ]
 
 

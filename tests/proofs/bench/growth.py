@@ -1,32 +1,24 @@
-"""What ten or fifty times as many events cost a reconciliation: time, memory, jobs, in the same heap.
-
-Each size is run once, in a process of its own, by ``tests.proofs.bench.scale``, which holds what it found against the truth.
-The spans' files are compressed with zstd, so that fifty times a day fit a disk.
-"""
+"""Reconcile ten or fifty times as many events with the same heap: time, memory, Spark jobs."""
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.proofs.bench.reconcile import answer_of, day_of
+from tests.proofs.bench.reconcile import run_module, write_day
 from tests.proofs.bench.rivals import MASTER, MEMORY
 from tests.proofs.bench.rows import Effort, Row, Target
 
-TASKS, COMPILERS, OTHERS = (
-    f"the smaller run: {what}"
-    for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
-)
-_EACH = "time, each event, once Spark has started"
-_LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
+_EACH = "time per event after Spark has started"
+_JVM_THREADS = "by the threads that were alive at the end"
 
 
-def tenfold(effort: Effort) -> list[Row]:
-    """Run the usual size and ten times as much; ``effort.messages`` is the smaller one."""
+def measure_tenfold(effort: Effort) -> list[Row]:
+    """Run ``effort.messages`` and ten times as many."""
     return _grown(effort, 10)
 
 
-def fiftyfold(effort: Effort) -> list[Row]:
-    """Run the usual size and fifty times as much, which takes 20 GB of disk at the usual size."""
+def measure_fiftyfold(effort: Effort) -> list[Row]:
+    """Run ``effort.messages`` and fifty times as many: 20 GB of disk for 500,000."""
     return _grown(effort, 50)
 
 
@@ -40,17 +32,15 @@ def _grown(effort: Effort, times: int) -> list[Row]:
         ", ".join(f"{stage} {seconds:g} s" for stage, seconds in cost["stages_seconds"].items())
         for cost in (large, small)
     )
-    heap, linear = f"the same heap of {MEMORY} for both", f"{times} times the time of the smaller run"
+    linear = f"{times} x the smaller run"
     driver, worker, java = (_most_mib(small, large, part) for part in ("driver", "worker", "JVM"))
     each, bound = (_us_an_event(cost) for cost in (large, small)), Target("≤", 1.1)
     return [
         Row(f"time, {events}", linear, large["wall_seconds"], times * small["wall_seconds"], "s", bound, stages),
-        Row(
-            _EACH, "the smaller run", *each, "µs an event", None, f"what grows with the events; the smaller: {of_small}"
-        ),
+        Row(_EACH, "the smaller run", *each, "µs an event", None, f"stages of the smaller run: {of_small}"),
         Row("memory of Python's driver", "the smaller run", *driver, "MiB", bound),
         Row("most memory of a Python worker", "the smaller run", *worker, "MiB", bound),
-        Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
+        Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB"),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
         *profile,
     ]
@@ -59,8 +49,8 @@ def _grown(effort: Effort, times: int) -> list[Row]:
 def _run(messages: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         day, out = Path(folder) / "day", Path(folder) / "report"
-        day_of(day, messages, "--zstd")
-        cost = answer_of("tests.proofs.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
+        write_day(day, messages, "--zstd")
+        cost = run_module("tests.proofs.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
     assert cost["messages"] == messages
     return cost
 
@@ -69,11 +59,11 @@ def _profile(cost: dict[str, Any]) -> list[Row]:
     java = max(_of(cost, "JVM"), key=lambda used: used["processor_seconds"])
     work = java["work_seconds"]
     assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
-    parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
-    parts[OTHERS] = java["processor_seconds"] - sum(parts.values())
+    parts = {"Spark's tasks": work["tasks"], "JIT compilers": work["compilers"]}
+    parts["all others"] = java["processor_seconds"] - sum(parts.values())
     return [
-        Row(measure, "none", round(seconds, 1), None, "s CPU", note=_LIVING if measure == TASKS else "")
-        for measure, seconds in parts.items()
+        Row(f"the smaller run's JVM: {part}", "none", round(seconds, 1), None, "s CPU", note=_JVM_THREADS)
+        for part, seconds in parts.items()
     ]
 
 

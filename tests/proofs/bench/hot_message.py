@@ -1,7 +1,6 @@
-"""One message with a hundred thousand deliveries, and with a million: what the worker that judges it holds.
+"""The memory of a worker that judges one message with a hundred thousand deliveries, and with a million.
 
-``python -m tests.proofs.bench.hot_message DELIVERIES FOLDER`` is one such worker: it writes the events, packs and judges
-them in its own process, holds what it found against what it wrote, and prints one JSON object.
+``python -m tests.proofs.bench.hot_message DELIVERIES FOLDER`` is such a worker; it prints one JSON object.
 """
 
 import json
@@ -24,7 +23,7 @@ from spark_jobs.jobs.judge_tasks import BucketPlan, judge_buckets, pack_events
 from spark_jobs.judging.counts import CountPlan
 from spark_jobs.policy.policy import make_plan, read_policy
 from spark_jobs.schemas import NORMALISED
-from tests.proofs.bench.reconcile import answer_of
+from tests.proofs.bench.reconcile import run_module
 from tests.proofs.bench.rows import Effort, Row, Target
 
 _BEGIN_MS: Final = 1_795_219_200_000
@@ -33,13 +32,13 @@ _MOST_MIB: Final = {100_000: 300, 1_000_000: 700}
 _BUCKETS: Final = (20, 100, 500, 2_000)
 
 
-def measured(_effort: Effort) -> list[Row]:
-    """Judge each size in a process of its own; then pack the events of the smaller one into ever smaller blobs."""
+def measure(_effort: Effort) -> list[Row]:
+    """Judge each size in a process of its own; then pack the events of the smaller one into blobs of different sizes."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for deliveries, most_mib in _MOST_MIB.items():
-            cost = answer_of("tests.proofs.bench.hot_message", deliveries, Path(folder) / str(deliveries))
-            note = f"{cost['seconds']:.0f} s, {cost['cpu_seconds']:.0f} s CPU, events written and read"
+            cost = run_module("tests.proofs.bench.hot_message", deliveries, Path(folder) / str(deliveries))
+            note = f"{cost['seconds']:.0f} s, {cost['cpu_seconds']:.0f} s CPU"
             measure = f"most memory of a worker, a message with {deliveries:,} deliveries"
             rows.append(Row(measure, "a bound", cost["most_mib"], most_mib, "MiB", Target("≤", 1.0), note))
         files = sorted(Path(folder, "100000").glob("*.parquet"))
@@ -48,7 +47,7 @@ def measured(_effort: Effort) -> list[Row]:
 
 
 def _pack(files: list[Path], buckets: int) -> Row:
-    """Return what packing and opening cost with so many buckets; events are spread by their span, not their message."""
+    """Return the cost of packing and opening ``buckets`` blobs."""
     tables = [parquet.read_table(path, read_dictionary=["side", "kind", "half", "path"]) for path in files]
     whole = pa.concat_tables(tables, promote_options="permissive").drop_columns(["bad"]).slice(0, 100_000)
     batch = whole.unify_dictionaries().combine_chunks().to_batches()[0]
@@ -58,7 +57,7 @@ def _pack(files: list[Path], buckets: int) -> Row:
     for _, blob in blobs:
         packing.open_blobs([blob])
     each = 1e6 / len(batch)
-    note = f"opened again {(time.process_time() - packed) * each:.2f} µs, {sum(len(blob) for _, blob in blobs) // len(batch)} bytes"
+    note = f"opening {(time.process_time() - packed) * each:.2f} µs, {sum(len(blob) for _, blob in blobs) // len(batch)} bytes"
     name = f"pack a row, {len(batch) // buckets:,} rows a blob"
     return Row(name, "none", round((packed - began) * each, 2), None, "µs CPU", note=note)
 
@@ -105,7 +104,7 @@ def _write(path: Path, half: str, deliveries: int) -> str:
 
 def _make_events(half: str, numbers: Any) -> pa.Table:
     size, is_span, starts = len(numbers), half == "span", _BEGIN_MS + 10 * numbers
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "side": pa.array(["otlp" if is_span else "native"] * size),
         "kind": pa.array(["consume"] * size),
         "half": pa.array(["whole" if is_span else half] * size),
@@ -120,14 +119,14 @@ def _make_events(half: str, numbers: Any) -> pa.Table:
         "raw_hash": pa.array(numbers * 3 + ("before", "after", "span").index(half)),
     }
     if half != "after":
-        said["start_ms"] = pa.array(starts)
+        values["start_ms"] = pa.array(starts)
     if half != "before":
-        said |= {"end_ms": pa.array(starts + 7), "cost_ms": pa.array(np.full(size, 7))}
-        said |= {"success": pa.array([True] * size), "context_code": pa.array(["SUCCESS"] * size)}
+        values |= {"end_ms": pa.array(starts + 7), "cost_ms": pa.array(np.full(size, 7))}
+        values |= {"success": pa.array([True] * size), "context_code": pa.array(["SUCCESS"] * size)}
     if is_span:
-        said |= {"trace_id": pa.array([f"{number:032x}" for number in numbers.tolist()])}
-        said |= {"span_id": pa.array([f"{number:016x}" for number in numbers.tolist()])}
-    columns = [said[field.name] if field.name in said else pa.nulls(size, field.type) for field in NORMALISED]
+        values |= {"trace_id": pa.array([f"{number:032x}" for number in numbers.tolist()])}
+        values |= {"span_id": pa.array([f"{number:016x}" for number in numbers.tolist()])}
+    columns = [values[field.name] if field.name in values else pa.nulls(size, field.type) for field in NORMALISED]
     return pa.table(columns, schema=NORMALISED)
 
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.proofs.bench.reconcile import answer_of, day_of
-from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.reconcile import run_module, write_day
+from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 
 _ROWS = 10_000
 _LENGTH_BYTES = 4
@@ -26,19 +26,19 @@ _LOOP, _UNIT, _TARGET = "a plain loop in Python, one core", "spans/s a core", Ta
 _TIMES = ("trace_id", "span_id", "start_ms", "end_ms")
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Make a day, write its spans in both layouts, and read each both ways."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        day_of(root / "day", effort.messages)
+        write_day(root / "day", effort.messages)
         count = _as_protobuf(root / "day" / "otlp", root / "proto")
         took = {
-            cores: answer_of("tests.proofs.bench.normalisation", root, count, effort.rounds, cores)
+            cores: run_module("tests.proofs.bench.normalisation", root, count, effort.rounds, cores)
             for cores in _CORES
             if cores <= len(os.sched_getaffinity(0))
         }
     return [
-        beside(f"OTLP {layout} to events, {_EACH[cores]}", _LOOP, of_all[name], of_all[f"{name} loop"], _UNIT, _TARGET)
+        compare(f"OTLP {layout} to events, {_EACH[cores]}", _LOOP, of_all[name], of_all[f"{name} loop"], _UNIT, _TARGET)
         for cores, of_all in took.items()
         for layout, name in (("JSON", "json"), ("protobuf", "proto"))
     ]
@@ -58,8 +58,8 @@ def main(folder: str, spans: str, rounds: str, cores: str) -> int:
         "proto": partial(_ours, engine, proto, root, count, int(cores)),
         "proto loop": partial(_loop, _proto_spans, proto, root, count),
     }
-    interleaved(contenders, 1)  # warm
-    took = interleaved(contenders, int(rounds))
+    run_in_turns(contenders, 1)  # warm
+    took = run_in_turns(contenders, int(rounds))
     engine.__exit__()
     sys.stdout.write(json.dumps(took) + "\n")
     return 0

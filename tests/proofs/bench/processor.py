@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from otel_mqtrace import MqTraceSpanProcessor
-from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 
 _ANCHOR = "BatchSpanProcessor"
 _SPANS, _QUEUE, _SECONDS = 50_000, 2_048, 60.0
@@ -74,13 +74,13 @@ class _Gated(_Null):
         return super().export(spans)
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Measure every row."""
     for name in ("opentelemetry.sdk._shared_internal", "otel_mqtrace"):
         logger = logging.getLogger(name)  # both tell of a full queue on stderr
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
-    spans = _ended(effort.of(_SPANS, least=4 * _QUEUE))
+    spans = _ended(effort.scale(_SPANS, least=4 * _QUEUE))
     found = []
     for measure, act, unit, target, turns in (
         ("`on_end` with room", _with_room, "µs CPU a span", Target("≤", 1.0), 1),
@@ -90,10 +90,10 @@ def measured(effort: Effort) -> list[Row]:
     ):
         rounds = effort.rounds * turns
         contenders = _CONTENDERS | ({"locked": _locked} if act is _with_room else {})
-        took = interleaved({name: partial(act, make, spans) for name, make in contenders.items()}, rounds)
-        found.append(beside(measure, _ANCHOR, took["ours"], took["theirs"], unit, target))
+        took = run_in_turns({name: partial(act, make, spans) for name, make in contenders.items()}, rounds)
+        found.append(compare(measure, _ANCHOR, took["ours"], took["theirs"], unit, target))
         if act is _with_room:
-            found.append(beside(UNDER_LOCK, "ours without", took["locked"], took["ours"], unit))
+            found.append(compare(UNDER_LOCK, "ours without", took["locked"], took["ours"], unit))
     return found
 
 

@@ -1,7 +1,4 @@
-"""The file of figures: sections, each with its own date, size and machine.
-
-A section that is measured anew replaces its old figures and no others, so the long ones need not be run every time.
-"""
+"""The file of figures: sections, each with its own date, size and machine."""
 
 import json
 import os
@@ -18,7 +15,7 @@ from tests.proofs.bench.rows import Effort, Row
 from tests.support.source_tree import ROOT
 
 Figures = dict[str, Any]
-"""Name of the section → when, on what, how much, and the rows, all plain data."""
+"""Section → date, machine, effort and rows, all plain data."""
 
 _LIBRARIES = (
     *("otel-mqtrace", "opentelemetry-sdk", "opentelemetry-instrumentation-confluent-kafka", "confluent-kafka"),
@@ -27,41 +24,38 @@ _LIBRARIES = (
 
 
 def read(path: Path) -> Figures:
-    """Return the sections of a file; none where there is no file, or one of an earlier form."""
+    """Return the sections of a file; none without a file."""
     if not path.exists():
         return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    sections: Figures = found.get("sections", {})
+    sections: Figures = json.loads(path.read_text(encoding="utf-8"))["sections"]
     return sections
 
 
-def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effort, code: str = "") -> Figures:
-    """Return ``figures`` with a section measured now; ``code`` is the commit that was there when it began."""
-    measured_at = datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    said = {
-        "measured_at": measured_at,
+def add_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effort, code: str = "") -> Figures:
+    """Return ``figures`` with a section measured now at the commit ``code``."""
+    section = {
+        "measured_at": datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": code,
         "effort": asdict(effort),
         "machine": machine(),
-        "rows": [row.as_json() for row in rows],
+        "rows": [row.to_json() for row in rows],
     }
-    return {**figures, name: said}
+    return {**figures, name: section}
 
 
 def is_quick(section: Mapping[str, Any]) -> bool:
-    """Return whether a section was measured to show that it runs, and for no more."""
+    """Return whether a section was run with ``--quick``."""
     return bool(section["effort"]["share"] < 1)
 
 
-def together(kept: Figures, measured: Figures) -> Figures:
-    """Return ``kept`` with what was measured since; a quick look or a smaller day replaces no more than its like."""
+def merge_figures(kept: Figures, measured: Figures) -> Figures:
+    """Return ``kept`` with every section of ``measured``, except a quick run of a section that was measured in full."""
+    quick = {name for name, section in measured.items() if is_quick(section)}
     return kept | {
-        name: said for name, said in measured.items() if name not in kept or _work(said) >= _work(kept[name])
+        name: section
+        for name, section in measured.items()
+        if name not in quick or name not in kept or is_quick(kept[name])
     }
-
-
-def _work(section: Mapping[str, Any]) -> tuple[float, int]:
-    return section["effort"]["share"], section["effort"]["messages"]
 
 
 def write(path: Path, figures: Figures) -> None:
@@ -71,7 +65,7 @@ def write(path: Path, figures: Figures) -> None:
 
 
 def commit() -> str:
-    """Return the commit of the files here, ``-dirty`` when they differ from it; empty outside a clone or without git."""
+    """Return the commit of the source tree, with ``-dirty`` after changes; empty outside a clone or without git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
@@ -88,13 +82,13 @@ def machine() -> Mapping[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 1),
-        "libraries": {name: found for name in _LIBRARIES if (found := _version(name))},
+        "libraries": {name: number for name in _LIBRARIES if (number := _version(name))},
     }
 
 
 def _processor() -> str:
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text(encoding="utf-8").splitlines() if described.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
 

@@ -1,8 +1,4 @@
-"""A measurement: ours beside an anchor of the same run, the target, and whether it is met.
-
-Every ratio is ours divided by the anchor's, whatever the unit; the target says which way is good. A row that is read back
-from a file is judged anew, so no file can say ``met`` of a figure that is not.
-"""
+"""One row of a benchmark: our figure, the anchor's figure of the same run, the target."""
 
 from __future__ import annotations
 
@@ -11,33 +7,31 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeVar
 
-TIMES: Final = "x"
-"""The unit of a target that is a ratio; any other unit is a bound of our own figure."""
+RATIO: Final = "x"
+"""The unit of a target for the ratio; any other unit is that of our own figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound: ``sign`` is ``≤`` or ``≥``; of the ratio when ``unit`` is ``x``, else of our own figure."""
+    """A bound with the sign ``≤`` or ``≥``, for the ratio when ``unit`` is ``x``, else for our own figure."""
 
     sign: str
     bound: float
-    unit: str = TIMES
+    unit: str = RATIO
 
     def __str__(self) -> str:
         return f"{self.sign} {self.bound:g} {self.unit}"
 
-    def holds(self, value: float) -> bool:
+    def is_met(self, value: float) -> bool:
         return value <= self.bound if self.sign == "≤" else value >= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: medians over the rounds. ``low``, ``middle`` and ``high`` are of the ratios of the rounds, if several.
+    """Medians over the rounds; ``low``, ``middle`` and ``high`` describe the ratios of the rounds.
 
-    A machine that is half as fast every other moment makes two medians of different moments; the median of ratios is of
-    one, for both of a pair were measured in it.
-
-    Without an anchor ``theirs`` is ``None``; without a target the figure is published and nothing is promised of it.
+    ``theirs`` is ``None`` without an anchor. The ratio's median is not the ratio of the medians: when the machine changes
+    its speed between rounds, both sides of one round still see the same speed.
     """
 
     measure: str
@@ -53,66 +47,61 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the anchor's, round by round; ``None`` where noise left nothing to divide, or to divide by."""
+        """Ours divided by the anchor's; ``None`` without an anchor, or when noise made a figure negative."""
         if self.theirs is None or self.theirs <= 0 or self.ours < 0:
             return None
         return self.ours / self.theirs if self.middle is None else self.middle
 
     @property
     def met(self) -> bool | None:
-        """Return whether the target holds; ``None`` where there is none, or no anchor to hold it against."""
+        """Whether the target is met; ``None`` without a target or a ratio."""
         if self.target is None:
             return None
-        value = self.ratio if self.target.unit == TIMES else self.ours
-        return None if value is None else self.target.holds(value)
+        value = self.ratio if self.target.unit == RATIO else self.ours
+        return None if value is None else self.target.is_met(value)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the row as plain data, with what a reader of the file would have to work out."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
         target = None if self.target is None else [self.target.sign, self.target.bound, self.target.unit]
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "target"}
-        return {**own, "target": target, "ratio": self.ratio, "met": self.met}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "target"}
+        return {**fields, "target": target, "ratio": self.ratio, "met": self.met}
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Row:
-        """Return the row that a file holds; its ``ratio`` and ``met`` are worked out again."""
-        given = {name: said[name] for name in cls.__slots__ if name != "target" and name in said}
-        return cls(**given, target=Target(*said["target"]) if said["target"] else None)
+    def from_json(cls, fields: Mapping[str, Any]) -> Row:
+        """Return the row of a file; ``ratio`` and ``met`` are computed again, never read."""
+        own = {name: fields[name] for name in cls.__slots__ if name != "target" and name in fields}
+        return cls(**own, target=Target(*fields["target"]) if fields["target"] else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: rounds, the share of the usual work in each, messages of a day or of a topic.
-
-    ``messages`` of 0 are as many as the section says, or none where it reads neither (``Section.fitting``).
-    """
+    """Rounds, the share of the usual work in each, messages of a day or a topic (0: the section's own number)."""
 
     rounds: int = 7
     share: float = 1.0
     messages: int = 0
 
-    def of(self, usual: int, *, least: int = 1) -> int:
+    def scale(self, usual: int, *, least: int = 1) -> int:
+        """Return this share of ``usual``."""
         return max(least, int(usual * self.share))
 
 
 _Name = TypeVar("_Name")
-_Taken = TypeVar("_Taken")
+_Result = TypeVar("_Result")
 
 
-def interleaved(contenders: Mapping[_Name, Callable[[], _Taken]], rounds: int) -> dict[_Name, list[_Taken]]:
-    """Run every contender once in each round, each round beginning with another one, so that a busy moment hits all.
-
-    Returns what each took, round by round; the same place is the same round.
-    """
+def run_in_turns(contenders: Mapping[_Name, Callable[[], _Result]], rounds: int) -> dict[_Name, list[_Result]]:
+    """Run every contender once a round, each round starting with the next one; return their results by round."""
     names = list(contenders)
-    took: dict[_Name, list[_Taken]] = {name: [] for name in names}
+    results: dict[_Name, list[_Result]] = {name: [] for name in names}
     for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            took[name].append(contenders[name]())
-    return took
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            results[name].append(contenders[name]())
+    return results
 
 
-def beside(
+def compare(
     measure: str,
     anchor: str,
     ours: Sequence[float],
@@ -121,15 +110,15 @@ def beside(
     target: Target | None = None,
     note: str = "",
 ) -> Row:
-    """Return the row of two contenders that took turns."""
+    """Return the row of two contenders that ran in turns."""
     if theirs is None:
         return Row(measure, anchor, median(ours), None, unit, target, note)
-    shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
-    are_all = len(shares) == len(ours) > 1  # a round that noise left nothing of would be the worst of ours
-    spread = (min(shares), median(shares), max(shares)) if are_all else (None, None, None)
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
+    is_whole = len(ratios) == len(ours) > 1  # the difference to the bare client is below zero in a noisy round
+    spread = (min(ratios), median(ratios), max(ratios)) if is_whole else (None, None, None)
     return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)
 
 
-def written(figure: float) -> str:
-    """Return three digits that count, and thousands as a reader expects them."""
+def format_figure(figure: float) -> str:
+    """Return three significant digits, with separators of thousands."""
     return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

@@ -32,7 +32,7 @@ _WORK = {
 """What a thread of the JVM works at, by the beginning of its name (Java 17's)."""
 
 
-def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
+def measure(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
     """Reconcile ``day`` and return what it cost; fail when the statuses are not those of its truth."""
     truth = json.loads((day / "truth.json").read_text())
     clock, seen = SystemClock(), list[tuple[str, int]]()
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--driver-memory", default="2g")
     chosen = parser.parse_args()
-    cost = measured(
+    cost = measure(
         chosen.day.absolute(), chosen.out.absolute(), master=chosen.master, driver_memory=chosen.driver_memory
     )
     sys.stdout.write(json.dumps(cost) + "\n")

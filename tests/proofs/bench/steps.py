@@ -1,8 +1,4 @@
-"""The CPU time of our own steps, and of the SDK's steps below them: no anchor, no target.
-
-Every step goes the way that the instrumented client goes, and is looked at afterwards: a fast step that does nothing must
-not look good. The floors are what the page explains a missed target with, so they are measured in the same rounds.
-"""
+"""The CPU time of single steps of ours and of the SDK; every result is checked."""
 
 import time
 from collections import deque
@@ -27,7 +23,7 @@ from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
 from otel_mqtrace.wire.native.decode import maker_of
-from tests.proofs.bench.rows import Effort, Row, beside, interleaved
+from tests.proofs.bench.rows import Effort, Row, compare, run_in_turns
 
 SPAN, SPAN_OFF = "the SDK's span: start and end, no attributes", "the SDK's span, not sampled"
 INJECT, EXTRACT = "the SDK's inject into headers", "the SDK's extract from headers"
@@ -60,9 +56,9 @@ CONTEXT = TraceContext(
 )
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Measure every step and every floor, in turns and in the order of the flow."""
-    calls, rounds = effort.of(_CALLS), effort.rounds
+    calls, rounds = effort.scale(_CALLS), effort.rounds
     exporter = RecordingExporter()
     processor = MqTraceSpanProcessor(exporter, max_queue_size=2 * (rounds + 1) * calls, background=False)
     recording, silent = TracerProvider(), TracerProvider(sampler=ALWAYS_OFF)
@@ -78,11 +74,11 @@ def measured(effort: Effort) -> list[Row]:
         },
     }
     contenders = {name: partial(act, calls) for name, act in acts.items()}
-    interleaved(contenders, 1)  # warm
-    took = interleaved(contenders, rounds)
+    run_in_turns(contenders, 1)  # warm
+    took = run_in_turns(contenders, rounds)
     lane = processor.lanes[0].name
     assert processor.stats()[lane]["offered"] == 2 * (rounds + 1) * calls, "not every operation became a span"
-    return [beside(name, "none", took[name], None, "µs CPU") for name in acts]
+    return [compare(name, "none", took[name], None, "µs CPU") for name in acts]
 
 
 def _timed_us(act: Callable[[], _Result], is_done: Callable[[_Result], bool], calls: int) -> float:

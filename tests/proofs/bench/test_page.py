@@ -1,4 +1,4 @@
-"""The page shows the figures beside it, and no figure can call itself met."""
+"""Tests of the performance page and of its figures."""
 
 import re
 from importlib.util import find_spec
@@ -8,28 +8,27 @@ import pytest
 
 from tests.proofs.bench import record
 from tests.proofs.bench.__main__ import KEPT, PAGE
-from tests.proofs.bench.page import page, rows_of
-from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.page import make_page, read_rows
+from tests.proofs.bench.rows import Effort, Row, Target, compare, run_in_turns
 from tests.proofs.bench.sections import SECTIONS
 from tests.support.source_tree import ROOT
 
 
 def _figures(*rows, name="processor", effort=None):
-    return record.with_section({}, name, rows, effort or Effort())
+    return record.add_section({}, name, rows, effort or Effort())
 
 
-def test_the_page_is_made_of_the_figures_kept_beside_it():
-    assert PAGE.read_text(encoding="utf-8") == page(record.read(KEPT)), "run: make performance"
+def test_page_equals_its_kept_figures():
+    assert PAGE.read_text(encoding="utf-8") == make_page(record.read(KEPT)), "run: make performance"
 
 
-def test_every_kept_section_is_one_that_can_be_measured_again():
+def test_every_kept_section_still_exists():
     assert set(record.read(KEPT)) <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_every_section_has_a_module(name):
-    """It is found without being imported: some need Spark."""
-    assert find_spec(f"tests.proofs.bench.{SECTIONS[name].home}")
+def test_section_has_a_module(name):
+    assert find_spec(f"tests.proofs.bench.{SECTIONS[name].module}")
 
 
 @pytest.mark.parametrize(
@@ -45,75 +44,67 @@ def test_every_section_has_a_module(name):
         (1.0, None, Target("≤", 0.5), None),
     ],
 )
-def test_a_target_is_met_by_the_ratio_or_by_our_own_figure(ours, theirs, target, met):
+def test_target_is_compared_with_the_ratio_or_with_our_own_figure(ours, theirs, target, met):
     assert Row("m", "a", ours, theirs, "u", target).met is met
 
 
-def test_a_file_cannot_say_met_of_a_figure_that_is_not():
+def test_met_in_the_file_is_computed_again():
     figures = _figures(Row("`on_end` with room", "a", 3.0, 2.0, "µs", Target("≤", 1.0)))
     figures["processor"]["rows"][0] |= {"met": True, "ratio": 0.1}
-    (row,) = rows_of(figures["processor"])
+    (row,) = read_rows(figures["processor"])
     assert (row.met, row.ratio) == (False, 1.5)
-    assert "Of 1 targets measured 0 are met." in page(figures)
-    assert "| 1.5 x | ≤ 1 x | **no** |" in page(figures)
+    assert "0 of 1 targets are met. Missed:" in make_page(figures)
+    assert "| 1.5 x | ≤ 1 x | **no** |" in make_page(figures)
 
 
-def test_a_quick_run_is_not_taken_for_a_measurement():
+def test_quick_run_is_marked_and_not_judged():
     row = Row("m", "a", 1.0, 2.0, "µs", Target("≤", 1.0))
-    quick, earnest = page(_figures(row, effort=Effort(2, 0.05))), page(_figures(row))
-    assert "hardly any work" in quick
-    assert "Of 0 targets measured 0 are met." in quick
-    assert "hardly any work" not in earnest
-    assert "Of 1 targets measured 1 are met." in earnest
+    quick, complete = make_page(_figures(row, effort=Effort(2, 0.05))), make_page(_figures(row))
+    assert "A quick run" in quick
+    assert "0 of 0 targets are met." in quick
+    assert "A quick run" not in complete
+    assert "1 of 1 targets are met." in complete
 
 
-def test_an_anchor_that_noise_left_nothing_of_proves_nothing():
-    """Added time is a difference, and may come out below zero."""
+def test_negative_anchor_gives_no_ratio():
     row = Row("m", "a", 1.0, -0.1, "µs", Target("≤", 0.5))
     assert (row.ratio, row.met) == (None, None)
-    row = beside("m", "a", [3.0] * 5, [-0.5, -0.2, -0.1, 8.0, 9.0], "µs", Target("≤", 0.4))
+    row = compare("m", "a", [3.0] * 5, [-0.5, -0.2, -0.1, 8.0, 9.0], "µs", Target("≤", 0.4))
     assert (row.ratio, row.met) == (None, None)
 
 
-def test_a_section_that_was_not_measured_is_named():
-    assert "Not measured yet: `make bench ARGS='--only reconcile'`." in page({})
+def test_unmeasured_section_is_named():
+    assert "Not measured yet: `make bench ARGS='--only reconcile'`." in make_page({})
 
 
-def test_the_page_keeps_what_was_not_measured_again():
+def test_quick_run_replaces_only_a_quick_run():
     row = Row("m", "a", 1.0, 2.0, "µs")
-    kept = _figures(row, name="growth", effort=Effort(messages=500_000)) | _figures(row)
-    quick = record.with_section({}, "growth", [row], Effort(share=0.05, messages=500_000))
-    anew = record.with_section({}, "processor", [Row("m", "a", 5.0, 2.0, "µs")], Effort())
-    for less in (quick, _figures(row, name="growth", effort=Effort(messages=50_000))):
-        found = record.together(kept, less | anew)
-        assert (found["growth"], found["processor"]) == (kept["growth"], anew["processor"])
-    assert record.together({}, quick) == quick
-    for messages in (500_000, 600_000):
-        more = _figures(row, name="growth", effort=Effort(1, messages=messages))
-        assert record.together(kept, more)["growth"] is more["growth"]
+    full, quick = _figures(row), _figures(row, effort=Effort(share=0.05))
+    again = _figures(row, effort=Effort(rounds=1))
+    assert record.merge_figures(full, quick) == full
+    assert record.merge_figures(full, again) == again
+    assert record.merge_figures({}, quick) == record.merge_figures(quick, quick) == quick
 
 
-def test_the_machine_is_described_and_not_named():
-    told = str(record.machine())
-    assert str(Path.home()) not in told
-    assert str(ROOT) not in told
-    assert re.search(r"'cores': \d+", told)
+def test_machine_is_described_without_its_paths():
+    described = str(record.machine())
+    assert str(Path.home()) not in described
+    assert str(ROOT) not in described
+    assert re.search(r"'cores': \d+", described)
 
 
-def test_contenders_take_turns_and_every_round_begins_with_another():
-    """So that whoever comes first after a pause is not always the same."""
+def test_every_round_starts_with_the_next_contender():
     order = []
-    took = interleaved({name: lambda name=name: order.append(name) or 1.0 for name in "ab"}, 3)
-    assert ("".join(order), took) == ("abbaab", {"a": [1.0] * 3, "b": [1.0] * 3})
+    results = run_in_turns({name: lambda name=name: order.append(name) or 1.0 for name in "ab"}, 3)
+    assert ("".join(order), results) == ("abbaab", {"a": [1.0] * 3, "b": [1.0] * 3})
 
 
-def test_medians_count_and_the_rounds_are_told():
-    row = beside("m", "a", [1.0, 2.0, 90.0], [2.0, 2.0, 2.0], "µs")
+def test_row_has_medians_and_the_spread_of_the_ratios():
+    row = compare("m", "a", [1.0, 2.0, 90.0], [2.0, 2.0, 2.0], "µs")
     assert (row.ours, row.theirs, row.low, row.ratio, row.high) == (2.0, 2.0, 0.5, 1.0, 45.0)
 
 
-def test_a_machine_that_is_half_as_fast_every_other_moment_does_not_move_the_ratio():
-    """Each round is a pair; the medians of the two sides may be of different moments."""
+def test_ratio_is_the_median_of_the_rounds_ratios():
     ours, theirs = [1.0, 2.0, 1.0, 2.0, 1.0], [4.0, 4.0, 2.0, 4.0, 2.0]
-    row = Row.of_json(beside("m", "a", ours, theirs, "µs", Target("≤", 0.5)).as_json())
+    row = Row.from_json(compare("m", "a", ours, theirs, "µs", Target("≤", 0.5)).to_json())
     assert (row.ours, row.theirs, row.ratio, row.met) == (1.0, 4.0, 0.5, True)

@@ -32,7 +32,7 @@ Way = list[tuple[str, str]]
 _MOST: Final = {"`produce()` and its report": (15, 6), "`poll()`, with the end of the last message": (15, 8)}
 
 
-def measured(effort: Effort) -> list[Row]:
+def measure(effort: Effort) -> list[Row]:
     """Return the frames and the files of each way; the shortest of several, for a new millisecond is a frame more."""
     del effort
     rows = []

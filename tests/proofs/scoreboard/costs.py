@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.proofs.bench.rows import interleaved
+from tests.proofs.bench.rows import run_in_turns
 from tests.proofs.scoreboard.contender import WARM
 from tests.proofs.scoreboard.receiving import receiver
 from tests.support.source_tree import ROOT
@@ -63,7 +63,7 @@ def measured_rounds(
                     for place, variant in enumerate([*variants[first:], *variants[:first]])
                 }
                 taken = {
-                    call: interleaved({variant: partial(each.take, call) for variant, each in running.items()}, TURNS)
+                    call: run_in_turns({variant: partial(each.take, call) for variant, each in running.items()}, TURNS)
                     for call in calls
                 }
             for variant, turns in took.items():

@@ -40,7 +40,7 @@ def published_costs(figures: Mapping[str, Any] | None = None) -> dict[str, dict[
         figures: as in ``docs/performance.json``, which is read without them.
     """
     figures = json.loads(FIGURES.read_text(encoding="utf-8")) if figures is None else figures
-    ratios = {row.measure: row.ratio for row in map(Row.of_json, figures["sections"]["clients"]["rows"])}
+    ratios = {row.measure: row.ratio for row in map(Row.from_json, figures["sections"]["clients"]["rows"])}
     ours = {}
     for number, (most, measures) in COSTS.items():
         measured = [ratios[measure] for measure in measures]

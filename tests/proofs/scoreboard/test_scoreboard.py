@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from tests.proofs.bench.page import rows_of, shown
+from tests.proofs.bench.page import format_row, read_rows
 from tests.proofs.scoreboard.page import page, verdicts
 from tests.proofs.scoreboard.published_costs import COSTS, FIGURES, published_costs
 from tests.proofs.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
@@ -72,8 +72,8 @@ def test_no_figure_of_the_performance_page_stands_in_the_scoreboard():
     measured = {
         cell
         for section in json.loads(FIGURES.read_text(encoding="utf-8"))["sections"].values()
-        for row in rows_of(section)
-        for cell in re.findall(r"\d[\d,]*\.\d+", " ".join(shown(row)[2:6]))
+        for row in read_rows(section)
+        for cell in re.findall(r"\d[\d,]*\.\d+", " ".join(format_row(row)[2:6]))
     }
     said = re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", PAGE.read_text(encoding="utf-8").split("\n## ", 1)[1])
     assert measured
