@@ -1,8 +1,6 @@
-"""The rows of the scoreboard: what is required of an instrumentation, and the probe of each.
+"""The rows of the scoreboard: a requirement, its probe, and the known verdict of the incumbent.
 
-``F`` rows are defects once found in the incumbent by running it, each turned round into what ought to be; ``T`` rows are
-features. Several rows may ask the same probe. ``incumbent`` is what the version in ``constraints.txt`` was measured to
-do; what ours must do is ``yes``, everywhere.
+``F`` rows require the opposite of a defect of the incumbent; ``T`` rows are features. Ours must be ``yes`` everywhere.
 """
 
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from tests.proofs.scoreboard.probes import classes, conventions, receiving, send
 from tests.proofs.scoreboard.stage import Seen, Stage
 
 MEASURED_INCUMBENT: Final = "0.66b1"
-"""The version the ``incumbent`` column speaks of."""
+"""The version of the ``incumbent`` column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Row:
     """One line of the scoreboard. ``probe`` is ``None`` for costs, which `make bench` measures."""
 
     number: str
-    asks: str
+    requirement: str
     probe: Callable[[Stage], Seen] | None
     incumbent: str = "no"
 
@@ -36,20 +34,20 @@ ROWS: Final = (
     Row("F7", "a message that is not delivered leaves a failed span", sending.failure_recorded),
     Row("F8", "errors and ends of partitions are not messages", receiving.pseudo_messages),
     Row("F9", "sender and consumer are one trace", receiving.same_trace),
-    Row("F10", "a loop that was left leaks no context, and its span ends", classes.left_loop),
+    Row("F10", "leaving the loop leaks no context, and the span ends", classes.left_loop),
     Row("F11", "`close()` in another thread leaks no context and logs no error", classes.closed_elsewhere),
-    Row("F12", "on, off, on: one span a message", switching.switched_twice),
+    Row("F12", "instrumented twice: one span a message", switching.switched_twice),
     Row("F13", "a client traced by hand keeps all its methods", classes.other_methods),
     Row("F14", "`suppress_instrumentation` is honoured", sending.suppressed),
     Row("F15", "metrics; consumer group and batch count", conventions.metrics_and_identities),
     Row("F16", "commit, transactions and share consumer leave spans", classes.surroundings),
-    Row("F17", "cost for the calling thread, recorded: half the incumbent's or less", None),
+    Row("F17", "cost on the calling thread, recording: at most half the incumbent's", None),
     Row("T1", "producer span", sending.producer_span, "yes"),
-    Row("T2", "it ends at delivery, with partition and offset", sending.ends_at_delivery),
+    Row("T2", "producer span ends at delivery, with partition and offset", sending.ends_at_delivery),
     Row("T3", "delivery callback runs in the producing context", sending.callback_context),
     Row("T4", "default delivery callback of the configuration is kept", sending.default_callback, "yes"),
     Row("T5", "a single message consumed", receiving.consume_single, "yes"),
-    Row("T6", "a batch consumed: a link a message, and their number", receiving.consume_batch, "partly"),
+    Row("T6", "a batch consumed: one link per message, and the batch count", receiving.consume_batch, "partly"),
     Row("T7", "attributes of each message on its link", receiving.link_attributes),
     Row("T8", "receive span with the poll's true start (option)", receiving.receive_span),
     Row("T9", "process span covers the handler", receiving.covers_the_handler, "partly"),
@@ -57,7 +55,7 @@ ROWS: Final = (
     Row("T11", "baggage restored for the handler", receiving.baggage_restored),
     Row("T12", "safe across threads and asyncio", classes.threads_and_tasks),
     Row("T13", "serialising and deserialising clients", classes.serialising),
-    Row("T14", "`produce_batch` meets its consumer", classes.batch_meets_consumer),
+    Row("T14", "`produce_batch`: both sides have the same message id", classes.batch_meets_consumer),
     Row("T15", "`AIOProducer`, `AIOConsumer`", classes.asyncio_clients, "partly"),
     Row("T16", "`ShareConsumer`: acknowledgement becomes the outcome", classes.share_consumer),
     Row("T17", "commit becomes a settle span (option)", classes.settlements),
@@ -82,7 +80,7 @@ ROWS: Final = (
     Row("T36", "RocketMQ's native trace records", switching.native_output),
     Row("T37", "processor: exact drop count, bounded flush, safe across `fork`", switching.honest_processor, "partly"),
     Row("T38", "users can test without a broker", switching.without_a_broker),
-    Row("T39", "cost for the calling thread, not sampled: a quarter of the incumbent's or less", None),
+    Row("T39", "cost on the calling thread, not sampled: at most a quarter of the incumbent's", None),
 )
 """Every line, in the order of the page."""
 

@@ -31,7 +31,7 @@ def seen():
 def test_ours_does_what_is_asked(row, seen):
     """Every row, ``yes`` without a condition."""
     found = seen["ours"][row.probe.__name__]
-    assert found.yes is True, f"{row.number} {row.asks}: {found.word}: {found.evidence}"
+    assert found.yes is True, f"{row.number} {row.requirement}: {found.word}: {found.evidence}"
 
 
 @pytest.mark.parametrize("row", OBSERVED)
@@ -39,7 +39,7 @@ def test_the_incumbent_does_what_was_measured(row, seen):
     """A newer release that does better is said, not held against anybody; the measured one must not have changed."""
     found = seen["incumbent"][row.probe.__name__]
     said = (
-        f"{row.number} {row.asks}: the incumbent {INCUMBENT.version} was seen to do it: {found.word} ({found.evidence}), "
+        f"{row.number} {row.requirement}: the incumbent {INCUMBENT.version} was seen to do it: {found.word} ({found.evidence}), "
         f"rows.py says {row.incumbent}: if that is so, change it there and run: make scoreboard"
     )
     if INCUMBENT.version != MEASURED_INCUMBENT:

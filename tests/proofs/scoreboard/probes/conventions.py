@@ -112,5 +112,5 @@ def client_statistics(stage: Stage) -> Seen:
             break
     consumer.close()
     lag = sorted(name for name in measured if "lag" in name)
-    evidence = f"metrics beside the four: {len(measured)}, lag among them: {'yes' if lag else 'no'}; own callback called: {'yes' if heard else 'no'}"
+    evidence = f"further metrics: {len(measured)}, lag among them: {'yes' if lag else 'no'}; own callback called: {'yes' if heard else 'no'}"
     return Seen(bool(lag) and bool(heard), evidence)

@@ -172,5 +172,5 @@ def queue_time(stage: Stage) -> Seen:
     (processed,) = stage.spans("process")
     holding = sorted(name for name, value in processed.attributes.items() if value == stored_ms)
     lain = holding and (processed.start_time or 0) // 1_000_000 >= stored_ms
-    evidence = f"{', '.join(holding)}, and the span starts after it" if holding else "nothing tells when it was stored"
+    evidence = f"{', '.join(holding)}, and the span starts after it" if holding else "no store time"
     return Seen(bool(lain), evidence)

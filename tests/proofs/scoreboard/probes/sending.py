@@ -43,7 +43,7 @@ def ends_at_delivery(stage: Stage) -> Seen:
     producer.flush(20)
     told = {name: value for span in stage.spans("send") for name, value in span.attributes.items()}
     place = sorted(name for name in told if name.endswith((".partition", ".partition.id", ".offset")))
-    evidence = f"ended before the broker answered: {early}; told of the place: {', '.join(place) or 'nothing'}"
+    evidence = f"ended before the broker answered: {early}; attributes of the delivery: {', '.join(place) or 'none'}"
     return Seen(early == 0 and len(place) == 2, evidence)
 
 
@@ -68,7 +68,7 @@ def callback_context(stage: Stage) -> Seen:
         producer.produce(stage.topic, b"an order", on_delivery=lambda *_: seen.append(current_span_id()))
     producer.flush(20)
     inside = seen == [checkout.get_span_context().span_id]
-    return Seen(inside, f"current in the callback: {'the span around the send' if inside else 'nothing of it'}")
+    return Seen(inside, f"current in the callback: {'the span around the send' if inside else 'nothing'}")
 
 
 def default_callback(stage: Stage) -> Seen:
