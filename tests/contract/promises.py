@@ -33,11 +33,11 @@ uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_ten_times_on_and
 steps back with a warning -> {_CLIENTS}/test_classes.py::test_ours_steps_back_for_who_replaced_the_names
 on_conflict -> {_CLIENTS}/test_patching.py::test_ours_traces_as_well_if_configured
 process: context manager, current inside -> {_BLOCKS}::test_a_block_takes_the_automatic_span_over
-process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_and_gone_outside
-process: decorator -> {_BLOCKS}::test_a_decorated_function_is_a_block
+process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_only
+process: decorator -> {_FORMS}::test_message_is_found_among_all_arguments
 process: exceptions recorded -> {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
 process: outcome to contextCode -> {_BLOCKS}::test_handle_sets_the_outcome
-process.each -> {_FORMS}::test_each_message_is_current_in_the_body_and_nothing_after
+process.each -> {_FORMS}::test_each_message_is_current_in_the_body_of_the_loop_only
 automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_a_message_is_in_process_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
 MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_the_defaults_are_those_of_the_contract
@@ -46,7 +46,7 @@ preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rock
 stats() adds up at every instant -> {_SPANS}/test_processor.py::test_the_account_balances_at_every_instant_under_eight_threads
 tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
-SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors
+SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 codec -> {_CODEC}::test_what_is_written_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_a_broker_comes_with_the_kit
 """
@@ -65,7 +65,7 @@ MQTRACE_BATCH_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporte
 MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_the_size_bound_splits_batches_and_the_broker_accepts_each
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
-MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_a_poll_span_began_when_the_poll_did
+MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_the_trace_topic_and_excluded_topics_are_never_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_a_topic_that_cannot_be_created_is_sent_to_all_the_same
 each variable sets its setting -> {_CONFIG}::test_the_environment_sets_every_setting
@@ -79,23 +79,23 @@ traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_names_and_kind
 every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_a_sent_message_carries_every_field_of_the_table
 every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_a_message_is_processed_from_receive_to_ack
 every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_what_is_written_is_read_back
-msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors, {_FILE}::test_spans_become_records_in_the_landing
-offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_a_message_without_an_id_goes_by_its_place
+msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
+offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_message_without_an_id_has_its_offset_as_id
 storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_a_send_span_and_its_record_name_the_leader_of_the_partition
 bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out
-retryTimes -> {_HOOKS}/test_headers.py::test_the_retry_header_is_a_setting, {_HOOKS}/test_endings.py::test_a_retry_count_that_is_no_32_bit_number_counts_as_none
+retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}/test_headers.py::test_retry_count_other_than_a_32_bit_number_is_zero
 msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
-timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_a_message_goes_through_both_doors
+timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
 requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_a_message_leaves_the_records_of_a_native_client
 transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_the_trace_goes_on_from_the_current_span_into_the_header, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_the_callers_headers_are_never_touched
 what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_written_once, {_CLIENTS}/test_consumer.py::test_a_batch_is_one_span_with_a_link_per_message
-poll T, commit T -> {_HOOKS}/test_receive.py::test_a_poll_span_began_when_the_poll_did, {_HOOKS}/test_settle.py::test_a_settlement_is_a_client_span_of_the_client_s_own_word
+poll T, commit T -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll, {_HOOKS}/test_settle.py::test_settlement_is_a_client_span_named_as_the_client_does
 the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
 self-metrics -> {_SPANS}/test_processor.py::test_self_metrics_equal_the_stats
-messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_a_rocketmq_send_has_the_registry_s_rocketmq_names
+messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes
 SubBefore leaves at the start -> {_KAFKA}::test_a_start_is_delivered_before_the_end_comes
 U+0001 and U+0002 become underscores, counted -> {_CODEC}::test_separators_in_a_value_become_underscores_and_are_counted
 one topic a trace message, headers KEYS and mqtrace.dialect -> {_PACKING}::test_topics_and_regions_do_not_mix, {_KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them

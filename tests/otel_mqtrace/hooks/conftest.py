@@ -1,14 +1,14 @@
 """The parts of a hook's test: an exporter that keeps every span, a Tracing of given settings."""
 
 import pytest
-from opentelemetry import context, trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_mqtrace import SendHook
+from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources
-from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
 from tests.support.mailbox import Mailbox
 
@@ -63,6 +63,47 @@ def mailbox(tracing):
 def sender(tracing_with):
     """Make a send hook of settings."""
     return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")
+
+
+@pytest.fixture
+def sent(sender, exporter):
+    """Send a message with a hook of settings; return its call, as the client saw it, and its span."""
+
+    def send(answer=None, settings=None, **message):
+        hook = sender(**(settings or {}))
+        call = hook.before("orders", **message)
+        hook.after(call, **(answer or {}))
+        return call, exporter.take("send orders")
+
+    return send
+
+
+@pytest.fixture
+def processed(tracing_with, exporter):
+    """Handle messages of one call with a hook of settings; return their span."""
+
+    def handle(*messages, batch=False, info=None, collaborators=None, **settings):
+        tracing = tracing_with(collaborators, **settings)
+        hook = ConsumeHook(tracing=tracing, info=info or ClientInfo(group_name="billing"))
+        (call,) = hook.before(messages, batch=batch)
+        hook.after(call)
+        return exporter.take()
+
+    return handle
+
+
+@pytest.fixture
+def propagating():
+    """Set the global propagator for one test."""
+    usual = propagate.get_global_textmap()
+    yield propagate.set_global_textmap
+    propagate.set_global_textmap(usual)
+
+
+@pytest.fixture
+def no_failures_yet(monkeypatch):
+    """Forget what failed before, and whatever fails in the test."""
+    monkeypatch.setattr(guard, "_failures", {})
 
 
 @pytest.fixture

@@ -6,18 +6,16 @@ import os
 import threading
 
 import pytest
-from opentelemetry import propagate
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import StatusCode
 
-from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
 from otel_mqtrace.hooks.process import Handling, SingleOwner
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.testing import RecordingExporter
 
 
 class UnspeakableError(Exception):
@@ -39,25 +37,11 @@ class _BrokenPropagator(TextMapPropagator):
         raise ZeroDivisionError
 
 
-@pytest.fixture
-def exporter():
-    return RecordingExporter()
-
-
-@pytest.fixture
-def broken_propagator():
-    usual = propagate.get_global_textmap()
-    propagate.set_global_textmap(_BrokenPropagator())
-    yield
-    propagate.set_global_textmap(usual)
-
-
 def _message(topic="t", *headers):
     return IncomingMessage(topic=topic, partition=0, offset=1, headers=headers)
 
 
-def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
-    before = guard.failures()
+def test_exception_of_a_handler_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
     hook.after(call, code=ContextCode.EXCEPTION, exception=UnspeakableError())
@@ -66,19 +50,16 @@ def test_a_handlers_exception_that_cannot_be_printed_is_recorded_by_its_type(tra
     assert span.attributes["mqtrace.context_code"] == "EXCEPTION"
     assert span.attributes["error.type"] == "UnspeakableError"
     assert [event.attributes["exception.type"] for event in span.events] == ["UnspeakableError"]
-    assert guard.failures() == before
 
 
-def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
-    hook = SendHook(tracing=tracing)
-    hook.after(hook.before("t"), error="_FAIL", exception=UnspeakableError())
-    span = exporter.take("send t")
+def test_exception_of_a_client_that_cannot_be_printed_is_recorded_by_its_type(sent):
+    _, span = sent({"error": "_FAIL", "exception": UnspeakableError()})
     assert span.attributes["mqtrace.success"] is False
     assert [event.attributes["exception.type"] for event in span.events] == ["UnspeakableError"]
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("outcome", "code"),
     [
         ("FAILED", "FAILED"),
         (ContextCode.FAILED, "FAILED"),
@@ -86,21 +67,20 @@ def test_a_clients_exception_that_cannot_be_printed_is_recorded_by_its_type(trac
         (99, "RETURNNULL"),
         ([], "RETURNNULL"),
     ],
+    ids=repr,
 )
-def test_unknown_outcome_is_returnnull(tracing, exporter, said, code):
-    before = guard.failures()
+def test_unknown_outcome_is_returnnull(tracing, exporter, outcome, code):
     hook = ConsumeHook(tracing=tracing)
     first, second = (*hook.before([_message()]), *hook.before([_message()]))
-    hook.after(first, code=said)
+    hook.after(first, code=outcome)
     handling = Handling(SingleOwner(hook, second))
-    handling.outcome(said)
+    handling.outcome(outcome)
     hook.after(second, code=handling.code)
     for span in exporter.take_all("process t"):
         assert (span.attributes["mqtrace.context_code"], span.attributes["mqtrace.success"]) == (code, False)
-    assert guard.failures() == before
 
 
-def test_what_fails_after_the_claim_still_ends_the_span(tracing, exporter):
+def test_answer_that_cannot_be_recorded_still_ends_the_span(sent, no_failures_yet):
     class Odd:
         def __bool__(self):
             raise ZeroDivisionError
@@ -108,25 +88,10 @@ def test_what_fails_after_the_claim_still_ends_the_span(tracing, exporter):
         __eq__ = None
         __hash__ = None
 
-    hook = SendHook(tracing=tracing)
-    call = hook.before("t")
-    hook.after(call, partition=Odd())
-    exporter.take("send t")
+    sent({"partition": Odd()})
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("2147483647", 2_147_483_647), *((text, 0) for text in ("9" * 5000, "2147483648", "-1", "1.5", "many", ""))],
-)
-def test_a_retry_count_that_is_no_32_bit_number_counts_as_none(tracing, exporter, text, count):
-    """RocketMQ's is an int; what is longer would be lost in OTLP and refused by the native codec."""
-    hook = ConsumeHook(tracing=tracing)
-    for call in hook.before([_message("t", ("RECONSUME_TIME", text.encode()))]):
-        hook.after(call)
-    assert exporter.take("process t").attributes["mqtrace.retry_times"] == count
-
-
-def test_a_message_that_cannot_be_recorded_costs_the_poll_nothing_else(tracing, exporter):
+def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, exporter, no_failures_yet):
     hook = ConsumeHook(tracing=tracing)
     torn = _message("torn", ("a header without a value",))
     calls = hook.before([_message("before"), torn, _message("after")])
@@ -136,37 +101,35 @@ def test_a_message_that_cannot_be_recorded_costs_the_poll_nothing_else(tracing, 
     assert [span.name for span in exporter.take_all()] == ["process before", "process after"]
 
 
-def test_a_propagator_that_fails_leaves_no_span_open(tracing, exporter, broken_propagator):
-    send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
-    call = send.before("t", headers=[("a", b"1")])
+def test_propagator_that_fails_leaves_no_span_open(tracing, sent, propagating, no_failures_yet):
+    propagating(_BrokenPropagator())
+    call, _ = sent(headers=[("a", b"1")])
     assert call.headers is None
-    send.after(call)
-    exporter.take("send t")
+    consume = ConsumeHook(tracing=tracing)
     for each in consume.before([_message("t", ("traceparent", b"x"))]):
         consume.after(each)
-    assert exporter.take_all() == []
 
 
 @pytest.fixture
-def told(monkeypatch, caplog):
-    monkeypatch.setattr(guard, "_failures", {})
+def logged(monkeypatch, no_failures_yet, caplog):
+    """Return place and type of each logged failure."""
     monkeypatch.setattr(guard, "_logged", set())
     caplog.set_level(logging.WARNING, logger=guard.__name__)
     return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
 
 
-def test_another_exception_at_the_same_place_is_logged_too(told):
+def test_each_type_of_exception_at_one_place_is_logged_once(logged):
     @guarded("Hook.before")
     def fail(kind):
         raise kind("mine")
 
     for kind in (ValueError, KeyError, ValueError, KeyError):
         assert fail(kind) is None
-    assert told() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
+    assert logged() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
     assert guard.failures() == {"Hook.before": 4}
 
 
-def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
+def test_logged_types_of_exceptions_are_bounded(logged, monkeypatch):
     monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
 
     @guarded("Hook.before")
@@ -175,11 +138,11 @@ def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
 
     for number in range(5):
         fail(number)
-    assert len(told()) == len(guard._logged) == 3
+    assert len(logged()) == len(guard._logged) == 3
     assert guard.failures() == {"Hook.before": 5}
 
 
-def test_of_many_threads_one_takes_it():
+def test_once_flag_is_set_by_one_of_many_threads():
     taken = []
     rounds = [OnceFlag() for _ in range(200)]
     ready = threading.Barrier(4)
@@ -207,8 +170,8 @@ class Client:
         when_collected(self, lambda: defer_end(hook, call, error="abandoned", outcome="abandoned"))
 
 
-def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, clock):
-    hook = SendHook(tracing=tracing_with())
+def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, exporter, clock):
+    hook = sender()
     Client(hook, "orders")
     clock.advance(ms=5)
     gc.collect()
@@ -221,8 +184,8 @@ def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, 
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"
 
 
-def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
-    hook = SendHook(tracing=tracing_with())
+def test_deferred_end_of_an_ended_call_has_no_effect(sender, exporter):
+    hook = sender()
     call = hook.before("orders")
     hook.after(call, partition=0, offset=1)
     defer_end(hook, call, error="abandoned")
@@ -231,8 +194,8 @@ def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
     assert "error.type" not in exporter.take(name="send orders").attributes
 
 
-def test_thousands_left_behind_are_no_deeper_than_one(tracing_with, exporter):
-    hook = SendHook(tracing=tracing_with())
+def test_thousands_of_deferred_ends_are_drained(sender, exporter):
+    hook = sender()
     for _ in range(3_000):
         defer_end(hook, hook.before("orders"), error="abandoned")
     drain_deferred_ends()
@@ -240,8 +203,8 @@ def test_thousands_left_behind_are_no_deeper_than_one(tracing_with, exporter):
     assert len(exporter.take_all()) == 3_000
 
 
-def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporter):
-    hook = SendHook(tracing=tracing_with())
+def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
+    hook = sender()
     calls = [hook.before("orders") for _ in range(3)]
 
     class Interrupted:
@@ -261,8 +224,8 @@ def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporte
     assert len(exporter.take_all()) == 3
 
 
-def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporter):
-    hook = SendHook(tracing=tracing_with())
+def test_forked_child_ends_no_span_of_its_parent(sender, exporter):
+    hook = sender()
     call = hook.before("orders")
     child = os.fork()
     if child == 0:
@@ -305,5 +268,5 @@ class Client:
     ],
     ids=["clients alive", "left and nobody came"],
 )
-def test_what_is_left_at_exit_is_ended_before_the_provider_goes(run_code, story, ended):
+def test_open_calls_at_exit_are_ended_before_the_provider_shuts_down(run_code, story, ended):
     assert run_code(AT_EXIT + story).splitlines() == ended

@@ -13,6 +13,7 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import ContextCode
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -46,6 +47,10 @@ def _consumer(tracing):
     return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
 
 
+def _message(offset=1):
+    return IncomingMessage(topic="orders", partition=0, offset=offset)
+
+
 def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points):
     hook = _sender(metered())
     for answer in ({"partition": 0, "offset": 1}, {"partition": 1, "offset": 1}, {"error": "_MSG_TIMED_OUT"}):
@@ -57,7 +62,7 @@ def test_sent_messages_counts_every_attempt_and_names_the_error(metered, points)
     ]
 
 
-def test_a_message_that_was_only_created_is_not_counted(metered, points):
+def test_message_without_an_answer_is_not_counted(metered, points):
     _sender(metered()).before("orders")
     assert points("messaging.client.sent.messages") == []
 
@@ -76,7 +81,7 @@ def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, clock, p
 def test_process_duration_is_reported_for_every_process_span(metered, clock, points):
     hook = _consumer(metered())
     for code in (ContextCode.SUCCESS, ContextCode.FAILED):
-        (call,) = hook.before([IncomingMessage(topic="orders", partition=0, offset=1)])
+        (call,) = hook.before([_message()])
         clock.advance(ms=200)
         hook.after(call, code=code)
     of_process = {**OF_CONSUMER, "messaging.operation.name": "process"}
@@ -89,7 +94,7 @@ def test_process_duration_is_reported_for_every_process_span(metered, clock, poi
 
 def test_consumed_messages_counts_once_for_each_delivered_message(metered, points):
     hook = _consumer(metered())
-    messages = [IncomingMessage(topic="orders", partition=0, offset=n) for n in range(3)]
+    messages = [_message(n) for n in range(3)]
     hook.received(messages, start_ns=hook.now_ns(), batch=True)
     for call in hook.before(messages, batch=True):
         hook.after(call)
@@ -97,17 +102,28 @@ def test_consumed_messages_counts_once_for_each_delivered_message(metered, point
     assert (attributes, point.value) == ({**OF_CONSUMER, "messaging.operation.name": "poll"}, 3)
 
 
-def test_a_poll_that_returned_something_has_an_operation_duration(metered, clock, points):
+def test_operation_duration_of_a_poll_is_its_time_in_seconds(metered, clock, points):
     hook = _consumer(metered())
     start_ns = hook.now_ns()
     clock.advance(ms=70)
-    hook.received([IncomingMessage(topic="orders", partition=0, offset=1)], start_ns=start_ns)
+    hook.received([_message()], start_ns=start_ns)
     ((attributes, point),) = points("messaging.client.operation.duration")
     expected = {**OF_CONSUMER, "messaging.operation.name": "poll", "messaging.operation.type": "receive"}
     assert (attributes, point.sum) == (expected, 0.07)
 
 
-def test_metrics_keep_the_names_of_today_under_legacy(metered, monkeypatch, points):
+def test_operation_duration_of_a_settlement_has_its_error(metered, clock, points):
+    hook = SettleHook(tracing=metered(settle_spans=True), group_name="billing", servers="broker:9092")
+    call = hook.before()
+    clock.advance(ms=250)
+    hook.after(call, [SettledOffset("orders", 0, 2)], error="REQUEST_TIMED_OUT")
+    ((attributes, point),) = points("messaging.client.operation.duration")
+    expected = {**OF_CONSUMER, "messaging.operation.name": "commit", "messaging.operation.type": "settle"}
+    assert expected.items() <= attributes.items()
+    assert (attributes["error.type"], point.sum) == ("REQUEST_TIMED_OUT", 0.25)
+
+
+def test_metrics_have_current_names_under_legacy(metered, monkeypatch, points):
     monkeypatch.setenv(OPT_IN, "messaging/legacy")
     hook = _sender(metered())
     hook.after(hook.before("orders"))
@@ -115,7 +131,7 @@ def test_metrics_keep_the_names_of_today_under_legacy(metered, monkeypatch, poin
     assert attributes == OF_SEND
 
 
-def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, points):
+def test_partition_and_key_make_no_series(metered, points):
     hook = _sender(metered())
     for n in range(5):
         hook.after(hook.before("orders", key=str(n), partition=n), partition=n, offset=n)
@@ -136,25 +152,24 @@ class _RaisingMeter(NoOpMeter):
     create_histogram = create_counter
 
 
-def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeypatch):
-    monkeypatch.setattr(guard, "_failures", {})
+def test_instrument_that_raises_costs_no_span(tracing_with, exporter, no_failures_yet):
     tracing = replace(tracing_with(), metrics=MessagingMetrics(_RaisingMeter("x")))
     sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     sender.after(sender.before("orders"), partition=0, offset=1)
-    for call in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1)]):
+    for call in receiver.before([_message()]):
         receiver.after(call)
     assert [span.name for span in exporter.take_all()] == ["send orders", "process orders"]
     tracing.metrics.record_pending()
     assert set(guard.failures()) == {"metrics.record", "metrics.count"}
 
 
-def test_measurements_of_every_instrumentation_are_there_at_a_collection(reader, points):
+def test_collection_has_the_measurements_of_every_instrumentation(reader, points):
     meter = MeterProvider([reader]).get_meter("otel_mqtrace")
     for each in (MessagingMetrics(meter), MessagingMetrics(meter)):
         each.sent({"messaging.system": "kafka"}, 5_000_000)
     assert sum(point.value for _, point in points("messaging.client.sent.messages")) == 2
 
 
-def test_measurement_of_a_collection_has_no_value_of_its_own(reader):
+def test_collection_without_measurements_is_empty(reader):
     MessagingMetrics(MeterProvider([reader]).get_meter("otel_mqtrace"))
     assert reader.get_metrics_data() is None

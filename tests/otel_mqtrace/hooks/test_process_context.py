@@ -36,13 +36,6 @@ def _message(*headers, offset=7):
     return IncomingMessage(topic="orders", partition=0, offset=offset, headers=headers)
 
 
-def _processed(tracing, exporter, *messages, batch=False):
-    hook = ConsumeHook(tracing=tracing)
-    for call in hook.before(messages, batch=batch):
-        hook.after(call)
-    return exporter.take("process orders")
-
-
 def _hangs(span):
     return span.parent and span.parent.span_id, [link.context.span_id for link in span.links]
 
@@ -71,46 +64,44 @@ def test_parent_and_links_follow_the_option(tracing_with, exporter, process_cont
 
 
 @pytest.mark.parametrize("process_context", MODES)
-def test_several_senders_are_linked_without_a_parent(tracing_with, exporter, process_context):
-    tracing = tracing_with(process_context=process_context)
+def test_several_senders_are_linked_without_a_parent(processed, process_context):
     messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
-    assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
+    assert _hangs(processed(*messages, batch=True, process_context=process_context)) == (None, [SENDER, SENDER])
 
 
 @pytest.mark.parametrize("process_context", MODES)
-def test_untraced_message_gets_the_current_span_as_parent(tracing_with, exporter, process_context):
+def test_untraced_message_gets_the_current_span_as_parent(processed, process_context):
     with trace.use_span(AMBIENT):
-        span = _processed(tracing_with(process_context=process_context), exporter, _message())
-    assert _hangs(span) == (HERE, [])
+        assert _hangs(processed(_message(), process_context=process_context)) == (HERE, [])
 
 
-def test_baggage_alone_is_no_span_to_hang_on(tracing_with, exporter):
+def test_baggage_without_a_span_is_no_parent(processed):
     token = context.attach(baggage.set_baggage("mine", "1"))
     try:
-        assert _hangs(_processed(tracing_with(), exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
+        assert _hangs(processed(_message(TRACEPARENT))) == (SENDER, [SENDER])
     finally:
         context.detach(token)
 
 
-class TestTold:
-    def test_the_hook_gets_the_span_and_its_messages(self, tracing_with, exporter):
+class TestConsumeHook:
+    def test_hook_gets_the_span_and_its_messages(self, tracing_with, processed, exporter):
         told = []
 
         def hook(span, messages):
             span.set_attribute("tenant", "t1")
             told.append((span.name, [message.offset for message in messages]))
 
-        tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
         messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+        tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
         ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
         assert exporter.take("poll orders").attributes["tenant"] == "t1"
-        assert _processed(tracing, exporter, *messages, batch=True).attributes["tenant"] == "t1"
+        assert processed(*messages, batch=True, collaborators={"consume_hook": hook}).attributes["tenant"] == "t1"
         assert told == [("poll orders", [0, 1]), ("process orders", [0, 1])]
 
-    def test_a_hook_that_fails_costs_nothing_but_itself(self, tracing_with, exporter, monkeypatch):
+    def test_exception_of_the_hook_is_counted_and_costs_no_span(self, processed, monkeypatch):
         monkeypatch.setattr(guard, "_failures", counted := {})
-        tracing = tracing_with({"consume_hook": lambda span, messages: 1 / 0})
-        assert _processed(tracing, exporter, _message(TRACEPARENT)).attributes["mqtrace.success"] is True
+        span = processed(_message(TRACEPARENT), collaborators={"consume_hook": lambda span, messages: 1 / 0})
+        assert span.attributes["mqtrace.success"] is True
         assert counted == {"consume_hook": 1}
         counted.clear()
 
@@ -123,7 +114,7 @@ class TestTold:
         hook.after(hook.before([_message(TRACEPARENT)])[0])
 
 
-def test_suppressed_nothing_is_processed(tracing_with):
+def test_suppressed_message_is_not_processed(tracing_with):
     with suppress_instrumentation():
         assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
 
@@ -151,7 +142,7 @@ class TestUnrecorded:
             (_Curious(), False, False, False),
         ],
     )
-    def test_only_what_is_certain_counts(self, sampler, root, sampled, unsampled):
+    def test_sampler_that_never_records_is_known_by_its_kind_and_the_parent(self, sampler, root, sampled, unsampled):
         tracer = TracerProvider(sampler=sampler).get_tracer("t")
         parents = [
             trace.INVALID_SPAN_CONTEXT,
@@ -163,7 +154,7 @@ class TestUnrecorded:
             if is_never_recorded(tracer, parent):
                 assert not tracer.start_span("s", otel_ctx).is_recording()
 
-    def test_it_is_still_propagated(self, tracing_with, exporter):
+    def test_unrecorded_message_is_still_propagated(self, tracing_with, exporter):
         hook = ConsumeHook(tracing=tracing_with())
         (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
         span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
@@ -172,7 +163,7 @@ class TestUnrecorded:
         assert baggage.get_baggage("order", call.otel_ctx) == "42"
         hook.after(call)
 
-    def test_a_sampler_that_looks_sees_everything(self, tracing_with, exporter):
+    def test_sampler_that_reads_attributes_gets_every_span(self, tracing_with, exporter):
         provider = TracerProvider(sampler=_Curious())
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         hook = ConsumeHook(tracing=tracing_with({"tracer_provider": provider}))
@@ -181,16 +172,16 @@ class TestUnrecorded:
         assert exporter.take("process orders").attributes["messaging.kafka.offset"] == 7
 
 
-def test_the_setting_is_never_given_up():
+def test_explicit_setting_expects_blocks_for_ever():
     blocks = ExplicitMode("explicit")
     assert [blocks.expect_blocks(5_000) for _ in range(3)] == [True] * 3
 
 
-def test_a_consumer_of_which_nothing_is_seen_is_automatic():
+def test_automatic_consumer_without_blocks_expects_none():
     assert not ExplicitMode("auto").expect_blocks(1)
 
 
-def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
+def test_late_blocks_are_expected_for_a_thousand_messages():
     blocks = ExplicitMode("auto")
     blocks.record_late_block("billing")
     for _ in range(5_000):
@@ -200,7 +191,7 @@ def test_a_backlog_of_workers_is_waited_for_up_to_a_thousand_messages():
     assert not blocks.expect_blocks(1)
 
 
-def test_one_message_of_ten_in_a_block_is_not_enough():
+def test_blocks_for_one_message_of_ten_end_the_explicit_mode():
     blocks = ExplicitMode("auto")
     blocks.record_shared_batch()
     assert blocks.expect_blocks(10)
@@ -209,7 +200,7 @@ def test_one_message_of_ten_in_a_block_is_not_enough():
 
 
 @pytest.mark.parametrize("seen", [1, 3])
-def test_warning_is_logged_once(seen, caplog):
+def test_late_block_warning_is_logged_once(seen, caplog):
     blocks = ExplicitMode("auto")
     for _ in range(seen):
         blocks.record_late_block("billing")

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from opentelemetry import baggage, context, trace
@@ -33,20 +34,20 @@ async def _arriving(count):
 
 
 class TestLoops:
-    def test_each_message_is_current_in_the_body_and_nothing_after(self, exporter):
+    def test_each_message_is_current_in_the_body_of_the_loop_only(self, exporter):
         for letter in process.each(Letter(n) for n in range(3)):
             assert _offset() == letter.number
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS"] * 3
 
-    async def test_an_asynchronous_loop_is_the_same(self, exporter):
+    async def test_each_message_is_current_in_the_body_of_an_asynchronous_loop_only(self, exporter):
         async for letter in process.each(_arriving(3)):
             await let_others_run()
             assert _offset() == letter.number
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS"] * 3
 
-    async def test_a_message_is_not_current_while_the_next_is_awaited(self, exporter):
+    async def test_no_message_is_current_while_the_next_is_awaited(self, exporter):
         seen = []
 
         async def watched():
@@ -59,39 +60,36 @@ class TestLoops:
         assert seen == [trace.INVALID_SPAN] * 2
         _codes(exporter)
 
-    @pytest.mark.parametrize("leave", ["break", "raise"])
-    def test_a_loop_that_is_left_ends_its_message_there_and_then(self, exporter, leave):
+    @pytest.mark.parametrize("error", [None, LookupError])
+    def test_left_loop_ends_its_message_at_once(self, exporter, error):
         def consume():
-            for letter in process.each([Letter(1), Letter(2)]):
-                if leave == "raise":
-                    raise LookupError(letter)
+            for _ in process.each([Letter(1), Letter(2)]):
+                if error:
+                    raise error
                 break
             assert trace.get_current_span() is trace.INVALID_SPAN
 
-        if leave == "raise":
-            with pytest.raises(LookupError):
-                consume()
-        else:
+        with pytest.raises(error) if error else nullcontext():
             consume()
         assert trace.get_current_span() is trace.INVALID_SPAN
         drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
-    async def test_an_asynchronous_loop_that_is_left_does_so_too(self, exporter):
+    async def test_left_asynchronous_loop_ends_its_message_at_once(self, exporter):
         async for _ in process.each(_arriving(2)):
             break
         assert trace.get_current_span() is trace.INVALID_SPAN
         drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_a_loop_that_is_kept_is_left_by_closing_it(self, exporter):
+    def test_closed_loop_ends_its_message(self, exporter):
         loop = process.each([Letter(1), Letter(2)])
         next(loop)
         loop.close()
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_a_loop_that_another_thread_collects_leaves_nothing_here(self, exporter):
+    def test_loop_collected_by_another_thread_leaves_no_current_span(self, exporter):
         kept = [process.each([Letter(1), Letter(2)])]
         next(kept[0])
         with ThreadPoolExecutor(1) as pool:
@@ -101,7 +99,7 @@ class TestLoops:
         drain_deferred_ends()
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_a_source_that_fails_is_not_the_message_s_failure(self, exporter):
+    def test_exception_of_the_source_is_not_an_outcome(self, exporter):
         def failing():
             yield Letter(1)
             raise ConnectionError
@@ -122,22 +120,23 @@ class TestLoops:
 
 
 class TestDecorated:
-    def test_the_message_is_found_wherever_it_stands(self, exporter):
-        @process
-        def handle(first, *, letter):
-            return _offset()
+    def test_message_is_found_among_all_arguments(self, exporter):
+        class Biller:
+            @process
+            def handle(self, first, *, letter):
+                return _offset()
 
-        assert handle("not a message", letter=Letter(7)) == 7
+        assert Biller().handle("not a message", letter=Letter(7)) == 7
         assert _codes(exporter) == ["SUCCESS"]
 
-    def test_a_function_without_a_message_just_runs(self):
+    def test_function_without_a_message_runs_without_a_span(self):
         @process
         def handle(text):
             return text
 
         assert handle("t") == "t"
 
-    def test_a_coroutine_function_stays_one(self, exporter):
+    def test_decorated_coroutine_function_stays_one(self, exporter):
         @process
         async def handle(letter):
             await let_others_run()
@@ -147,7 +146,7 @@ class TestDecorated:
         asyncio.run(handle(Letter(7)))
         assert _codes(exporter) == ["FAILED"]
 
-    def test_an_object_that_is_called_is_of_the_kind_of_its_call(self, exporter):
+    def test_decorated_callable_object_is_a_coroutine_as_its_call_is(self, exporter):
         class Handler:
             async def __call__(self, letter):
                 await let_others_run()
@@ -157,7 +156,7 @@ class TestDecorated:
         assert asyncio.run(process(functools.partial(Handler().__call__))(Letter(4))) == 4
         assert _codes(exporter) == ["SUCCESS"] * 2
 
-    def test_a_generator_has_its_message_in_its_body_only(self, exporter, tracing_with):
+    def test_generator_has_its_message_current_in_its_body_only(self, exporter, tracing_with):
         tracer = tracing_with().tracer
 
         @process
@@ -194,7 +193,7 @@ class TestDecorated:
         assert list(body) == []
         assert _codes(exporter) == ["SUCCESS"]
 
-    def test_a_generator_that_raises_is_an_exception(self, exporter):
+    def test_generator_that_raises_is_an_exception(self, exporter):
         @process
         def parts(letter):
             yield 1
@@ -202,9 +201,10 @@ class TestDecorated:
 
         with pytest.raises(LookupError):
             list(parts(Letter(7)))
+        parts(Letter(8)).close()  # never started: no span
         assert _codes(exporter) == ["EXCEPTION"]
 
-    def test_a_generator_that_is_dropped_is_returnnull_and_cleans_up(self, exporter):
+    def test_collected_generator_is_returnnull_and_cleans_up(self, exporter):
         cleaned = []
 
         @process
@@ -219,14 +219,7 @@ class TestDecorated:
         assert cleaned == [7]
         assert _codes(exporter) == ["RETURNNULL"]
 
-    def test_generator_that_is_never_started_opens_no_span(self):
-        @process
-        def parts(letter):
-            yield 1
-
-        parts(Letter(7)).close()
-
-    async def test_an_asynchronous_generator_is_the_same(self, exporter):
+    async def test_asynchronous_generator_has_its_message_current_in_its_body_only(self, exporter):
         @process
         async def parts(letter):
             heard = yield _offset()
@@ -247,7 +240,7 @@ class TestDecorated:
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
 
-    def test_a_consumer_may_be_named(self, exporter):
+    def test_consumer_may_be_given(self, exporter):
         @process(consumer=object())
         def handle(letter):
             return _offset()
@@ -260,7 +253,7 @@ def _parent_of(span):
     return span.parent.span_id
 
 
-def test_baggage_is_restored_inside_and_gone_outside(exporter):
+def test_baggage_is_restored_inside_only(exporter):
     letter = Letter(1, headers=(TRACEPARENT, ("baggage", b"order=42")))
     token = context.attach(baggage.set_baggage("mine", "1"))
 

@@ -7,8 +7,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import SingleOwner, process, sources
-from otel_mqtrace.model import ContextCode
+from otel_mqtrace.hooks.process import process, sources
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
 
@@ -43,18 +42,15 @@ def test_poll_has_no_span_by_default(hook_with, clock):
     hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN")
 
 
-def test_a_poll_span_began_when_the_poll_did(hook_with, exporter, clock):
-    hook = hook_with(receive_spans=True)
-    start_ns = _polled(hook, clock, _messages(1))
+def test_poll_span_has_the_times_of_the_poll(hook_with, exporter, clock):
+    start_ns = _polled(hook_with(receive_spans=True), clock, _messages(1))
     span = exporter.take("poll orders")
     assert (span.start_time, span.end_time) == (start_ns, start_ns + 70_000_000)
-    assert span.kind is SpanKind.CLIENT
+    assert (span.kind, span.parent, trace_context_of(span)) == (SpanKind.CLIENT, None, None)
     assert span.attributes["messaging.operation.name"] == "poll"
     assert span.attributes["messaging.operation.type"] == "receive"
     assert span.attributes["messaging.consumer.group.name"] == "billing"
-    assert span.parent is None
     assert [link.context.span_id for link in span.links] == [SENDER]
-    assert trace_context_of(span) is None
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -68,7 +64,7 @@ def test_call_for_several_messages_puts_own_attributes_on_links(hook_with, expor
     assert {link.attributes["messaging.kafka.message.key"] for link in span.links} == {"k"}
 
 
-def test_a_poll_of_several_topics_has_no_single_destination(hook_with, exporter, clock):
+def test_poll_of_several_topics_has_no_destination(hook_with, exporter, clock):
     messages = [*_messages(1), *_messages(1, topic="bills")]
     _polled(hook_with(receive_spans=True), clock, messages, batch=True)
     span = exporter.take("poll")
@@ -76,7 +72,7 @@ def test_a_poll_of_several_topics_has_no_single_destination(hook_with, exporter,
     assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
 
 
-def test_a_poll_of_more_than_a_span_can_name_is_one_span(hook_with, exporter, clock):
+def test_poll_of_more_messages_than_links_is_one_span(hook_with, exporter, clock):
     _polled(hook_with(receive_spans=True), clock, _messages(300), batch=True)
     span = exporter.take("poll orders")
     assert span.attributes["messaging.batch.message_count"] == 300
@@ -96,26 +92,31 @@ def test_empty_poll_has_a_span_only_if_configured(hook_with, exporter):
     assert span.status.status_code is StatusCode.UNSET
 
 
-def test_failed_poll_has_a_span_with_its_error_type(hook_with, exporter):
+@pytest.mark.parametrize(
+    ("failure", "error_type", "description"),
+    [
+        ({"error": "_ALL_BROKERS_DOWN", "description": "2/2 are down"}, "_ALL_BROKERS_DOWN", "2/2 are down"),
+        ({"exception": RuntimeError("Consumer closed")}, "RuntimeError", None),
+        ({}, "_OTHER", None),
+    ],
+    ids=["error", "exception", "unknown"],
+)
+def test_failed_poll_has_a_span_with_its_error_type(hook_with, exporter, failure, error_type, description):
     hook = hook_with(receive_spans=True)
-    hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN", description="2/2 brokers are down")
+    hook.poll_failed(start_ns=hook.now_ns(), **failure)
     span = exporter.take("poll")
-    assert span.attributes["error.type"] == "_ALL_BROKERS_DOWN"
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "2/2 brokers are down")
-    hook.poll_failed(start_ns=hook.now_ns(), exception=RuntimeError("Consumer closed"))
-    assert exporter.take("poll").attributes["error.type"] == "RuntimeError"
-    hook.poll_failed(start_ns=hook.now_ns())
-    assert exporter.take("poll").attributes["error.type"] == "_OTHER"
+    assert span.attributes["error.type"] == error_type
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, description)
 
 
-def test_a_poll_of_topics_that_are_not_traced_is_none(hook_with, exporter, clock):
+def test_poll_of_excluded_topics_has_no_span(hook_with, exporter, clock):
     hook = hook_with(receive_spans=True, topic_exclude=("audit",))
     _polled(hook, clock, _messages(2, topic="audit"), batch=True)
     _polled(hook, clock, [*_messages(2, topic="audit"), *_messages(1)], batch=True)
     assert exporter.take("poll orders").attributes["messaging.batch.message_count"] == 1
 
 
-def test_suppressed_no_poll_is_recorded(hook_with, clock):
+def test_suppressed_poll_is_not_recorded(hook_with, clock):
     hook = hook_with(receive_spans=True, empty_poll_spans=True)
     with suppress_instrumentation():
         _polled(hook, clock, _messages(1))
@@ -123,7 +124,7 @@ def test_suppressed_no_poll_is_recorded(hook_with, clock):
         hook.poll_failed(start_ns=0)
 
 
-def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exporter, clock, reader, points):
+def test_poll_without_a_span_has_no_operation_duration(hook_with, exporter, clock, reader, points):
     meters = {"meter_provider": MeterProvider([reader])}
     for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
         quiet = hook_with(meters, **settings)
@@ -144,19 +145,15 @@ def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exp
 
 class TestConsumedMessages:
     @pytest.fixture
+    def meters(self, reader):
+        return {"meter_provider": MeterProvider([reader])}
+
+    @pytest.fixture
     def consumed(self, points):
         return lambda: sum(point.value for _, point in points("messaging.client.consumed.messages"))
 
-    def test_received_and_then_handled_in_a_block_is_once(self, hook_with, exporter, reader, clock, consumed):
-        hook = hook_with({"meter_provider": MeterProvider([reader])})
-        _polled(hook, clock, _messages(2), batch=True)
-        for message in _messages(2):
-            SingleOwner(hook, hook.before([message])[0]).finish(ContextCode.SUCCESS, None)
-        assert consumed() == 2
-        exporter.take_all()
-
-    def test_pushed_messages_count_when_their_processing_begins(self, tracing_with, exporter, reader, consumed):
-        mailbox = Mailbox.of(tracing_with({"meter_provider": MeterProvider([reader])}))
+    def test_pushed_messages_count_when_their_processing_begins(self, tracing_with, exporter, meters, consumed):
+        mailbox = Mailbox.of(tracing_with(meters))
         sources.append(mailbox)
         try:
             for _ in process.each([Letter(1), Letter(2)]):
@@ -166,8 +163,8 @@ class TestConsumedMessages:
         assert consumed() == 2
         assert len(exporter.take_all("process letters")) == 2
 
-    def test_a_message_delivered_again_counts_again(self, hook_with, exporter, reader, clock, consumed):
-        hook = hook_with({"meter_provider": MeterProvider([reader])})
+    def test_message_delivered_again_counts_again(self, hook_with, meters, clock, consumed):
+        hook = hook_with(meters)
         for _ in range(2):
             _polled(hook, clock, _messages(1))
         assert consumed() == 2

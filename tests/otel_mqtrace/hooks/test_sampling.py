@@ -223,12 +223,12 @@ def test_disabled_tracer_needs_a_span() -> None:
     assert not TracerState(tracer).can_drop
 
 
-def test_without_an_sdk_nothing_is_ever_recorded() -> None:
+def test_tracer_without_an_sdk_never_records() -> None:
     assert [is_never_recorded(each, ROOT) for each in NO_SDK] == [True, True]
     assert not is_never_recorded(object(), ROOT)
 
 
-def test_links_of_a_span_are_bounded_by_the_provider() -> None:
+def test_links_of_a_span_are_limited_by_the_provider() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
 
@@ -248,7 +248,7 @@ def test_removed_processor_leaves_the_others_at_work() -> None:
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
-def test_unsampled_span_is_no_start_and_no_mistake(sampler: Sampler) -> None:
+def test_unsampled_span_is_neither_a_start_nor_an_error(sampler: Sampler) -> None:
     exporter = RecordingExporter()
     exporter.exports_starts = True  # type: ignore[attr-defined]  # what an exporter may declare
     ours = MqTraceSpanProcessor(exporter, background=False)
@@ -300,7 +300,7 @@ def _send(tracing, topic="orders"):
     return call
 
 
-def test_share_of_zero_records_nothing_and_sends_the_unsampled_flag(sampling):
+def test_share_of_zero_records_no_span_and_sends_the_unsampled_flag(sampling):
     call = _send(sampling({"orders": 0.0}))
     headers = dict(call.headers)
     assert headers["traceparent"].endswith(b"-00")
@@ -308,7 +308,7 @@ def test_share_of_zero_records_nothing_and_sends_the_unsampled_flag(sampling):
     assert (call.span_context.is_valid, call.is_recorded, len(headers["UNIQ_KEY"])) == (True, False, 32)
 
 
-def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(sampling, exporter):
+def test_share_is_decided_by_the_trace_id_as_in_every_ratio_sampler(sampling, exporter):
     """Kept are exactly the ids OpenTelemetry's ratio sampler keeps: two of a quarter in a row make a quarter."""
     tracing = sampling({"orders": 0.25}, sampler=ParentBased(TraceIdRatioBased(0.25)))
     calls = [_send(tracing) for _ in range(SENDS)]
@@ -320,18 +320,18 @@ def test_the_trace_id_decides_so_that_every_sampler_of_that_share_agrees(samplin
     assert len({call.span_context.trace_id for call in calls}) == SENDS
 
 
-def test_a_kept_trace_still_goes_through_the_sdk_s_sampler(sampling):
+def test_kept_trace_is_still_sampled_by_the_sdk(sampling):
     assert _send(sampling({"*": 1.0}, sampler=ALWAYS_OFF)).is_recorded is False
 
 
-def test_the_first_pattern_decides_and_other_topics_are_the_sdk_s(sampling, exporter):
+def test_first_matching_pattern_decides_and_other_topics_are_left_to_the_sdk(sampling, exporter):
     tracing = sampling({"audit.keep": 1.0, "audit.*": 0.0})
     calls = [_send(tracing, topic) for topic in ("audit.keep", "audit.drop", "orders")]
     assert [call.is_recorded for call in calls] == [True, False, True]
     assert [span.name for span in exporter.take_all()] == ["send audit.keep", "send orders"]
 
 
-def test_a_trace_that_began_earlier_is_not_cut(sampling, exporter):
+def test_send_inside_a_trace_is_not_sampled_by_its_topic(sampling, exporter):
     tracing = sampling({"*": 0.0})
     parent = tracing.tracer.start_span("handle a request")
     token = context.attach(trace.set_span_in_context(parent))
@@ -344,7 +344,7 @@ def test_a_trace_that_began_earlier_is_not_cut(sampling, exporter):
     exporter.take("handle a request")
 
 
-def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
+def test_unsampled_send_is_unsampled_downstream(sampling):
     tracing = sampling({"orders": 0.0})
     sent = _send(tracing)
     hook = ConsumeHook(tracing=tracing)
@@ -359,7 +359,7 @@ def test_what_is_left_out_at_the_send_is_left_out_downstream(sampling):
     assert (call.span.is_recording(), onward.is_recorded) == (False, False)
 
 
-def test_a_process_span_that_begins_a_trace_is_sampled_too(sampling, exporter):
+def test_process_span_that_begins_a_trace_is_sampled_by_its_topic(sampling, exporter):
     hook = ConsumeHook(tracing=sampling({"orders": 0.0}))
     for topic in ("orders", "invoices"):
         for call in hook.before([IncomingMessage(topic=topic, partition=0, offset=1)]):
@@ -376,7 +376,7 @@ def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
     assert ids[:3] == [call.span_context.trace_id for call in calls]
 
 
-def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, exporter):
+def test_id_generator_is_wrapped_once(tracing_with, provider_of, exporter):
     provider = provider_of()
     for _ in range(10):
         tracing = tracing_with({"tracer_provider": provider}, topic_sampling={"orders": 1.0})
@@ -386,7 +386,7 @@ def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, expor
     assert drawn._inner is other is provider.id_generator
 
 
-def test_an_id_decided_on_for_a_span_that_could_not_be_started_is_forgotten(sampling, exporter):
+def test_id_of_a_span_that_could_not_start_is_not_used_for_the_next(sampling, exporter):
     tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
     start = {"context": Context(), "start_ns": 1}
     with pytest.raises(TypeError):
@@ -422,7 +422,7 @@ def shape(headers: Any) -> list[tuple[str, Any]]:
 
 
 @given(headers=HEADERS)
-def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
+def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
     silent, usual = silently(hook(), "orders", headers), hook().before("orders", headers=headers)
     names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
     if silent is None:
@@ -432,12 +432,7 @@ def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
         assert dict(silent)["traceparent"].endswith((b"-00", b"-02"))
 
 
-@pytest.mark.parametrize("sampler", [ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5))])
-def test_what_may_be_recorded_goes_the_long_way(sampler: Sampler) -> None:
-    assert silently(hook(sampler), "orders", None) is None
-
-
-def test_what_is_current_travels_with_it() -> None:
+def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
     parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
     token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
     try:
@@ -448,29 +443,28 @@ def test_what_is_current_travels_with_it() -> None:
     assert (headers["tracestate"], headers["baggage"]) == (b"vendor=x", b"order=42")
 
 
-def test_a_suppressed_send_is_left_alone() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"sampler": each} for each in (ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5)))),
+        *(
+            {"settings": Settings(**each)}
+            for each in ({"propagation": False}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.5}})
+        ),
+        {"meter_provider": MeterProvider([InMemoryMetricReader()])},
+    ],
+    ids="-".join,
+)
+def test_send_that_may_be_recorded_or_counted_has_no_shortcut(given: dict[str, Any]) -> None:
+    assert silently(hook(**given), "orders", None) is None
+
+
+def test_suppressed_send_has_no_shortcut() -> None:
     with suppress_instrumentation():
         assert silently(hook(), "orders", None) is None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        Settings(propagation=False),
-        Settings(topic_exclude=("orders",)),
-        Settings(topic_sampling={"orders": 0.5}),
-    ],
-)
-def test_what_the_settings_ask_for_wins(settings: Settings) -> None:
-    assert silently(hook(settings=settings), "orders", None) is None
-
-
-def test_metrics_count_it_whenever_they_begin() -> None:
-    provider = MeterProvider([InMemoryMetricReader()])
-    assert silently(hook(meter_provider=provider), "orders", None) is None
-
-
-def test_another_propagator_writes_its_own() -> None:
+def test_other_propagator_has_no_shortcut() -> None:
     silent = hook()
     assert silently(silent, "orders", None) is not None
     before = propagate.get_global_textmap()
@@ -491,11 +485,6 @@ def test_late_provider_is_attached_before_the_first_send() -> None:
     assert (len(asked), drawn) == (1, [])
     assert silently(silent, "orders", None) is not None
     assert (len(asked), drawn) == (1, [1])
-
-
-@pytest.fixture
-def exporter():
-    return RecordingExporter()
 
 
 def _provider(exporter, limits):
@@ -521,14 +510,14 @@ def _beans_of_a_poll(tracing, exporter, count):
         (SpanLimits.UNSET, 130, [128, 2]),
     ],
 )
-def test_a_poll_is_split_by_the_limit_of_the_provider_itself(exporter, max_links, count, sizes):
+def test_batch_is_split_by_the_link_limit_of_the_provider(exporter, max_links, count, sizes):
     provider = _provider(exporter, SpanLimits(max_links=max_links))
     beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, count)
     assert [len(each) for each in beans] == sizes
     assert [name for each in beans for name in each] == [f"t-0@{n}" for n in range(count)]
 
 
-def test_the_limit_of_a_provider_that_comes_late_counts(exporter, monkeypatch):
+def test_link_limit_of_a_late_provider_is_used(exporter, monkeypatch):
     tracing = Tracing.create(settings=Settings())
     assert tracing.links_per_span == 128
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", _provider(exporter, SpanLimits(max_links=4)))

@@ -39,19 +39,19 @@ def _in_thread(function):
 
 
 class TestAutomatic:
-    def test_another_thread_polls_next(self, mailbox):
+    def test_next_poll_in_another_thread_ends_the_message_here(self, mailbox):
         mailbox.take(Letter(1))
         assert _here()
         _in_thread(mailbox.done)
         _nothing_here()
 
-    def test_a_pool_thread_that_polled_keeps_nothing(self, mailbox):
+    def test_pool_thread_that_polled_has_no_current_span_after_the_next_poll(self, mailbox):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(mailbox.take, Letter(1)).result(timeout=10)
             mailbox.done()
             assert pool.submit(_here).result(timeout=10) == 0
 
-    async def test_a_task_that_copied_the_context_is_left_its_message(self, mailbox):
+    async def test_task_keeps_the_message_of_its_copied_context(self, mailbox):
         mailbox.take(Letter(1))
         first = _here()
         go_on = asyncio.Event()
@@ -68,7 +68,7 @@ class TestAutomatic:
         mailbox.done()
         _nothing_here()
 
-    def test_a_task_s_copy_that_polls_next_leaves_nothing_behind(self, mailbox):
+    def test_next_poll_in_a_copied_context_ends_the_message_in_both(self, mailbox):
         mailbox.take(Letter(1))
 
         def poll():
@@ -80,7 +80,7 @@ class TestAutomatic:
         copy_context().run(poll)
         _nothing_here()
 
-    def test_a_span_of_the_application_on_top_is_not_disturbed(self, mailbox, tracing, exporter):
+    def test_span_of_the_application_stays_current_when_the_message_ends(self, mailbox, tracing, exporter):
         mailbox.take(Letter(1))
         with tracing.tracer.start_as_current_span("mine") as mine:
             mailbox.done()
@@ -88,14 +88,14 @@ class TestAutomatic:
         _nothing_here()
         exporter.take("mine")
 
-    def test_baggage_the_handler_attached_stays_without_the_span(self, mailbox):
+    def test_baggage_of_the_handler_stays_when_the_message_ends(self, mailbox):
         mailbox.take(Letter(1, headers=(("baggage", b"from=sender"),)))
         context.attach(baggage.set_baggage("mine", "1"))
         mailbox.done()
         _nothing_here()
         assert baggage.get_baggage("mine") == "1"
 
-    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, mailbox, tracing):
+    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, mailbox, tracing, exporter):
         other = Mailbox.of(tracing)
         with tracing.tracer.start_as_current_span("loop") as loop:
             mailbox.take(Letter(1))
@@ -105,16 +105,11 @@ class TestAutomatic:
             assert trace.get_current_span() is inner
             other.done()
             assert trace.get_current_span() is loop
-        assert inner.parent.span_id == loop.get_span_context().span_id
-
-    @pytest.fixture(autouse=True)
-    def _loops(self, exporter):
-        yield
-        exporter.take_all("loop")
+        assert inner.parent.span_id == exporter.take("loop").context.span_id
 
 
 class TestBlocks:
-    def test_a_block_that_ends_in_another_thread_is_current_in_neither(self, mailbox, caplog):
+    def test_block_that_ends_in_another_thread_is_current_in_neither(self, mailbox, caplog):
         block = process(Letter(1))
         block.__enter__()
         assert _here()
@@ -122,7 +117,7 @@ class TestBlocks:
         _nothing_here()
         assert caplog.records == []
 
-    def test_blocks_that_end_in_the_wrong_order_leave_nothing(self, mailbox):
+    def test_blocks_that_end_in_the_wrong_order_leave_no_current_span(self, mailbox):
         outer, inner = process(Letter(1)), process(Letter(2))
         outer.__enter__()
         with ExitStack() as stack:
@@ -132,13 +127,13 @@ class TestBlocks:
             assert _here() == second
         _nothing_here()
 
-    def test_what_the_handler_left_attached_ends_with_the_block(self, mailbox):
+    def test_context_the_handler_attached_ends_with_the_block(self, mailbox):
         with process(Letter(1)):
             context.attach(baggage.set_baggage("mine", "1"))
         _nothing_here()
         assert baggage.get_baggage("mine") is None
 
-    def test_a_block_in_an_automatic_message_gives_it_back(self, mailbox):
+    def test_automatic_message_is_current_again_after_a_block(self, mailbox):
         mailbox.take(Letter(1))
         automatic = _here()
         with process(Letter(2)):
@@ -146,7 +141,7 @@ class TestBlocks:
         assert _here() == automatic
         mailbox.done()
 
-    def test_the_same_block_ends_once(self, mailbox, exporter):
+    def test_block_ends_once(self, mailbox, exporter):
         block = process(Letter(1))
         with block:
             pass
@@ -154,13 +149,13 @@ class TestBlocks:
         _nothing_here()
         exporter.take("process letters")
 
-    def test_an_executor_s_thread_sees_the_message_only_in_a_copied_context(self, mailbox):
+    def test_executor_thread_has_the_message_in_a_copied_context_only(self, mailbox):
         with ThreadPoolExecutor(1) as pool, process(Letter(1)):
             assert pool.submit(_here).result(timeout=10) == 0
             assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
             assert pool.submit(_here).result(timeout=10) == 0
 
-    async def test_tasks_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
+    async def test_concurrent_tasks_have_their_own_message(self, mailbox, exporter):
         async def handle(number, barrier):
             async with process(Letter(number)) as handling:
                 for _ in range(3):
@@ -172,7 +167,7 @@ class TestBlocks:
         _nothing_here()
         assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
 
-    async def test_a_cancelled_handler_leaves_nothing(self, mailbox, exporter):
+    async def test_cancelled_handler_ends_with_the_error_and_leaves_no_current_span(self, mailbox, exporter):
         started = asyncio.Event()
 
         async def handle():
@@ -188,22 +183,20 @@ class TestBlocks:
         _nothing_here()
         assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
 
-    def test_threads_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
+    def test_concurrent_threads_have_their_own_message(self, mailbox, exporter):
         together = threading.Barrier(4)
 
         def handle(number):
             with process(Letter(number)) as handling:
                 together.wait(timeout=10)
-                return trace.get_current_span() is handling.span, _here()
+                return trace.get_current_span() is handling.span
 
         with ThreadPoolExecutor(4) as pool:
-            seen = list(pool.map(handle, range(4)))
-        assert {own for own, _ in seen} == {True}
-        assert len({span_id for _, span_id in seen}) == 4
-        exporter.take_all("process letters")
+            assert all(pool.map(handle, range(4)))
+        assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 4
 
 
-def test_span_that_a_block_takes_leaves_what_another_thread_adds_meanwhile():
+def test_taking_a_span_keeps_what_another_thread_adds_meanwhile():
     def handling():
         return ProcessSpan(trace.INVALID_SPAN, Context(), 1, 0, {}, Context())
 
@@ -220,7 +213,7 @@ def test_span_that_a_block_takes_leaves_what_another_thread_adds_meanwhile():
     assert delivery.take(taken) is None
 
 
-def test_handling_that_another_thread_adds_while_all_end_is_ended_too(tracing, exporter):
+def test_finish_ends_what_another_thread_adds_meanwhile(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
     first, late = (hook.before([IncomingMessage("letters", 0, offset)])[0] for offset in range(2))
 

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from opentelemetry import context, propagate, trace
+from opentelemetry import trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
@@ -23,13 +23,9 @@ from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import decode_body, encode_context
 
 EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def propagating():
-    usual = propagate.get_global_textmap()
-    yield propagate.set_global_textmap
-    propagate.set_global_textmap(usual)
+EARLIER_SPAN = 0xB7AD6B7169203331
+KEEP = {"creation_context": "keep"}
+SILENT = {"propagation": False}
 
 
 class _NoSampler(Sampler):
@@ -46,72 +42,74 @@ class _NoSampler(Sampler):
         return "none"
 
 
+def _names(call):
+    return [name for name, _ in call.headers]
+
+
 # -- the headers ---------------------------------------------------------------------------------------------------
-def test_a_send_span_whose_ids_travel_is_of_kind_producer(sender, exporter):
-    hook = sender()
-    call = hook.before("orders", headers=[("a", b"1")])
-    hook.after(call, partition=0, offset=7)
-    span = exporter.take("send orders")
+def test_send_that_writes_headers_is_a_producer_span(sent):
+    call, span = sent(headers=[("a", b"1")])
     assert span.kind is SpanKind.PRODUCER
-    assert [name for name, _ in call.headers] == ["a", "traceparent", "UNIQ_KEY"]
+    assert _names(call) == ["a", "traceparent", "UNIQ_KEY"]
     assert dict(call.headers)["UNIQ_KEY"].decode() == span.attributes["messaging.message.id"]
 
 
-def test_propagation_off_writes_no_header_at_all(sender, exporter):
-    hook = sender(propagation=False)
-    headers = [("a", b"1")]
-    call = hook.before("orders", headers=headers)
-    assert call.headers is None
-    assert headers == [("a", b"1")]
-    hook.after(call, partition=2, offset=7)
-    span = exporter.take("send orders")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (SILENT, {"headers": [("a", b"1")]}),
+        *((each, {"headers": [("UNIQ_KEY", b"lost")], "carries_headers": False}) for each in ({}, SILENT, KEEP)),
+    ],
+    ids=["propagation off", "client without headers", "both", "client without headers, keep"],
+)
+def test_send_that_writes_no_headers_is_a_client_span_with_the_offset_as_id(sent, settings, message):
+    headers = list(message["headers"])
+    call, span = sent({"partition": 2, "offset": 7}, settings, **message)
+    assert (call.headers, message["headers"]) == (None, headers)
     assert (span.kind, span.attributes["messaging.message.id"]) == (SpanKind.CLIENT, "orders-2@7")
-
-
-@pytest.mark.parametrize("settings", [{}, {"propagation": False}, {"creation_context": "keep"}])
-def test_a_client_that_cannot_send_headers_is_given_none(sender, exporter, settings):
-    hook = sender(**settings)
-    call = hook.before("orders", headers=[("UNIQ_KEY", b"never sent")], carries_headers=False)
-    assert call.headers is None
-    hook.after(call, partition=1, offset=0)
-    span = exporter.take("send orders")
-    assert (span.kind, span.attributes["messaging.message.id"]) == (SpanKind.CLIENT, "orders-1@0")
 
 
 @pytest.mark.parametrize(
     "answer",
     [{"error": "_MSG_TIMED_OUT"}, {"outcome": "not_awaited"}, {"partition": 3}, {"partition": 0, "offset": -1}],
+    ids=str,
 )
-def test_a_message_that_never_got_a_place_still_has_a_name_in_the_native_record(sender, exporter, answer):
-    hook = sender(propagation=False)
-    hook.after(hook.before("orders", body=b"x"), **answer)
-    trace_ctx = trace_context_of(exporter.take("send orders"))
+def test_send_without_an_offset_has_an_id_in_the_native_record(sent, answer):
+    _, span = sent(answer, SILENT, body=b"x")
+    trace_ctx = trace_context_of(span)
     (read,) = decode_body(encode_context(trace_ctx).body).contexts
     assert len(read.beans[0].msg_id) == 32
     assert read.beans[0].msg_id == trace_ctx.beans[0].msg_id
 
 
-def test_an_id_already_in_the_message_is_kept_without_propagation(sender, exporter):
-    hook = sender(propagation=False)
-    hook.after(hook.before("orders", headers={"UNIQ_KEY": b"mine"}), partition=0, offset=1)
-    assert exporter.take("send orders").attributes["messaging.message.id"] == "mine"
+def test_id_in_the_headers_is_kept_without_propagation(sent):
+    _, span = sent({"partition": 0, "offset": 1}, SILENT, headers={"UNIQ_KEY": b"mine"})
+    assert span.attributes["messaging.message.id"] == "mine"
 
 
-def test_an_id_the_client_gives_wins_over_the_header_and_travels(sender, exporter):
-    hook = sender()
-    call = hook.before("orders", headers=[("UNIQ_KEY", b"stale")], msg_id="mine")
+def test_id_of_the_client_wins_over_the_header_and_is_written(sent):
+    call, span = sent({"partition": 0, "offset": 1}, headers=[("UNIQ_KEY", b"stale")], msg_id="mine")
     assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"stale", b"mine"]
-    hook.after(call, partition=0, offset=1)
-    assert exporter.take("send orders").attributes["messaging.message.id"] == "mine"
+    assert span.attributes["messaging.message.id"] == "mine"
 
 
-def test_a_propagator_that_carries_no_span_makes_the_send_a_client_span(sender, exporter, propagating):
+def test_empty_id_is_replaced_on_both_sides(sender, exporter):
     hook = sender()
+    call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
+    hook.after(call, partition=0, offset=1)
+    receiver = ConsumeHook(tracing=hook._tracing)
+    for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
+        receiver.after(received)
+    sent = exporter.take("send orders").attributes["messaging.message.id"]
+    assert sent
+    assert exporter.take("process orders").attributes["messaging.message.id"] == sent
+
+
+def test_propagator_without_a_trace_header_makes_a_client_span(sent, propagating):
     propagating(W3CBaggagePropagator())
-    call = hook.before("orders")
-    hook.after(call)
-    assert [name for name, _ in call.headers] == ["UNIQ_KEY"]
-    assert exporter.take("send orders").kind is SpanKind.CLIENT
+    call, span = sent()
+    assert _names(call) == ["UNIQ_KEY"]
+    assert span.kind is SpanKind.CLIENT
 
 
 class _FailingPropagator(W3CBaggagePropagator):
@@ -120,8 +118,7 @@ class _FailingPropagator(W3CBaggagePropagator):
 
 
 @pytest.mark.parametrize(("headers", "name"), [({}, "orders-0@4"), ({"UNIQ_KEY": b"mine"}, "mine")])
-def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, monkeypatch, headers, name):
-    monkeypatch.setattr(guard, "_failures", {})
+def test_id_that_could_not_be_written_is_not_used(tracing_with, propagating, no_failures_yet, headers, name):
     kept = RecordingExporter()
     hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}))
     propagating(_FailingPropagator())
@@ -132,55 +129,65 @@ def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, m
     assert guard.failures() == {"SendHook.headers": 1}
 
 
+@pytest.mark.parametrize("shape", [list, dict])
+def test_header_names_other_than_text_are_kept_and_cost_nothing(sent, shape):
+    own = [(b"TAGS", b"paid"), (b"traceparent", EARLIER.encode()), (7, b"x"), ("KEYS", b"k")]
+    call, span = sent({"partition": 0, "offset": 1}, headers=shape(own))
+    assert span.attributes["mqtrace.keys"] == ("k",)
+    assert "mqtrace.tags" not in span.attributes
+    assert (call.headers[:4], span.links) == (own, ())
+    (trace_header, unique), names = call.headers[4:], _names(call)[4:]
+    assert names == ["traceparent", "UNIQ_KEY"]
+    assert f"{span.context.span_id:016x}" in trace_header[1].decode()
+    assert unique[1].decode() == span.attributes["messaging.message.id"]
+
+
+def test_header_name_that_cannot_be_printed_is_left_to_the_client(sent):
+    class Unspeakable:
+        def __str__(self):
+            raise ZeroDivisionError
+
+    name = Unspeakable()
+    call, span = sent({"exception": ZeroDivisionError()}, headers=[(name, b"x")])
+    assert call.headers[0] == (name, b"x")
+    assert span.attributes["error.type"] == "ZeroDivisionError"
+
+
 # -- a message that carries a trace context already ----------------------------------------------------------------
-def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sender, exporter):
-    hook = sender()
-    call = hook.before("orders", headers=[("traceparent", EARLIER.encode())])
-    hook.after(call)
-    span = exporter.take("send orders")
+def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sent):
+    call, span = sent(headers=[("traceparent", EARLIER.encode())])
     (written,) = [value for name, value in call.headers if name == "traceparent"]
     assert f"{span.context.span_id:016x}" in written.decode()
-    assert (span.kind, span.links[0].context.span_id) == (SpanKind.PRODUCER, 0xB7AD6B7169203331)
+    assert (span.kind, span.links[0].context.span_id) == (SpanKind.PRODUCER, EARLIER_SPAN)
 
 
-def test_keep_leaves_a_creation_context_as_it_is(sender, exporter):
-    hook = sender(creation_context="keep")
-    call = hook.before("orders", headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
-    hook.after(call)
-    span = exporter.take("send orders")
+def test_keep_leaves_a_creation_context_as_it_is(sent):
+    call, span = sent(None, KEEP, headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
     assert call.headers[:2] == [("traceparent", EARLIER.encode()), ("tracestate", b"a=b")]
-    assert [name for name, _ in call.headers[2:]] == ["UNIQ_KEY"]
+    assert _names(call)[2:] == ["UNIQ_KEY"]
     assert span.kind is SpanKind.CLIENT
-    assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
+    assert [link.context.span_id for link in span.links] == [EARLIER_SPAN]
 
 
-def test_keep_links_to_a_creation_context_that_is_current_as_well(sender, exporter):
-    hook = sender(creation_context="keep")
-    trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
-    remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(1))
-    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(remote)))
-    try:
-        call = hook.before("orders", headers={"traceparent": EARLIER})
-    finally:
-        context.detach(token)
-    hook.after(call)
-    span = exporter.take("send orders")
+def test_keep_links_to_a_creation_context_that_is_current_as_well(sent):
+    trace_id = 0x0AF7651916CD43DD8448EB211C80319C
+    remote = trace.SpanContext(trace_id, EARLIER_SPAN, is_remote=True, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(remote)):
+        call, span = sent(None, KEEP, headers={"traceparent": EARLIER})
     assert dict(call.headers)["traceparent"] == EARLIER
-    assert span.parent.span_id == span_id
-    assert [link.context.span_id for link in span.links] == [span_id]
+    assert span.parent.span_id == EARLIER_SPAN
+    assert [link.context.span_id for link in span.links] == [EARLIER_SPAN]
 
 
 @pytest.mark.parametrize("torn", [b"", b"00-0-0-00", b"\xff"])
-def test_keep_replaces_what_is_no_creation_context(sender, exporter, torn):
-    hook = sender(creation_context="keep")
-    call = hook.before("orders", headers=[("traceparent", torn)])
-    hook.after(call)
-    assert exporter.take("send orders").kind is SpanKind.PRODUCER
-    assert [name for name, _ in call.headers].count("traceparent") == 1
+def test_keep_replaces_an_invalid_creation_context(sent, torn):
+    call, span = sent(None, KEEP, headers=[("traceparent", torn)])
+    assert span.kind is SpanKind.PRODUCER
+    assert _names(call).count("traceparent") == 1
 
 
-# -- what the span says --------------------------------------------------------------------------------------------
-def test_a_sampler_sees_all_the_conventions_ask_for_at_the_start():
+# -- what is on the span -------------------------------------------------------------------------------------------
+def test_sampler_gets_all_attributes_of_the_conventions_at_the_start():
     sampler = _NoSampler()
     tracing = Tracing.create(settings=Settings(), tracer_provider=TracerProvider(sampler=sampler))
     SendHook(tracing=tracing, servers="broker:9092").before("orders", partition=3)
@@ -198,41 +205,30 @@ def test_a_sampler_sees_all_the_conventions_ask_for_at_the_start():
     assert {name: attributes.get(name) for name in expected} == expected
 
 
-def test_a_negative_partition_is_none(sender, exporter):
+def test_negative_partition_is_left_out(sent):
     """librdkafka's PARTITION_UA: the broker's client chooses."""
-    hook = sender()
-    hook.after(hook.before("orders", partition=-1))
-    assert "messaging.destination.partition.id" not in exporter.take("send orders").attributes
+    assert "messaging.destination.partition.id" not in sent(partition=-1)[1].attributes
 
 
-def test_the_cluster_is_named_when_it_is_known(sender, exporter):
-    hook = sender()
-    hook.after(hook.before("orders"), cluster_id="MkU3OEVBNTcwNTJENDM2Qk")
-    assert exporter.take("send orders").attributes["messaging.kafka.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qk"
+def test_known_cluster_id_is_on_the_span(sent):
+    _, span = sent({"cluster_id": "MkU3OEVBNTcwNTJENDM2Qk"})
+    assert span.attributes["messaging.kafka.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qk"
 
 
-def test_failed_send_has_its_error_type(sender, exporter):
-    hook = sender()
-    hook.after(hook.before("orders"), error="NOT_ENOUGH_REPLICAS", description="too few", exception=OSError("torn"))
-    span = exporter.take("send orders")
+def test_failed_send_has_its_error_type(sent):
+    _, span = sent({"error": "NOT_ENOUGH_REPLICAS", "description": "too few", "exception": OSError("torn")})
     assert span.attributes["error.type"] == "NOT_ENOUGH_REPLICAS"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "too few")
     assert [event.attributes["exception.message"] for event in span.events] == ["torn"]
 
 
-def test_an_exception_alone_names_the_error(sender, exporter):
-    hook = sender()
-    hook.after(hook.before("orders"), exception=TimeoutError())
-    assert exporter.take("send orders").attributes["error.type"] == "TimeoutError"
+def test_exception_alone_is_the_error_type(sent):
+    assert sent({"exception": TimeoutError()})[1].attributes["error.type"] == "TimeoutError"
 
 
-def test_client_fields_win_over_the_headers(sender, exporter):
-    hook = sender()
-    call = hook.before(
-        "orders", headers={"TAGS": b"a", "KEYS": b"k1"}, tags="b", keys=["k2", "k3"], msg_type=MessageType.ORDER
-    )
-    hook.after(call)
-    (bean,) = trace_context_of(exporter.take("send orders")).beans
+def test_client_fields_win_over_the_headers(sent):
+    _, span = sent(headers={"TAGS": b"a", "KEYS": b"k1"}, tags="b", keys=["k2", "k3"], msg_type=MessageType.ORDER)
+    (bean,) = trace_context_of(span).beans
     assert (bean.tags, bean.keys, bean.msg_type) == ("b", "k2 k3", MessageType.ORDER)
 
 
@@ -246,7 +242,7 @@ def test_client_fields_win_over_the_headers(sender, exporter):
         (MessageType.TRANS_HALF, "transaction"),
     ],
 )
-def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporter, msg_type, registered):
+def test_rocketmq_send_has_the_registered_rocketmq_attributes(tracing_with, exporter, msg_type, registered):
     info = ClientInfo(system="rocketmq", namespace="shop", client_host="10.0.0.1")
     hook = SendHook(tracing=tracing_with(), info=info)
     call = hook.before(
@@ -274,11 +270,11 @@ def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporte
     assert (bean.msg_id, bean.offset_msg_id, bean.msg_type) == ("01AB", "0A00", msg_type)
 
 
-def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
+def test_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
     """RocketMQ refuses a message that has its own property among the user's."""
     hook = SendHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq"))
     call = hook.before("orders", headers={"a": "1", "DELAY": "3"})
-    assert [name for name, _ in call.headers] == ["a", "DELAY", "traceparent"]
+    assert _names(call) == ["a", "DELAY", "traceparent"]
     hook.after(call, offset_msg_id="0A00", msg_id="01AB")
     attributes = exporter.take("send orders").attributes
     assert attributes["messaging.rocketmq.namespace"] == ""
@@ -287,37 +283,38 @@ def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, ex
 
 
 # -- switched off, for a while or for a topic ----------------------------------------------------------------------
-
-
-def test_a_suppressed_send_is_not_touched(sender, exporter):
+def test_suppressed_send_is_not_recorded(sender):
     with suppress_instrumentation():
         assert sender().before("orders") is None
 
 
-def test_only_included_topics_are_traced(sender, exporter):
+def test_only_included_topics_are_traced(sender):
     hook = sender(topic_include=("orders*", "audit"), topic_exclude=("*.dlq",))
     assert [topic for topic in ("orders", "orders.dlq", "audit", "other") if hook.before(topic)] == ["orders", "audit"]
 
 
 # -- transactions --------------------------------------------------------------------------------------------------
-def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_with, exporter):
+@pytest.fixture
+def transaction(tracing_with):
+    """A transaction without propagation, its hooks, and one message that was sent in it."""
     tracing = tracing_with(propagation=False)
     hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
     transaction.begin()
     call = hook.before("orders", transaction_id=transaction.transaction_id)
     transaction.joined(call)
+    return hook, transaction, call
+
+
+def test_transaction_without_propagation_ends_under_the_offset_as_id(transaction, exporter):
+    hook, transaction, call = transaction
     hook.after(call, partition=0, offset=5)
     transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=transaction.now_ns())
     beans = [trace_context_of(exporter.take()).beans[0] for _ in range(2)]
     assert [bean.msg_id for bean in beans] == ["orders-0@5", "orders-0@5"]
 
 
-def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
-    tracing = tracing_with(propagation=False)
-    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientInfo())
-    transaction.begin()
-    call = hook.before("orders", transaction_id=transaction.transaction_id)
-    transaction.joined(call)
+def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(transaction, exporter):
+    hook, transaction, call = transaction
     transaction.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=transaction.now_ns())
     hook.after(call, error="_PURGE_QUEUE", partition=0, offset=5)
     end, send = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
@@ -326,51 +323,7 @@ def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both
     assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
 
 
-@pytest.mark.parametrize("shape", [list, dict])
-def test_names_that_are_no_text_cost_neither_span_nor_trace_headers(sender, exporter, shape):
-    hook = sender()
-    own = [(b"TAGS", b"paid"), (b"traceparent", EARLIER.encode()), (7, b"x"), ("KEYS", b"k")]
-    call = hook.before("orders", headers=shape(own))
-    hook.after(call, partition=0, offset=1)
-
-    span = exporter.take("send orders")
-    assert span.attributes["mqtrace.keys"] == ("k",)
-    assert "mqtrace.tags" not in span.attributes
-    assert (call.headers[:4], span.links) == (own, ())
-    (trace_header, unique), names = call.headers[4:], [name for name, _ in call.headers[4:]]
-    assert names == ["traceparent", "UNIQ_KEY"]
-    assert f"{span.context.span_id:016x}" in trace_header[1].decode()
-    assert unique[1].decode() == span.attributes["messaging.message.id"]
-
-
-def test_a_name_that_cannot_be_printed_is_the_clients_to_refuse(sender, exporter):
-    class Unspeakable:
-        def __str__(self):
-            raise ZeroDivisionError
-
-    name = Unspeakable()
-    hook = sender()
-    call = hook.before("orders", headers=[(name, b"x")])
-    hook.after(call, exception=ZeroDivisionError())
-    assert call.headers[0] == (name, b"x")
-    assert exporter.take("send orders").attributes["error.type"] == "ZeroDivisionError"
-
-
-def test_an_empty_id_is_none(sender, exporter):
-    hook = sender()
-    call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
-    hook.after(call, partition=0, offset=1)
-    receiver = ConsumeHook(tracing=hook._tracing)
-    for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
-        receiver.after(received)
-    sent = exporter.take("send orders").attributes["messaging.message.id"]
-    assert sent
-    assert exporter.take("process orders").attributes["messaging.message.id"] == sent
-
-
-def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch):
-    monkeypatch.setattr(guard, "_failures", {})
-
+def test_span_of_a_call_that_fails_half_way_is_ended(sender, no_failures_yet, monkeypatch):
     class Broken:
         asked = 0
 
@@ -381,15 +334,16 @@ def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch
                 raise ZeroDivisionError
             return False
 
-    tracing = replace(sender()._tracing, metrics=Broken())
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
+    tracing = replace(sender()._tracing, metrics=Broken(), tracer=unsampled)
     ended = []
     monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
-    assert SendHook(tracing=replace(tracing, tracer=unsampled)).before("orders") is None
+    assert SendHook(tracing=tracing).before("orders") is None
     assert len(ended) == 1
     assert guard.failures() == {"SendHook.before": 1}
 
 
+# -- the produce hook ----------------------------------------------------------------------------------------------
 def _send(tracing):
     hook = SendHook(tracing=tracing)
     call = hook.before("orders", headers={"tenant": b"eu"})
@@ -408,19 +362,14 @@ def test_produce_hook_may_add_attributes_and_rename(tracing_with, exporter):
     assert trace_context_of(span).beans[0].msg_id == call.attributes["messaging.message.id"]
 
 
-def test_a_produce_hook_is_not_called_for_a_span_that_records_nothing(tracing_with):
+def test_produce_hook_is_not_called_for_a_non_recording_span(tracing_with):
     calls = []
     collaborators = {"produce_hook": lambda *given: calls.append(given)}
     _send(tracing_with({**collaborators, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}))
     assert calls == []
 
 
-@pytest.fixture
-def no_failures_yet(monkeypatch):
-    monkeypatch.setattr(guard, "_failures", {})
-
-
-def test_what_a_produce_hook_raises_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
+def test_exception_of_a_produce_hook_is_counted_and_logged_once(tracing_with, caplog, no_failures_yet):
     def fail(_span, _call):
         raise ZeroDivisionError
 
