@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from bridge.otlp.plain_span import json_text
+from bridge.otlp.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,9 +22,9 @@ from bridge.codec.framing import Framing, read_bodies
 from bridge.codec.records_json import body_json
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
-from bridge.otlp.plain_span import attribute_text
 from bridge.otlp.roles import ALIASES
 from bridge.otlp.spans import parse_message, spans_of
+from bridge.otlp.values import attribute_text
 from bridge.page.wording import visible
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import IMITATORS, layout
+from tools.command_reference import command_line_page
 from tools.handbook import filled_in
 from tools.json_schemas import inspect_schema, query_schema, result_schema
 from tools.monitoring import alert_rules, alert_table, dashboard
-from tools.python_reference import command_line_page, python_page, table
+from tools.python_reference import python_page, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from spark_jobs.policy.settings import (
     WRITER_SETTINGS,
     Setting,
 )
-from spark_jobs.report.files import METRICS
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
+from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status

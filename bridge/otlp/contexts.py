@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.otlp.plain_span import attribute_text, long_or_none, offset_in_id
 from bridge.otlp.roles import (
     ALIASES,
     FACT_FIELDS,
@@ -21,6 +20,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
+from bridge.otlp.values import attribute_text, long_or_none, offset_in_id
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
@@ -37,7 +37,7 @@ from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bridge.otlp.plain_span import Span
+    from bridge.otlp.values import Span
 
 
 _TYPES: Final = {
@@ -61,7 +61,7 @@ class SpanContexts(NamedTuple):
 
 
 def contexts_of(span: Span) -> SpanContexts:
-    """Return the contexts of ``span`` (``plain_span.Span``, not a bad one), in the order of its messages.
+    """Return the contexts of ``span`` (``values.Span``, not a bad one), in the order of its messages.
 
     A delivery gives a ``SubBefore`` and a ``SubAfter`` for each message. Another instrumentation's delivery has no
     request id; its span id stands in, because readers join the two records by it.

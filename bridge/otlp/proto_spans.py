@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from bridge.otlp.plain_span import KINDS, STATUSES, Span, attribute_text, enum_name, parent_or_none
+from bridge.otlp.values import KINDS, STATUSES, Span, attribute_text, enum_name, parent_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.otlp.plain_span import count_json_ids, count_json_spans, count_usual_json_ids, json_spans, parse_json
+from bridge.otlp.json_spans import count_json_ids, count_json_spans, count_usual_json_ids, json_spans, parse_json
 from bridge.otlp.span_count import count_proto_spans, count_written_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge.otlp.plain_span import Span
+    from bridge.otlp.values import Span
 
 
 def parse_message(payload: bytes) -> list[Any] | None:

@@ -65,13 +65,6 @@ class Command:
         return replace(self, opaque=opaque)
 
 
-def response_to(
-    request: Command, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", remark: str | None = None
-) -> Command:
-    """Return the answer to ``request`` as a server gives it."""
-    return Command(code, fields or {}, body, request.opaque, is_response=True, remark=remark)
-
-
 def encode_command(command: Command) -> bytes:
     """Return ``command`` as one frame."""
     header: dict[str, Any] = {

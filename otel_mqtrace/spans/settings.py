@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings
@@ -115,6 +116,46 @@ def resolve(**given: Any) -> LaneSettings:
     if not {"max_queue_size", "max_export_batch_size"} <= chosen.keys():
         merged |= fitting_batch(merged)
     return LaneSettings(**merged)
+
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "rocketmq4": {
+            "max_queue_size": 1024,
+            "max_export_batch_size": 100,
+            "schedule_delay_millis": 500,
+            "linger_from": "arrival",
+        },
+        "rocketmq5": {
+            "max_queue_size": 2048,
+            "max_export_batch_size": 10,
+            "schedule_delay_millis": 5000,
+            "linger_from": "last_batch",
+        },
+    }
+)
+"""``AsyncTraceDispatcher``'s numbers and flush rules: 4.9.4 to 5.3.0 (first record older than 500 ms), and since 5.3.1
+(a full batch waits, or 5000 ms since the last flush)."""
+_ROCKETMQ5_BATCH_CAP: Final = 20
+"""``Math.min(20, traceMsgBatchNum)`` since 5.3.1."""
+
+
+def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
+    """Return the processor's arguments for the preset ``name``; ``overrides`` that are not ``None`` win.
+
+    Raises:
+        ValueError: There is no such preset, or a value is wrong.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+    given = {argument: value for argument, value in overrides.items() if value is not None}
+    options: dict[str, Any] = {**PRESETS[name], **given}
+    refuse_wrong(options)
+    if "max_export_batch_size" not in given:
+        options |= fitting_batch(options)
+    if name == "rocketmq5":
+        options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
+    return options
 
 
 def _from_bsp() -> dict[str, int]:

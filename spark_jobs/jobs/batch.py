@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._clock import SystemClock
+from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import (
     ReconcileOptions,
     check_options,
@@ -16,7 +17,7 @@ from spark_jobs.jobs.options import (
 )
 from spark_jobs.jobs.reading import prepare_reading, read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workspace import engine_opener, open_workspace
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
 
 if TYPE_CHECKING:

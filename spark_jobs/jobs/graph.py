@@ -20,10 +20,11 @@ from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs,
 from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
+from spark_jobs.jobs.engines import open_engine, session_starter
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import apply_options, no_progress, read_options_of
 from spark_jobs.jobs.reading import EventSide, check_inputs, read_native, read_otlp
-from spark_jobs.jobs.workspace import open_engine, session_starter, work_directory
+from spark_jobs.jobs.workspace import work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import make_plan, read_policy

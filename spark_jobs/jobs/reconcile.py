@@ -25,6 +25,7 @@ from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
 from spark_jobs.history.lifecycle import CLOSED, ClosedPositions, Runs, assign_lifecycle, merge_closed, select_left_open
+from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.judge_tasks import (
     CANDIDATES,
     BucketPlan,
@@ -37,7 +38,6 @@ from spark_jobs.jobs.judge_tasks import (
 )
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import record_engine
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts

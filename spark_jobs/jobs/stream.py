@@ -18,11 +18,12 @@ from bridge.otlp.detect import Layout, Side
 from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report, read_losses, read_options_of
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workspace import choose_engine, open_engine, open_workspace, session_starter
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
 from spark_jobs.sources.files import source_files

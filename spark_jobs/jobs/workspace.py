@@ -1,177 +1,25 @@
-"""The resources of a run: an engine, a temporary work directory, the history.
-
-pyspark is imported where Spark is chosen only.
-"""
+"""The resources of a run: its engine, a temporary work directory, the history."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, sorted_glob
-from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
-from spark_jobs.java import find_java, has_pyspark
-from spark_jobs.report.result import SparkCost
-from spark_jobs.session import (
-    DEFAULT_DRIVER_MEMORY,
-    as_meant,
-    build_session,
-    cores,
-    cost,
-    grouped,
-    is_connect,
-    mute_interrupted_calls,
-    needs_java,
-    peer_errors,
-    versions,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from pyspark.sql import SparkSession
-
     from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
-    from spark_jobs.jobs.options import ReconcileOptions
-    from spark_jobs.report.result import Result
-
-_SPARK: Final = "spark"
-_LOCAL: Final = "local"
-_DISTRIBUTION: Final = "otel-mqtrace"
-_NS_PER_S: Final = 1_000_000_000
-
-
-def choose_engine(
-    options: ReconcileOptions, *, stream: bool = False, has_session: bool = False
-) -> tuple[str, str | None]:
-    """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start, or why not.
-
-    An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
-
-    Raises:
-        UsageError: the engine is unknown, or ``local`` with an option of Spark only.
-    """
-    given = _options_of_spark(options, stream=stream)
-    if options.engine == _LOCAL:
-        if has_session:
-            raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
-        if given:
-            raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
-        return _LOCAL, None
-    if options.engine not in {None, _SPARK}:
-        raise UsageError(f"unknown engine {options.engine!r}: use spark or local")
-    if options.engine or has_session or given:
-        return _SPARK, None
-    obstacle = _obstacle(options.master)
-    return (_LOCAL, obstacle) if obstacle else (_SPARK, None)
-
-
-def _options_of_spark(options: ReconcileOptions, *, stream: bool) -> list[str]:
-    given = {
-        "--stream": stream,
-        "--master": options.master is not None,
-        "--conf": bool(options.conf),
-        "--driver-memory": options.driver_memory != DEFAULT_DRIVER_MEMORY,
-    }
-    return [name for name, is_given in given.items() if is_given]
-
-
-def _obstacle(master: str | None) -> str | None:
-    """Return why Spark cannot start here, or ``None``."""
-    if not has_pyspark():
-        return "pyspark is not installed"
-    if not needs_java(master):
-        return None
-    try:
-        find_java(environ=os.environ)
-    except PeerError:
-        return "Spark needs Java, which was not found"
-    return None
-
-
-@contextmanager
-def open_engine(
-    name: str,
-    start: Callable[[], SparkSession],
-    *,
-    clock: Clock,
-    description: str = "mqtrace reconcile",
-    owns_workers: bool = False,
-) -> Iterator[Engine]:
-    """Yield the engine of this name; ``start`` returns the session of Spark's.
-
-    In the block a Spark session has the settings that decide a result; its own are restored after it. Jobs form one
-    group, which an interrupt cancels. Open it inside the work directory's block: the directory must outlive the jobs.
-    ``owns_workers``: Spark's Python processes run only our tasks, so that they need no pandas (40 MiB).
-
-    Raises:
-        PeerError: Spark gave up within the block.
-        MissingExtraError, UsageError: from ``start``.
-    """
-    if name == _LOCAL:
-        with LocalEngine(clock=clock) as engine:
-            yield engine
-        return
-    with mute_interrupted_calls():
-        session = start()  # reports a missing pyspark before the import below
-        from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
-
-        group = f"mqtrace-{clock.monotonic_ns()}"
-        with as_meant(session), grouped(session, group, description), peer_errors():
-            owns_workers = owns_workers and not is_connect(session)
-            yield SparkEngine(session, cores(session), group=group, owns_workers=owns_workers)
-
-
-def record_engine(result: Result, engine: Engine, started_ns: MonotonicNs, clock: Clock) -> Result:
-    """Return the result with ``engine``, ``spark``, ``versions`` and ``wall_seconds`` of the run that ends now."""
-    wall_seconds = round((clock.monotonic_ns() - started_ns) / _NS_PER_S, 3)
-    spark, found = None, {_DISTRIBUTION: version(_DISTRIBUTION)}
-    if engine.name == _SPARK:
-        jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
-        spark = SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
-        found |= versions(engine.session)  # type: ignore[attr-defined]
-    return replace(result, engine=engine.name, spark=spark, versions=found, wall_seconds=wall_seconds)
-
-
-def session_starter(
-    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None]
-) -> Callable[[], SparkSession]:
-    """Return how a run gets its session: the one given, else one built from the options."""
-
-    def start() -> SparkSession:
-        progress("starting Spark")
-        return spark or build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
-
-    return start
-
-
-def engine_opener(
-    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None], clock: Clock
-) -> Callable[[], AbstractContextManager[Engine]]:
-    """Return how a run opens its engine: on the session given, else the one that the options choose.
-
-    Raises:
-        UsageError: the options name no engine there is, or two that exclude each other.
-    """
-    name, obstacle = choose_engine(options, has_session=spark is not None)
-    if obstacle is not None:
-        progress(f"judging in this process (--engine local): {obstacle}")
-    start = session_starter(options, spark, progress)
-    return partial(open_engine, name, start, clock=clock, owns_workers=spark is None)
-
 
 _WORK: Final = ".work-"
 _MARK: Final = "lock"

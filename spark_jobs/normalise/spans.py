@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.otlp.plain_span import offset_in_id
 from bridge.otlp.roles import (
     ALIASES,
     FACT_FIELDS,
@@ -22,6 +21,7 @@ from bridge.otlp.roles import (
     SpanFacts,
     role_of,
 )
+from bridge.otlp.values import offset_in_id
 from otel_mqtrace._clock import NS_PER_MS
 from spark_jobs.columns import (
     apply_to_distinct,

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from bridge.otlp.plain_span import KINDS, STATUSES, attribute_text, enum_name, json_scalar, long_or_none
+from bridge.otlp.json_spans import json_scalar
 from bridge.otlp.span_count import count_written_ids
+from bridge.otlp.values import KINDS, STATUSES, attribute_text, enum_name, long_or_none
 from spark_jobs.columns import (
     DIGITS,
     HEX,

@@ -13,9 +13,9 @@ from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.resource.v1 import resource_pb2
 
-from bridge.otlp.plain_span import KINDS, LONG_MAX, STATUSES, attribute_text
 from bridge.otlp.proto_spans import OLD_SCOPE_SPANS, proto_value
 from bridge.otlp.span_count import count_proto_spans
+from bridge.otlp.values import KINDS, LONG_MAX, STATUSES, attribute_text
 from spark_jobs.columns import (
     binary_bytes,
     has_repeats,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from bridge.otlp.plain_span import LONG_MAX, text_attributes
+from bridge.otlp.values import LONG_MAX, text_attributes
 from spark_jobs.schemas import LEDGER, READ_SPAN, bad_piece
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bridge.otlp.plain_span import Span
+    from bridge.otlp.values import Span
 
 _BATCH_ROWS: Final = 2000
 """How many rows make a batch worth handing on."""

@@ -14,7 +14,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS
+from tests.support.native_spans import span_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,9 +23,10 @@ from bridge.forwarder.spans import (
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from tests.support.native_spans import span_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

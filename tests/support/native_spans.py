@@ -3,8 +3,9 @@
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
+from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS, SpanAttributes, bean_attributes, context_attributes, share_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 _SOMEWHERE = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
@@ -38,6 +39,14 @@ def sub(*beans, before=True):
         context_code=ContextCode.SUCCESS,
         beans=beans,
     )
+
+
+def span_attributes(trace_ctx):
+    """Return the ``SpanAttributes`` of a record: the inverse of ``trace_context_of``, but for the times."""
+    split = share_attributes([bean_attributes(bean) for bean in trace_ctx.beans])
+    if split.links:
+        split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(split.links)
+    return SpanAttributes({**split.span, **context_attributes(trace_ctx)}, split.links)
 
 
 def traced(*exporters, **options):

@@ -9,10 +9,15 @@ from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from otel_mqtrace.rocketmq.commands import FrameReader, RequestCode, ResponseCode, encode_command, response_to
+from otel_mqtrace.rocketmq.commands import Command, FrameReader, RequestCode, ResponseCode, encode_command
 
 SILENCE, HANG_UP = "silence", "hang up"
 """What a server can do instead of answering."""
+
+
+def response_to(request, code, fields=None, body=b"", remark=None):
+    """The answer to ``request`` as a server gives it."""
+    return Command(code, fields or {}, body, request.opaque, is_response=True, remark=remark)
 
 
 def stored(body, *, topic="T", queue_id=0, offset=0, properties=(), sys_flag=0, store_ms=1_700_000_000_000):

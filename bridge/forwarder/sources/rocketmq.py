@@ -12,8 +12,8 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
-from otel_mqtrace.rocketmq.cluster import SilentError
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.connections import SilentError
 from otel_mqtrace.rocketmq.messages import BodyError, plain_body
 
 if TYPE_CHECKING:

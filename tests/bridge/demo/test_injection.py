@@ -9,8 +9,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from bridge.demo.faults import Fault, FaultKind, FaultyEncoder, FaultySpanExporter
 from bridge.demo.shop import Event
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.wire.native import decode_body, encode_context
+from tests.support.native_spans import span_attributes
 
 MSG_ID = "7F00000100073047478A0000000500AB"
 WORDS = {"msg_id": MSG_ID, "tags": "生鲜", "keys": "订单-1 🧾-1", "store_host": "127.0.0.1:9092"}

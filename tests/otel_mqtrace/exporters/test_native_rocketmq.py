@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode, response_to
+from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
 from tests.support.archives import find_by_key
 from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, response_to
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
 from tests.support.unique_ids import read_unique_id
 

@@ -10,9 +10,10 @@ from otel_mqtrace.hooks.attributes import OPT_IN, LegacyNames
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Operation, cost_ms, span_attributes, trace_context_of
+from otel_mqtrace.spans.mapping import OPERATIONS, Operation, cost_ms, trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
+from tests.support.native_spans import span_attributes
 from tests.support.strategies import sayable
 
 _NEW = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
-from otel_mqtrace.rocketmq.cluster import SilentError, read_address, read_addresses, read_masters, read_route
+from otel_mqtrace.rocketmq.cluster import read_masters, read_route
 from otel_mqtrace.rocketmq.commands import (
     Command,
     Credentials,
@@ -23,6 +23,7 @@ from otel_mqtrace.rocketmq.commands import (
     ResponseCode,
     signed,
 )
+from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 
 NOWHERE = "127.0.0.1:1"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.rocketmq import messages
-from otel_mqtrace.rocketmq.commands import Command, FrameReader, ProtocolError, encode_command, response_to
+from otel_mqtrace.rocketmq.commands import Command, FrameReader, ProtocolError, encode_command
 from otel_mqtrace.rocketmq.messages import (
     BodyError,
     StoredMessage,
@@ -123,10 +123,6 @@ def test_fields_other_than_text_are_read_as_json():
     header = b'{"code":0,"extFields":{"a":1,"b":true}}'
     [command] = FrameReader().feed(struct.pack(">ii", 4 + len(header), len(header)) + header)
     assert command.fields == {"a": "1", "b": "true"}
-
-
-def test_an_answer_carries_the_number_of_its_request():
-    assert response_to(Command(11, opaque=9), 19, remark="none").opaque == 9
 
 
 # MessageDecoder.encode of RocketMQ 5.5.0: hosts of IPv4; then of IPv6, and the body by zstd.

@@ -12,10 +12,11 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKin
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, span_attributes, trace_context_of
+from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, trace_context_of
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.lanes import Scripted
+from tests.support.native_spans import span_attributes
 
 _text = st.text(min_size=1, max_size=12)
 _keys = st.lists(st.text("abc中🙂", min_size=1, max_size=4), min_size=1, max_size=3).map(" ".join)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_mqtrace.spans.processor import COMPONENT_TYPE
-from spark_jobs.report.files import METRICS, PREFIX, write_reports
+from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
+from spark_jobs.report.files import write_reports
+from spark_jobs.report.prometheus import METRICS, PREFIX
 from tests.support.results import result
 from tools.generated_docs import DOCS
 from tools.monitoring import ALERTS

@@ -14,10 +14,11 @@ from typing import Any, Final
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs.batch import read_sides
+from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workspace import engine_opener, open_workspace
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.html import PageOptions
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted

@@ -14,12 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
-from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.report.files import render_metrics, render_summary
+from spark_jobs.report.prometheus import render_metrics
+from spark_jobs.report.summary import render_summary
 from tests.support.events import START_MS
-from tests.support.native_spans import pub
+from tests.support.native_spans import pub, span_attributes
 from tests.support.verdict_rows import read_verdicts
 
 if TYPE_CHECKING:

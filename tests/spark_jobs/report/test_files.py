@@ -11,17 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.report.files import (
-    METRICS,
-    PREFIX,
-    REPORTS,
-    render_junit,
-    render_metrics,
-    render_summary,
-    write_reports,
-)
+from spark_jobs.report.files import REPORTS, render_junit, write_reports
 from spark_jobs.report.glossary import label_finding
+from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.result import Latency, Loss, MalformedSample
+from spark_jobs.report.summary import render_summary
 from spark_jobs.taxonomy import Reason, Status
 from tests.support.results import gates, groups, result, sample, side_fields
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.report.files import cell, render_junit, render_metrics, render_summary
+from spark_jobs.report.files import render_junit
 from spark_jobs.report.html import render_page
+from spark_jobs.report.prometheus import render_metrics
 from spark_jobs.report.result import Field, Gate, MalformedSample, Writers
+from spark_jobs.report.summary import cell, render_summary
 from spark_jobs.report.wording import visible
 from tests.support.html_page import Page
 from tests.support.results import groups, otlp_fields, result, sample, side_fields

@@ -1,0 +1,58 @@
+"""Print the page of the commands, from their own help."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from otel_mqtrace._command_tree import COMMAND_GROUP, help_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def command_line_page() -> str:
+    """Return ``reference/command-line.md``: each command of the project file, its arguments and options."""
+    lines = [
+        "<!-- Generated from the commands themselves by `make docs`. Edit them, not this page. -->",
+        "# Command line",
+        "",
+        "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix.",
+        "Exit code 2 is wrong usage, or a source that cannot be read; 130 is an interrupt. Others stand with the",
+        "command. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
+    ]
+    points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
+    for name in sorted(points):
+        module, _, function = points[name].partition(":")
+        lines += ["", *_section(name, getattr(import_module(module), function))]
+    return "\n".join([*lines, ""])
+
+
+def _section(name: str, function: Callable[..., Any]) -> list[str]:
+    text, examples = help_of(function)
+    app = typer.Typer(add_completion=False)
+    app.command(name)(function)
+    command = typer.main.get_command(app)
+    context = command.make_context(f"mqtrace {name}", [], resilient_parsing=True)
+    records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
+    lines = [f"## mqtrace {name}", "", *inspect.cleandoc(text).splitlines(), "", "| | meaning |", "| --- | --- |"]
+    lines += [f"| `{_plain(names)}` | {_plain(meaning)} |" for names, meaning in filter(None, records)]
+    if examples:
+        lines += ["", "```sh", *(line.strip() for line in examples), "```"]
+    return lines
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
