@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,14 +62,24 @@ def _failed(error: Exception) -> int:
 class _Output(io.TextIOWrapper):
     """Standard output that drops text without a reader; bytes written to ``buffer`` raise ``BrokenPipeError``."""
 
+    has_lost_reader = False
+    """For a command that streams text, and need not read on."""
+
     def write(self, text: str) -> int:
-        with suppress(BrokenPipeError):
+        with self._dropping():
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with suppress(BrokenPipeError):
+        with self._dropping():
             super().flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self.has_lost_reader = True
 
 
 @contextmanager

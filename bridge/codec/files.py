@@ -162,14 +162,14 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
 
     if files:
         rows = [asdict(guess) for guess in _guesses(files, framing)]
-        show = tables.print_guesses
+        columns: tuple[str, ...] = tables.GUESS_COLUMNS
     else:
         rows = tables.known_writers()
-        show = tables.print_writers
+        columns = tables.WRITER_COLUMNS
     if as_json:
         _write(dump(row) for row in rows)
     elif rows:
-        show(rows)
+        tables.print_rows(columns, rows)
     else:
         typer.echo(f"mqtrace: no record can be read in {' '.join(files or ())}", err=True)
     return 0

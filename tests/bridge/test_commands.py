@@ -223,17 +223,18 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
     assert err.endswith("has no column 'body', so it is not a native landing\n")
 
 
-def test_a_reader_that_goes_away_ends_the_command(tmp_path):
+@pytest.mark.parametrize(("format", "start"), [("jsonl", b'{"body_index":0'), ("table", b"body.record")])
+def test_a_reader_that_goes_away_ends_the_command(tmp_path, format, start):  # noqa: A002 - the option's name
     path = tmp_path / "many.jsonl"
     path.write_bytes(body_line(PUB) * 20_000)
     script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "decode", str(path)],
+        [sys.executable, "-c", script, "decode", "--format", format, str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ,
     )
-    assert process.stdout.readline().startswith(b'{"body_index":0')
+    assert process.stdout.readline().startswith(start)
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from grpc import RpcError
+from rocketmq import Message
 from rocketmq.grpc_protocol import Code, definition_pb2
 from rocketmq.v5.util import MessageIdCodec
 
@@ -267,45 +268,44 @@ MESSAGE_METHODS: Final[Wrappers] = {
 """Method of ``Message`` → how to wrap it."""
 
 
-class OutgoingMessage:
-    """The caller's message as the client is to send it: its own in everything but its id and its properties.
+class OutgoingMessage(Message):  # type: ignore[misc]  # it is untyped
+    """The caller's message as the client is to send it, with an id and properties of its own.
 
-    What the client writes on it (id, type) goes to the caller's message, whose properties stay as they are. ``call`` is
-    the send it was opened for; the client keeps this object for the end of a transaction.
+    The id and the type that the client sets are set on the caller's message too, whose properties stay as they are.
+    ``call`` is the send it was opened for; the client keeps this object for the end of a transaction.
     """
 
-    __slots__ = ("_message", "_named", "call", "message_id", "properties")
-
-    call: SendCall
-    message_id: str
-    properties: Mapping[str, str]
-
     def __init__(self, message: Any, call: SendCall, message_id: str) -> None:
-        mine = {
-            "_message": message,
-            "_named": False,
-            "call": call,
-            "message_id": message_id,
-            "properties": message.properties if call.headers is None else _texts(call.headers),
-        }
-        for name, value in mine.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(vars(message))  # the class keeps its fields under private names
+        self.call = call
+        self._message = message
+        self._sent_id, self._is_named = message_id, False
+        self._sent_properties = message.properties if call.headers is None else _texts(call.headers)
 
-    def __getattr__(self, name: str) -> Any:
-        """Read the caller's message."""
-        return getattr(self._message, name)
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The caller's properties and the trace headers."""
+        return self._sent_properties
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Write on the caller's message; the first id the client makes is replaced by the one in the span."""
-        if name == "message_id":
-            if not self._named:
-                object.__setattr__(self, "_named", True)
-                value = self.message_id
-            object.__setattr__(self, name, value)
-        setattr(self._message, name, value)
+    @property
+    def message_id(self) -> str:
+        """The id in the span; the first one that the client makes is replaced by it."""
+        return self._sent_id
 
-    def __str__(self) -> str:
-        return str(self._message)
+    @message_id.setter
+    def message_id(self, value: str) -> None:
+        self._sent_id = value if self._is_named else self._sent_id
+        self._is_named = True
+        self._message.message_id = self._sent_id
+
+    @property
+    def message_type(self) -> Any:
+        """The type, which the client decides."""
+        return self._message.message_type
+
+    @message_type.setter
+    def message_type(self, value: Any) -> None:
+        self._message.message_type = value
 
 
 def open_send(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingMessage | None:
