@@ -1,4 +1,4 @@
-"""The codec's commands: ``mqtrace decode``, ``encode`` and ``dialects``.
+"""The codec's commands ``mqtrace decode``, ``encode`` and ``dialects``, and the options that commands share.
 
 Every function is an entry point of the group ``mqtrace.commands`` and returns its exit code: 0, or 1 when a record was
 bad or refused. Usage errors are raised and become exit code 2. The codec is imported when one is called: a list
@@ -8,11 +8,21 @@ of commands does without.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bridge.codec.framing import Framing, MessageTypeMap
+
+
+def option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    """Return the option that ``--help`` explains by ``text`` in ``panel``; ``names`` are those its parameter lacks."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+
+
+TypeMap = Annotated[MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")]
+Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
+TimeoutMs = Annotated[float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1)]
 
 
 class Format(str, Enum):

@@ -202,7 +202,7 @@ def _gs(pafs: Any, settings: Mapping[str, str]) -> Any:
 def _hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
     from pyarrow.fs import PyFileSystem  # noqa: PLC0415  (optional extra)
 
-    from bridge.storage.hadoop import WebHdfs  # noqa: PLC0415  (needs pyarrow)
+    from bridge.storage.webhdfs import WebHdfs  # noqa: PLC0415  (needs pyarrow)
 
     name = authority or settings.get("fs.defaultFS", "").partition("hdfs://")[2].partition("/")[0]
     if not name:

@@ -66,5 +66,5 @@ class RepeatingSession(requests.Session):
             self.cookies.update(response.cookies)
         response.content  # noqa: B018 - the connection goes back to its pool with the last byte
         if response.is_redirect and named.get("allow_redirects", True):
-            return super().request(method, url, **named)
+            *_, response = self.resolve_redirects(response, repeated, timeout=named.get("timeout"), **environment)
         return response

@@ -35,6 +35,7 @@ class OtlpReceiver:
         self.paths: list[str] = []
         self.request_bytes: list[int] = []
         self.status = _OK
+        self.location: str | None = None
         self.rejects = 0
         self.on_request = on_request
         self._lock = threading.Lock()
@@ -93,6 +94,8 @@ class OtlpReceiver:
                 answer = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
                 try:
                     self.send_response(receiver.status)
+                    if receiver.location:
+                        self.send_header("Location", receiver.location)
                     self.send_header("Content-Type", "application/x-protobuf")
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()

@@ -48,13 +48,13 @@ class FilesArchive(Scan):
     ``paths`` are landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.
 
     Raises:
-        UsageError: nothing is there to be read.
+        UsageError: nothing is there, or a directory has no such file.
     """
 
     def __init__(self, paths: Sequence[str | AnyPath], **scan: Any) -> None:
         self._paths = tuple(dict.fromkeys(map(as_path, paths)))
         super().__init__(", ".join(map(str, self._paths)), **scan)
-        self.parts()
+        self._parts = self._list_parts()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that may contain one of ``texts``.
@@ -64,10 +64,9 @@ class FilesArchive(Scan):
             MissingExtraError: pyarrow is missing for Parquet parts.
         """
         needles = needles_of(texts)
-        parts = self.parts()
-        self._begin(sum(_size_bytes(part) for part in parts))
-        is_readable = not parts
-        for part in parts:
+        self._begin(sum(_size_bytes(part) for part in self._parts))
+        is_readable = not self._parts
+        for part in self._parts:
             size_bytes = _size_bytes(part)
             for message in self._read(part):
                 is_readable = True
@@ -101,12 +100,8 @@ class FilesArchive(Scan):
         except UnreadableInputError as error:
             self._remark(str(error))
 
-    def parts(self) -> list[AnyPath]:
-        """Return the parts of each landing that are of the range, and the files.
-
-        Raises:
-            UsageError: nothing is there, or a directory has no such file.
-        """
+    def _list_parts(self) -> list[AnyPath]:
+        """Return the parts of each landing that are of the range, and the files."""
         parts: dict[AnyPath, None] = {}
         for path in self._paths:
             native = _native_of(path)

@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters import otlp
+from otel_mqtrace.exporters.http_session import RepeatingSession
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.otlp_receiver import OtlpReceiver
@@ -170,3 +171,13 @@ def test_http_session_reads_the_environment_once_and_honours_it(spans, monkeypat
         assert exporter.export(spans[:1]) is SpanExportResult.SUCCESS
     assert receiver.paths == ["http://collector.invalid/v1/traces"] * 2
     assert len(receiver.spans) == 2
+
+
+def test_http_session_follows_a_redirect_and_posts_once_to_each_server():
+    """OpenTelemetry's exporter asks for it before 1.45."""
+    with OtlpReceiver() as moved, OtlpReceiver() as receiver:
+        moved.status, moved.location = 307, f"{receiver.endpoint}/v1/traces"
+        session = RepeatingSession()
+        for number in (1, 2):
+            assert session.post(f"{moved.endpoint}/v1/traces", data=b"").status_code == 200
+            assert (moved.requests, receiver.requests) == (number, number)

@@ -1,0 +1,327 @@
+"""HDFS over WebHDFS for pyarrow, and what file systems of ours have in common there.
+
+https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+import secrets
+import urllib.request
+from abc import abstractmethod
+from functools import partial
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_TIMEOUT_S: Final = 60
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_STANDBY: Final = "StandbyException"
+_UNREADY: Final = ".{name}.{token}.inprogress"  # two tasks may write the same file at once
+
+
+class RangedFiles(FileSystemHandler):
+    """A file system whose files are read by ranges and written whole."""
+
+    @abstractmethod
+    def info(self, path: str) -> FileInfo:
+        """Return what stands at a path; ``FileType.NotFound`` where nothing does."""
+
+    @abstractmethod
+    def list_directory(self, directory: str) -> Sequence[FileInfo]:
+        """Return what stands right below a directory.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes of a file from ``offset``."""
+
+    @abstractmethod
+    def write(self, path: str, content: bytes | memoryview) -> None:
+        """Let a file hold ``content``, which a reader finds whole or not at all."""
+
+    def normalize_path(self, path: str) -> str:
+        """Return ``path``."""
+        return path
+
+    def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
+        """Return what stands at each path."""
+        return [self.info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
+        """Return what stands below a directory.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        try:
+            found = [*self.list_directory(selector.base_dir)]
+        except FileNotFoundError:
+            if selector.allow_not_found:
+                return []
+            raise
+        if selector.recursive:
+            for info in [info for info in found if info.type == FileType.Directory]:
+                found += self.get_file_info_selector(FileSelector(info.path, recursive=True, allow_not_found=True))
+        return found
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Remove everything below a directory."""
+        for info in self.get_file_info_selector(FileSelector(path, allow_not_found=missing_dir_ok)):
+            self.delete_dir(info.path)
+
+    def delete_root_dir_contents(self) -> None:
+        """Remove everything."""
+        self.delete_dir_contents("/")
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file for reading."""
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file for reading anywhere in it."""
+        info = self.info(path)
+        if info.type != FileType.File:
+            raise FileNotFoundError(2, "no such file", path)
+        return pa.PythonFile(RangedFile(partial(self._read_at, path), info.size), mode="r")
+
+    def _read_at(self, path: str, length: int, offset: int) -> bytes:
+        return self.read(path, offset, length)
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
+        """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
+        return pa.PythonFile(_Upload(self, path), mode="w")
+
+    def open_append_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        """Not supported: no file of ours is appended to in a store."""
+        raise NotImplementedError
+
+
+def file_info(path: str, name: str, size: int | None, mtime_ms: int) -> FileInfo:
+    """Return the info of what is called ``name`` below ``path``; a directory has no size."""
+    kind = FileType.Directory if size is None else FileType.File
+    place = posixpath.join(path, name).rstrip("/") or "/"
+    return FileInfo(place, kind, size=size, mtime_ns=mtime_ms * 1_000_000)
+
+
+class RangedFile(io.RawIOBase):
+    """A file that is read by ranges, as Python's buffered readers take it.
+
+    Args:
+        read_at: gives so many bytes from an offset.
+        size: of the file; no range beyond it is read, which Google's store would refuse.
+        close: releases the file.
+    """
+
+    def __init__(self, read_at: Callable[[int, int], Any], size: int, close: Callable[[], object] = bool) -> None:
+        self._read_at, self._size, self._close, self._at = read_at, size, close, 0
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return true."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of what is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the offset of what is read next, and return it; no range is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` as far as the file goes, and return how many bytes that are."""
+        length = min(len(buffer), max(self._size - self._at, 0))
+        if length:
+            content = self._read_at(length, self._at)
+            length = len(content)
+            buffer[:length] = content
+            self._at += length
+        return length
+
+    def readall(self) -> bytes:
+        """Return what is left, in one request."""
+        content = bytearray(max(self._size - self._at, 0))
+        self.readinto(content)
+        return bytes(content)
+
+    def close(self) -> None:
+        """Release the file."""
+        if not self.closed:
+            self._close()
+        super().close()
+
+
+class _Upload(io.RawIOBase):
+    """A file that is written when it is closed."""
+
+    def __init__(self, files: RangedFiles, path: str) -> None:
+        self._files, self._path, self._held = files, path, io.BytesIO()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        return self._held.write(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._files.write(self._path, self._held.getbuffer())
+            super().close()
+
+
+class WebHdfs(RangedFiles):
+    """A file system behind NameNodes, ``HOST:PORT`` of HTTP, of which one is active.
+
+    ``user`` is the user name that a cluster with simple authentication accepts; ``scheme`` is ``http`` or ``https``.
+    """
+
+    def __init__(self, namenodes: Sequence[str], user: str, scheme: str = "http") -> None:
+        self._namenodes = list(namenodes)
+        self._user = user
+        self._scheme = scheme
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WebHdfs) and self._namenodes == other._namenodes
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._namenodes))
+
+    def get_type_name(self) -> str:
+        """Return the name of this kind of file system."""
+        return "webhdfs"
+
+    # -- what there is ------------------------------------------------------------------------------------------
+    def info(self, path: str) -> FileInfo:
+        """Return what stands at a path; ``FileType.NotFound`` where nothing does."""
+        try:
+            return _webhdfs_info(path, self._call("GET", path, "GETFILESTATUS")["FileStatus"])
+        except FileNotFoundError:
+            return FileInfo(path, FileType.NotFound)
+
+    def list_directory(self, directory: str) -> list[FileInfo]:
+        """Return what stands right below a directory.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        found = self._call("GET", directory, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        return [_webhdfs_info(directory, one) for one in found]
+
+    # -- what is changed ----------------------------------------------------------------------------------------
+    def create_dir(self, path: str, recursive: bool) -> None:  # noqa: ARG002, FBT001 - pyarrow's signature
+        """Make a directory and what is above it."""
+        self._call("PUT", path, "MKDIRS")
+
+    def delete_dir(self, path: str) -> None:
+        """Remove a directory and everything below it."""
+        self._call("DELETE", path, "DELETE", recursive="true")
+
+    def delete_file(self, path: str) -> None:
+        """Remove a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if not self._call("DELETE", path, "DELETE")["boolean"]:
+            raise FileNotFoundError(path)
+
+    def move(self, src: str, dest: str) -> None:
+        """Rename a file or a directory; a file that is there is replaced."""
+        self._call("PUT", src, "RENAME", destination=dest, renameoptions="OVERWRITE")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        """Copy a file through this machine: HDFS copies none itself."""
+        with self.open_input_file(src) as read, self.open_output_stream(dest, None) as written:
+            written.write(read.read())
+
+    # -- content ------------------------------------------------------------------------------------------------
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes of a file from ``offset``."""
+        return self._send("GET", path, "OPEN", offset=str(offset), length=str(length))
+
+    def write(self, path: str, content: bytes | memoryview) -> None:
+        """Write a file beside its place and rename it."""
+        name = _UNREADY.format(name=posixpath.basename(path), token=secrets.token_hex(4))
+        beside = posixpath.join(posixpath.dirname(path), name)
+        self._send("PUT", beside, "CREATE", content=content, overwrite="true")
+        self.move(beside, path)
+
+    # -- HTTP ---------------------------------------------------------------------------------------------------
+    def _call(self, verb: str, path: str, op: str, **parameters: str) -> Any:
+        return json.loads(self._active(verb, path, op, parameters) or b"{}")
+
+    def _send(self, verb: str, path: str, op: str, content: bytes | memoryview | None = None, **more: str) -> bytes:
+        where = json.loads(self._active(verb, path, op, {**more, "noredirect": "true"}))["Location"]
+        return _request(verb, where, content)
+
+    def _active(self, verb: str, path: str, op: str, parameters: dict[str, str]) -> bytes:
+        query = urlencode({"op": op, "user.name": self._user, **parameters})
+        for at, namenode in enumerate(list(self._namenodes)):
+            is_last = at == len(self._namenodes) - 1
+            try:
+                answer = _request(verb, f"{self._scheme}://{namenode}/webhdfs/v1{quote(path)}?{query}")
+            except OSError as error:
+                if is_last or not (isinstance(error, ConnectionError) or _STANDBY in str(error)):
+                    raise
+                continue
+            self._namenodes.insert(0, self._namenodes.pop(at))  # the next question goes there at once
+            return answer
+        raise AssertionError
+
+
+def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        FileNotFoundError, FileExistsError, PermissionError, OSError: what HDFS refused, in its own words.
+        ConnectionError: no answer came.
+    """
+    headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
+    request = urllib.request.Request(url, data=content, method=verb, headers=headers)  # noqa: S310 - http or https
+    try:
+        with _DIRECT.open(request, timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read())
+    except HTTPError as error:
+        raise _refusal(error) from None
+    except (OSError, HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or cause
+        raise ConnectionError(111, f"no WebHDFS at {url.partition('/webhdfs')[0]}: {reason}") from error
+
+
+def _refusal(error: HTTPError) -> OSError:
+    try:
+        answer = json.loads(error.read())["RemoteException"]
+    except (ValueError, KeyError, TypeError, OSError):
+        return OSError(5, f"WebHDFS answered {error.code} {error.reason}")
+    kinds: dict[str, tuple[type[OSError], int]] = {
+        "FileNotFoundException": (FileNotFoundError, 2),
+        "FileAlreadyExistsException": (FileExistsError, 17),
+        "AccessControlException": (PermissionError, 13),
+        "SecurityException": (PermissionError, 13),
+    }
+    kind, number = kinds.get(answer["exception"], (OSError, 5))
+    lines = str(answer["message"]).splitlines() or [""]
+    return kind(number, f"{answer['exception']}: {lines[0]}")
+
+
+def _webhdfs_info(path: str, status: dict[str, Any]) -> FileInfo:
+    size = None if status["type"] == "DIRECTORY" else status["length"]
+    return file_info(path, status["pathSuffix"], size, status["modificationTime"])
