@@ -23,7 +23,7 @@ from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 from tests.support.native_vectors import RECORDED, recorded
 
 
-def test_a_raw_body_becomes_one_object_per_record(mqtrace):
+def test_raw_body_becomes_one_object_per_record(mqtrace):
     code, out, err = mqtrace("decode", stdin=PUB + SUB_BEFORE)
     first, second = objects(out)
     assert (code, err) == (0, "")
@@ -126,7 +126,7 @@ def test_a_large_body_of_a_line_keeps_its_index(mqtrace):
     assert items[-1]["body_index"] == 1
 
 
-def test_batches_are_taken_apart_on_request(mqtrace):
+def test_batches_are_split_on_request(mqtrace):
     batch = PUB.replace(b"\x01ID\x01", b"\x01A,B,C\x01").replace(b"OFF", b"1,2,3")
     _, whole, _ = mqtrace("decode", stdin=batch + SUB_BEFORE)
     code, out, err = mqtrace("decode", "--explode-batches", stdin=batch + SUB_BEFORE)
@@ -170,7 +170,7 @@ def test_nothing_is_not_an_error(mqtrace):
         (b"PA", Framing.RAW),
     ],
 )
-def test_the_framing_is_seen_in_the_first_bytes(start, framing):
+def test_framing_is_detected_by_the_first_bytes(start, framing):
     stream = io.BufferedReader(io.BytesIO(start))
     assert detect(stream) is framing
     assert stream.read() == start
@@ -192,7 +192,7 @@ def test_the_framing_is_seen_in_the_first_bytes(start, framing):
         (["decode", "--framing", "parquet"], "-: not a readable Parquet file"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
+def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
     code, out, err = mqtrace(*arguments)
     assert (code, out) == (2, b"")
     assert err.startswith("mqtrace: error: ")
@@ -224,7 +224,7 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
 
 
 @pytest.mark.parametrize(("format", "start"), [("jsonl", b'{"body_index":0'), ("table", b"body.record")])
-def test_a_reader_that_goes_away_ends_the_command(tmp_path, format, start):  # noqa: A002 - the option's name
+def test_closed_pipe_ends_the_command(tmp_path, format, start):  # noqa: A002 - the option's name
     path = tmp_path / "many.jsonl"
     path.write_bytes(body_line(PUB) * 20_000)
     script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
@@ -261,7 +261,7 @@ def test_a_large_file_is_read_under_a_bar(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
-def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(tmp_path):
+def test_terminal_shows_the_progress_of_a_large_file(tmp_path):
     path = tmp_path / "large"
     path.write_bytes(PUB.replace(b"OFF", b"7" * PART_BYTES) * (2 + LARGE_BYTES // PART_BYTES))
     command = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "decode", path]
@@ -280,7 +280,7 @@ def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(
     assert (plain.stderr, plain.stdout) == (b"", (tmp_path / "records").read_bytes())
 
 
-def test_a_value_does_nothing_to_the_terminal_of_a_table(mqtrace):
+def test_table_escapes_control_characters(mqtrace):
     hostile = PUB.replace(b"[bold]", b"\x1b[31mred")
     code, out, _ = mqtrace("decode", "--format", "table", stdin=hostile.replace(b"\x01T\x01", b"\x01\x1b]0;T\x07\x01"))
     assert code == 0
@@ -289,7 +289,7 @@ def test_a_value_does_nothing_to_the_terminal_of_a_table(mqtrace):
     assert objects(mqtrace("decode", stdin=hostile)[1])[0]["tags"] == "\x1b[31mred"
 
 
-def test_directory_is_decoded_and_what_holds_no_bodies_is_passed_over(mqtrace, tmp_path):
+def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_path):
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "part-0.jsonl").write_bytes(body_line(PUB))
     (tmp_path / "native" / "_manifest.jsonl").write_text('{"file": "part-0.jsonl"}\n', encoding="utf-8")

@@ -19,7 +19,7 @@ def test_a_table_is_for_people(mqtrace):
     assert "bad: body 0 record 1: record: 2 fields, needs 8: 'SubBefore\\x01x'" in shown
 
 
-def test_a_table_is_whole_at_120_columns(mqtrace):
+def test_table_is_whole_at_120_columns(mqtrace):
     mqtrace.width(120)
     name = "rocketmq-4.9.8-cloud"
     code, out, _ = mqtrace("decode", "--format", "table", RECORDED / f"{name}.jsonl")
@@ -50,7 +50,7 @@ def test_a_table_of_nothing_is_nothing(mqtrace):
     assert lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
 
 
-def test_a_table_survives_any_number_in_the_time(mqtrace):
+def test_table_prints_any_number_as_time(mqtrace):
     far = SUB_BEFORE.replace(b"1700000000000", b"9223372036854775807")
     code, out, _ = mqtrace("decode", "--format", "table", stdin=far)
     assert code == 0
@@ -77,7 +77,7 @@ def test_writers_of_a_file_are_listed_with_the_evidence(mqtrace):
     assert "1 EndTransaction with ordinal 3, a commit in map B only" in told["evidence"]
 
 
-def test_the_writers_of_standard_input_are_a_table(mqtrace):
+def test_writers_of_standard_input_are_a_table(mqtrace):
     """Whole at 120 columns; a group whose records no one client writes fits nobody, and the evidence shows why."""
     mqtrace.width(120)
     mixed = b"SubBefore\x011\x01R\x01mixed\x01Q\x01I\x010\x01k\x01h\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02"

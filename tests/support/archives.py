@@ -11,16 +11,18 @@ from bridge.codec.files import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.evidence import Query, mentioned
 from bridge.query.search import Searched, search
-from otel_mqtrace.landing import LandedMessage
+from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
 from tests.support.native_vectors import RECORDED, json_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from bridge.query.search import Answer
     from bridge.query.timeline import MessageTimeline
+    from otel_mqtrace.landing import LandedPart
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 T0 = 1_795_260_000_000
@@ -33,11 +35,9 @@ class Shelf:
 
     def __init__(self, messages: Iterable[LandedMessage]) -> None:
         self.messages = list(messages)
-        self.passes: list[frozenset[str]] = []
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield what can speak of ``texts``."""
-        self.passes.append(frozenset(texts))
+        """Yield the messages that may mention ``texts``."""
         needles = [text.encode("utf-8", "replace") for text in texts]
         return (message for message in self.messages if mentioned(message, needles))
 
@@ -74,6 +74,12 @@ def landed(*contexts: TraceContext, dialect: str = "5.5.0", extra: bytes = b"") 
         )
         messages.append(message)
     return messages
+
+
+def land(root: Path | str, messages: Sequence[LandedMessage], *, suffix: str = "jsonl") -> tuple[LandedPart, ...]:
+    writer = LandingWriter(root, format=suffix)
+    writer.write(messages)
+    return writer.finish()
 
 
 def context(trace_type: TraceType, at_ms: int | None, *, msg_id: str = ID, **fields: object) -> TraceContext:
@@ -136,6 +142,21 @@ def end(at_ms: int, state: TransactionState, *, check: bool = False) -> TraceCon
 
 def recall(at_ms: int, *, success: bool = True) -> TraceContext:
     return context(TraceType.RECALL, at_ms, group_name="shop", success=success, keys=None, tags=None)
+
+
+# A message with two sends, a transaction, a redelivery, a late group, two half deliveries and a recall in vain.
+LIFE = [
+    pub(success=False, cost_ms=3000, store_host="broker-a:10911", offset_msg_id=""),
+    pub(T0 + 3000, msg_type=MessageType.TRANS_HALF, store_host="broker-b:10911"),
+    end(T0 + 3010, TransactionState.UNKNOW),
+    end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
+    *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
+    *consume("R2", T0 + 619_010, retry=1),
+    *consume("R3", T0 + 9011, group="stock", code=ContextCode.TIME_OUT),
+    *consume("R4", T0 + 9012, group="mail")[:1],
+    *consume("R5", T0 + 9012, group="audit")[1:],
+    recall(T0 + 20_000, success=False),
+]
 
 
 def answer_of(

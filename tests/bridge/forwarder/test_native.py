@@ -23,15 +23,32 @@ DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 RECORDS = {"Pub": 120, "SubBefore": 222, "SubAfter": 222}
 
 
+@pytest.fixture
+def source(tmp_path):
+    """A directory with the Java agent's spans of one run, as a Collector writes them."""
+    directory = tmp_path / "in"
+    directory.mkdir()
+    shutil.copy(DUAL / "otlp.jsonl", directory)
+    return directory
+
+
 @pytest.fixture(autouse=True)
 def _state_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def _forward(source, native, capsys, **options):
-    code = run(ForwardOptions(source=str(source), native=str(native), once=True, **options), as_json=True)
-    assert code == 0
+def _forward(source, native, capsys):
+    options = ForwardOptions(source=str(source), native=str(native), once=True, landing_format="jsonl")
+    assert run(options, as_json=True) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def _reader(source, tmp_path):
+    return SpanFilesSource(source, group="g", state=tmp_path / "state")
+
+
+def _drained(reader):
+    return [message for batch in reader.drain() for message in batch]
 
 
 def _kinds(bodies):
@@ -44,31 +61,26 @@ def _kinds(bodies):
     return counted
 
 
-def test_spans_of_the_java_agent_become_a_landing_once(tmp_path, capsys):
-    source = tmp_path / "in"
-    source.mkdir()
-    shutil.copy(DUAL / "otlp.jsonl", source)
+def test_spans_of_the_java_agent_become_a_landing_once(source, tmp_path, capsys):
     os.utime(source / "otlp.jsonl", (1_700_000_000, 1_700_000_000))
-    counts = _forward(source, tmp_path / "out", capsys, landing_format="jsonl")
+    counts = _forward(source, tmp_path / "out", capsys)
     assert (counts["spans"], counts["records"]) == (288, sum(RECORDS.values()))
     assert counts["without_record"] == {"TRACE_TRAFFIC": 15, "BATCH_PARENT": 2}
     assert counts["refused"] == {}
     assert _kinds(base64.b64decode(line["body_base64"]) for line in landed_lines(tmp_path / "out")) == RECORDS
     assert {line["arrival_ms"] for line in landed_lines(tmp_path / "out")} == {1_700_000_000_000}
-    again = _forward(source, tmp_path / "out", capsys, landing_format="jsonl")
+    again = _forward(source, tmp_path / "out", capsys)
     assert (again["spans"], again["records"]) == (0, 0)
 
 
-def test_a_file_that_grows_and_is_rotated_is_read_once(tmp_path):
+def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     """A Collector appends, cuts off in the middle of a line for a while, and renames."""
-    lines = (DUAL / "otlp.jsonl").read_bytes().splitlines(keepends=True)
-    source, state = tmp_path / "in", tmp_path / "state"
-    source.mkdir()
     file = source / "traces.json"
+    lines = (source / "otlp.jsonl").rename(file).read_bytes().splitlines(keepends=True)
 
     def new():
-        with SpanFilesSource(source, group="g", state=state) as reader:
-            bodies = [message.body.strip() for batch in reader.drain() for message in batch]
+        with _reader(source, tmp_path) as reader:
+            bodies = [message.body.strip() for message in _drained(reader)]
             reader.commit()
         return bodies
 
@@ -82,31 +94,24 @@ def test_a_file_that_grows_and_is_rotated_is_read_once(tmp_path):
     assert new() == []
 
 
-def test_what_was_not_committed_is_read_again(tmp_path):
-    (tmp_path / "in").mkdir()
-    shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
-    reader = SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state")
-    first = [message.body for batch in reader.drain() for message in batch]
-    again = SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state")
-    assert [message.body for batch in again.drain() for message in batch] == first
+def test_uncommitted_spans_are_read_again(source, tmp_path):
+    first = _drained(_reader(source, tmp_path))
+    assert [each.body for each in _drained(_reader(source, tmp_path))] == [each.body for each in first]
 
 
-def test_a_commit_between_two_batches_of_a_file_repeats_nothing(tmp_path):
-    (tmp_path / "in").mkdir()
-    line = (DUAL / "otlp.jsonl").read_bytes().splitlines()[0]
-    lines = [line + b" " * number for number in range(250)]
-    (tmp_path / "in" / "spans.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    with SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state") as reader:
+def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
+    line = (source / "otlp.jsonl").read_bytes().splitlines()[0]
+    (source / "otlp.jsonl").write_bytes(b"".join(line + b" " * number + b"\n" for number in range(250)))
+    with _reader(source, tmp_path) as reader:
         drained = reader.drain()
         first = next(drained)
         reader.commit()
         drained.close()
-    again = SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state")
-    rest = [message for batch in again.drain() for message in batch]
+    rest = _drained(_reader(source, tmp_path))
     assert [message.offset for message in (*first, *rest)] == list(range(250))
 
 
-def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
+def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
     """Kafka to Kafka, in protobuf; a message that is not OTLP is counted and takes nothing along."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("otlp_spans", 1)
@@ -128,17 +133,11 @@ def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
         assert all(message.keys for message in messages)
 
 
-def test_a_broker_that_does_not_take_the_records_leaves_the_spans_uncommitted(tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
-    options = ForwardOptions(
-        source=str(tmp_path / "in"), native="kafka://127.0.0.1:1/T", once=True, timeout_ms=1_500, landing_format="jsonl"
-    )
+def test_broker_that_takes_no_records_leaves_the_spans_uncommitted(source, tmp_path, capsys):
+    options = ForwardOptions(source=str(source), native="kafka://127.0.0.1:1/T", once=True, timeout_ms=1_500)
     assert run(options) == 2
     assert "did not take" in capsys.readouterr().err
-    assert _forward(tmp_path / "in", tmp_path / "out", capsys, landing_format="jsonl")["records"] == sum(
-        RECORDS.values()
-    )
+    assert _forward(source, tmp_path / "out", capsys)["records"] == sum(RECORDS.values())
 
 
 @pytest.mark.parametrize(
@@ -147,32 +146,20 @@ def test_a_broker_that_does_not_take_the_records_leaves_the_spans_uncommitted(tm
         ({"landing": Path("landing")}, "run them apart"),
         ({"otlp_endpoint": "http://127.0.0.1:4318"}, "run them apart"),
         ({"source": "rocketmq://127.0.0.1:9876/T"}, "of a Collector"),
+        ({"source": str(DUAL / "native.jsonl")}, "native trace bodies"),
+        ({"native": "in/out"}, "overlap"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options, hint):
+def test_unusable_source_or_target_is_refused(options, hint, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=hint):
-        run(ForwardOptions(**{"source": "spans", "native": "out", **options}))
-
-
-def test_a_landing_given_for_spans_is_refused_by_name(tmp_path):
-    (tmp_path / "in").mkdir()
-    shutil.copy(DUAL / "native.jsonl", tmp_path / "in")
-    with pytest.raises(UsageError, match="native trace bodies"):
-        run(
-            ForwardOptions(source=str(tmp_path / "in"), native=str(tmp_path / "out"), once=True, landing_format="jsonl")
-        )
-
-
-def test_a_target_inside_its_source_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="overlap"):
-        run(ForwardOptions(source=str(tmp_path), native=str(tmp_path / "out"), once=True))
+        run(ForwardOptions(**{"source": "in", "native": "out", "once": True, **options}))
 
 
 @pytest.mark.parametrize("form", ["in/otlp.jsonl", "in/*.jsonl", "files:in", "file://{}/in"])
-def test_a_source_may_be_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):
+@pytest.mark.usefixtures("source")
+def test_source_is_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").mkdir()
-    shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
-    source = form.format(tmp_path)
-    assert _forward(source, "out", capsys, landing_format="jsonl")["records"] == sum(RECORDS.values())
-    assert _forward(source, "out", capsys, landing_format="jsonl")["records"] == 0
+    address = form.format(tmp_path)
+    assert _forward(address, "out", capsys)["records"] == sum(RECORDS.values())
+    assert _forward(address, "out", capsys)["records"] == 0

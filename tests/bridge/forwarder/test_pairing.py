@@ -31,14 +31,14 @@ def test_two_halves_are_one_event_in_either_order(halves):
 
 
 @pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
-def test_only_the_other_half_of_the_same_call_is_waited_for(other):
+def test_half_waits_for_the_other_half_of_its_own_call(other):
     pairing = Pairing()
     pairing.add([_record(before())])
     assert all(event.before is None for event in pairing.add([_record(other)]))
     assert Place("trace", 0, 0) in pairing.uncommitted()
 
 
-def test_a_half_that_waited_too_long_goes_out_alone_and_marked():
+def test_half_is_released_alone_after_its_timeout():
     """By the time of the trace topic; until then its place is held."""
     pairing = Pairing(timeout_ms=TIMEOUT_MS)
     pairing.add([_record(before(), offset=7)])
@@ -50,7 +50,7 @@ def test_a_half_that_waited_too_long_goes_out_alone_and_marked():
     assert late.half is Half.AFTER
 
 
-def test_too_many_that_wait_let_the_oldest_go_and_are_counted():
+def test_oldest_waiting_halves_are_released_beyond_the_limit():
     pairing = Pairing(max_pending=2)
     gone = []
     for number, arrival_ms in enumerate((30, 10, 20, 40)):
@@ -69,7 +69,7 @@ def test_memory_is_bounded_while_calls_come_and_go():
     assert len(pairing._completed.keys) <= 10
 
 
-def test_a_refused_attempt_waits_for_the_accepted_one():
+def test_refused_attempt_waits_for_the_accepted_one():
     pairing = Pairing()
     assert pairing.add([_record(pub(success=False))]) == []
     accepted, refused = pairing.add([_record(pub(stamp_ms=START_MS + 5), offset=1)])
@@ -79,7 +79,7 @@ def test_a_refused_attempt_waits_for_the_accepted_one():
     assert not late.is_root
 
 
-def test_of_attempts_that_were_all_refused_the_first_is_the_root():
+def test_first_of_refused_attempts_is_the_root():
     """Brokers without their slave store what they report as refused: the trace still has its root."""
     pairing = Pairing()
     for stamp_ms in (START_MS + 5, START_MS):
@@ -92,7 +92,7 @@ def test_of_attempts_that_were_all_refused_the_first_is_the_root():
 
 
 @pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
-def test_what_has_no_other_half_is_an_event_at_once(trace_ctx):
+def test_whole_record_is_an_event_at_once(trace_ctx):
     (event,) = Pairing().add([_record(trace_ctx)])
     assert event.is_root
 
@@ -138,10 +138,7 @@ def test_any_order_and_batches_give_the_same_events(data):
 @given(st.data())
 def test_any_order_and_any_batches_give_the_same_spans(data):
     records = data.draw(lives())
-    one, other = (
-        {span_of(event, SpanRules()).to_json() for event in events_of(data.draw(batched(records)))} for _ in range(2)
-    )
-    assert one == other
-    spans = [span_of(event, SpanRules()) for event in events_of(data.draw(batched(records)))]
-    ids = {(span.context.trace_id, span.context.span_id) for span in spans}
-    assert len(ids) == len({span.to_json() for span in spans})
+    one, other = ({span_of(event, SpanRules()) for event in events_of(data.draw(batched(records)))} for _ in range(2))
+    said = {span.to_json() for span in one}
+    assert said == {span.to_json() for span in other}
+    assert len({(span.context.trace_id, span.context.span_id) for span in one}) == len(said)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 import pytest
 
-from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.rocketmq import RemotingTraceSource, partition_of
 from bridge.forwarder.sources.topic import Trimmed
 from otel_mqtrace._errors import PeerError
-from otel_mqtrace.landing import LandingWriter
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
 
@@ -21,6 +20,11 @@ FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
 def cluster():
     with RemotingCluster("broker-a", "broker-b") as running:
         yield running
+
+
+@pytest.fixture
+def broker(cluster):
+    return cluster.brokers[0]
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def _bodies(source):
     return sorted(message.body for batch in source.drain() for message in batch)
 
 
-def test_all_queues_of_all_brokers_are_drained_to_their_present_end(cluster, open_source):
+def test_all_queues_of_all_brokers_are_drained_to_their_end(cluster, open_source):
     """More messages than one pull brings; each is where and when the broker says."""
     expected = []
     for broker in cluster.brokers:
@@ -59,18 +63,14 @@ def test_all_queues_of_all_brokers_are_drained_to_their_present_end(cluster, ope
     }
 
 
-def test_an_empty_topic_drains_to_nothing(open_source):
-    source = open_source()
-    assert list(source.drain()) == []
-    source.commit()
-
-
-def test_a_second_source_goes_on_where_the_first_committed(cluster, open_source):
-    """Offsets are the brokers' to keep; what was not committed comes again; another group begins anew."""
+def test_second_source_continues_where_the_first_committed(cluster, open_source):
+    """The brokers keep offsets; what was not committed comes again; another group begins anew."""
     broker, other = cluster.brokers
+    first = open_source()
+    assert _bodies(first) == []
+    first.commit()
     broker.put(b"1", b"2")
     other.put(b"3")
-    first = open_source()
     assert _bodies(first) == [b"1", b"2", b"3"]
     assert _bodies(first) == [b"1", b"2", b"3"]
     first.commit()
@@ -84,9 +84,8 @@ def test_a_second_source_goes_on_where_the_first_committed(cluster, open_source)
     assert _bodies(open_source(group="another")) == [b"1", b"2", b"3", b"4"]
 
 
-def test_of_each_broker_one_offset_is_committed_before_the_others(cluster, open_source):
+def test_one_offset_of_each_broker_is_committed_first(broker, open_source):
     """Of a group's first offsets of a topic, RocketMQ's broker may keep one only if they come at the same time."""
-    [broker, _] = cluster.brokers
     broker.put(b"1")
     broker.put(b"2", queue_id=1)
     source = open_source(timeout_ms=300)
@@ -99,8 +98,7 @@ def test_of_each_broker_one_offset_is_committed_before_the_others(cluster, open_
     assert sorted(broker.offsets) == [("mqtrace-forward", "T", 0), ("mqtrace-forward", "T", 1)]
 
 
-def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_drain_left_early_commits_only_what_was_yielded(broker, open_source):
     broker.max_pulled = 2
     broker.put(b"1", b"2", b"3")
     source = open_source()
@@ -109,7 +107,7 @@ def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open
     assert _bodies(open_source()) == [b"3"]
 
 
-def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster, open_source):
+def test_held_message_comes_to_the_next_source(cluster, open_source):
     broker, other = cluster.brokers
     broker.put(b"1", b"2", b"3")
     other.put(b"4")
@@ -124,15 +122,7 @@ def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster
     assert _bodies(open_source()) == []
 
 
-def test_the_forwarder_lands_it(cluster, open_source, tmp_path):
-    cluster.brokers[0].put(b"1", b"2")
-    counts = forward_once(open_source(), LandingWriter(tmp_path, format="jsonl"))
-    assert (counts.messages, counts.body_bytes) == (2, 2)
-    assert cluster.brokers[0].offsets == {("mqtrace-forward", "T", 0): 2}
-
-
-def test_what_retention_removed_is_an_error_and_with_leave_a_number(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_offsets_removed_by_retention_are_an_error_or_counted(broker, open_source):
     broker.stored["T", 0].low = 10
     broker.put(b"eleventh")
     with pytest.raises(PeerError, match=r"T \[broker-a 0\] was trimmed: offsets 0 to 9 .*--accept-trimmed"):
@@ -143,9 +133,8 @@ def test_what_retention_removed_is_an_error_and_with_leave_a_number(cluster, ope
     assert generous.trimmed[0].offsets == 10
 
 
-def test_a_group_that_never_pulled_is_made_before_it_commits(cluster, open_source):
+def test_group_that_never_pulled_is_created_before_the_commit(broker, open_source):
     """Brokers make one at its first pull: here all there was is gone, and nothing is left to pull."""
-    [broker, _] = cluster.brokers
     broker.stored["T", 0].low = 10
     source = open_source(accept_trimmed=True)
     assert _bodies(source) == []
@@ -158,28 +147,24 @@ def test_a_group_that_never_pulled_is_made_before_it_commits(cluster, open_sourc
     assert broker.offsets == {("mqtrace-forward", "T", 0): 10}
 
 
-def test_what_is_removed_while_it_is_read_is_noticed(cluster, open_source):
-    [broker, _] = cluster.brokers
+@pytest.mark.parametrize("accept", [False, True])
+def test_offsets_removed_during_a_drain_are_an_error_or_counted(broker, open_source, accept):
     broker.max_pulled = 1
     broker.put(*[b"%d" % number for number in range(5)])
-    for generous in (False, True):
-        source = open_source(accept_trimmed=generous)
-        drain = source.drain()
-        next(drain)
-        queue = broker.stored["T", 0]
-        queue.low, kept = 3, queue.messages
-        queue.messages = kept[3:]
-        if generous:
+    source = open_source(accept_trimmed=accept)
+    drain = source.drain()
+    next(drain)
+    queue = broker.stored["T", 0]
+    queue.low, queue.messages = 3, queue.messages[3:]
+    if accept:
+        list(drain)
+        assert source.trimmed == [Trimmed(FIRST, 1, 3)]
+    else:
+        with pytest.raises(PeerError, match="offsets 1 to 2"):
             list(drain)
-            assert source.trimmed == [Trimmed(FIRST, 1, 3)]
-        else:
-            with pytest.raises(PeerError, match="offsets 1 to 2"):
-                list(drain)
-        queue.low, queue.messages = 0, kept
 
 
-def test_a_topic_that_is_shorter_than_what_was_committed_is_an_error(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_topic_shorter_than_the_committed_offset_is_an_error(broker, open_source):
     broker.put(b"1", b"2", b"3")
     source = open_source()
     _bodies(source)
@@ -190,8 +175,7 @@ def test_a_topic_that_is_shorter_than_what_was_committed_is_an_error(cluster, op
         list(open_source().drain())
 
 
-def test_a_slave_that_lags_behind_is_waited_for(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_slave_that_lags_behind_is_no_error(cluster, broker, open_source):
     broker.put(b"1", b"2")
     slave = cluster.slave(broker)
     slave.stored = type(broker.stored)(broker.stored.default_factory)
@@ -202,8 +186,7 @@ def test_a_slave_that_lags_behind_is_waited_for(cluster, open_source):
     assert _bodies(source) == []
 
 
-def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_broker_error_ends_the_drain_and_loses_nothing(broker, open_source):
     broker.put(b"1")
     source = open_source(timeout_ms=300)
     for answer in (HANG_UP, SILENCE, ResponseCode.SYSTEM_BUSY):
@@ -219,8 +202,7 @@ def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_s
     assert _bodies(source) == []
 
 
-def test_broker_that_returns_nothing_despite_more_messages_is_reported(cluster, open_source):
-    [broker, _] = cluster.brokers
+def test_broker_that_returns_nothing_despite_more_messages_is_reported(broker, open_source):
     broker.put(b"1")
     broker.max_pulled = 0
     with pytest.raises(PeerError, match="gives nothing of T, though there is more"):
@@ -229,15 +211,14 @@ def test_broker_that_returns_nothing_despite_more_messages_is_reported(cluster, 
     assert suspended <= {"500"}
 
 
-def test_undecompressable_body_does_not_stop_the_others(cluster, open_source, caplog):
-    [broker, _] = cluster.brokers
+def test_undecompressable_body_does_not_stop_the_others(broker, open_source, caplog):
     broker.put(b"garbage", sys_flag=1)
     broker.put(zlib.compress(b"good"), sys_flag=1)
     assert _bodies(open_source()) == [b"garbage", b"good"]
     assert "T [0] offset 0 cannot be decompressed" in caplog.text
 
 
-def test_a_partition_never_changes_and_fits_a_landing():
+def test_partition_of_a_queue_is_stable_and_unique():
     """A number that was landed must stay the queue's, whatever broker joins."""
     assert partition_of(FIRST) == 667_500_544
     assert partition_of(SECOND) == 667_500_545
@@ -247,7 +228,7 @@ def test_a_partition_never_changes_and_fits_a_landing():
     assert all(0 <= number < 2**31 for number in numbers)
 
 
-def test_brokers_that_would_share_numbers_are_refused(open_source, cluster):
+def test_brokers_with_the_same_partition_numbers_are_refused(open_source, cluster):
 
     cluster.brokers[0].name, cluster.brokers[1].name = _names_that_collide()
     with pytest.raises(PeerError, match="get the same number"):
@@ -256,10 +237,5 @@ def test_brokers_that_would_share_numbers_are_refused(open_source, cluster):
 
 def _names_that_collide():
     seen = {}
-    number = 0
-    while True:
-        name = f"broker-{number}"
-        other = seen.setdefault(partition_of(Queue("T", name, 0)), name)
-        if other != name:
-            return other, name
-        number += 1
+    numbered = ((partition_of(Queue("T", name, 0)), name) for name in map("broker-{}".format, itertools.count()))
+    return next((seen[number], name) for number, name in numbered if seen.setdefault(number, name) != name)

@@ -29,30 +29,31 @@ def _waiting(*places):
     ]
 
 
+def _remember(file, *waiting, read=(), partition=0):
+    memory = ResumeFile(file)
+    assert _read(memory, *read, partition=partition) == ["all"] * len(read)
+    memory.remember(_waiting(*waiting))
+    return memory
+
+
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "state" / "memory.json"
 
 
 def test_without_a_file_everything_is_new():
-    memory = ResumeFile()
-    assert _read(memory, 0, 1) == ["all", "all"]
-    memory.remember(_waiting((0, 0, 1)))
+    _remember(None, (0, 0, 1), read=(0, 1))
     assert _read(ResumeFile(), 0, 1) == ["all", "all"]
 
 
-def test_a_restart_takes_only_the_records_that_waited(file):
-    memory = ResumeFile(file)
-    assert _read(memory, 5, 6, 7) == ["all"] * 3
-    memory.remember(_waiting((0, 5, 1), (0, 7, 0), (0, 7, 2)))
+def test_restart_forwards_only_the_records_that_waited(file):
+    _remember(file, (0, 5, 1), (0, 7, 0), (0, 7, 2), read=(5, 6, 7))
     assert _read(ResumeFile(file), 5, 6, 7, 8) == [[1], [], [0, 2], "all"]
 
 
-def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(file):
+def test_crash_before_the_commit_restarts_at_the_commit_before(file):
     """The broker's position is then one commit old: at the first message since, or at what was held at that time."""
-    memory = ResumeFile(file)
-    _read(memory, 0, 1)
-    memory.remember(_waiting((0, 1, 0)))
+    memory = _remember(file, (0, 1, 0), read=(0, 1))
     _read(memory, 2, 3)
     memory.remember(_waiting((0, 3, 0)))
     assert _read(ResumeFile(file), 1, 2, 3, 4) == [[], [], [0], "all"]
@@ -61,22 +62,18 @@ def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(f
 
 @pytest.mark.parametrize("first", [0, 4, 6])
 def test_moved_position_forwards_everything_again(file, first):
-    memory = ResumeFile(file)
-    _read(memory, 5, 6, 7)
-    memory.remember(_waiting((0, 5, 1)))
+    _remember(file, (0, 5, 1), read=(5, 6, 7))
     assert _read(ResumeFile(file), *range(first, 9)) == ["all"] * (9 - first)
 
 
-def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
-    memory = ResumeFile(file)
-    _read(memory, 0, 1)
-    memory.remember(_waiting((0, 0, 0)))
+def test_topic_created_anew_is_forwarded_from_its_beginning(file):
+    _remember(file, (0, 0, 0), read=(0, 1))
     again = ResumeFile(file)
     assert again.remaining_records(_message(0, arrival_ms=9_999)) is EVERYTHING
     assert _read(again, 1) == ["all"]
 
 
-def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
+def test_restart_during_a_restart_forgets_nothing(file):
     memory = ResumeFile(file)
     _read(memory, 0, 1, 2, 3)
     _read(memory, 0, 1, partition=1)
@@ -89,24 +86,20 @@ def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
     assert _read(third, 0, 1, 2, partition=1) == [[0], [], "all"]
 
 
-def test_a_file_begins_at_its_beginning_however_late_its_record_waits(file):
-    memory = ResumeFile(file)
-    _read(memory, 0, 1, 2, partition=None)
-    for _ in range(2):
-        memory.remember(_waiting((None, 1, 0)))
+def test_file_is_read_from_its_beginning_whatever_waits(file):
+    memory = _remember(file, (None, 1, 0), read=(0, 1, 2), partition=None)
+    memory.remember(_waiting((None, 1, 0)))
     assert _read(ResumeFile(file), 0, 1, 2, partition=None) == [[], [0], []]
 
 
-def test_a_memory_that_cannot_be_read_is_one_sentence(file):
+def test_file_that_cannot_be_read_or_written_is_one_sentence(file):
+    memory = ResumeFile(file)
+    file.parent.touch()
+    _read(memory, 0)
+    with pytest.raises(UsageError, match="cannot be written"):
+        memory.remember([])
+    file.parent.unlink()
     file.parent.mkdir()
     file.write_text("{", encoding="utf-8")
     with pytest.raises(UsageError, match="remove it to go on by offsets alone"):
         ResumeFile(file)
-
-
-def test_a_memory_that_cannot_be_written_is_one_sentence(tmp_path):
-    memory = ResumeFile(tmp_path / "state" / "memory.json")
-    (tmp_path / "state").touch()
-    _read(memory, 0)
-    with pytest.raises(UsageError, match="cannot be written"):
-        memory.remember([])

@@ -28,18 +28,21 @@ def delivery(receiver):
     delivery.close()
 
 
-class _Log:
-    """A topic in memory that remembers, like a broker's group, where it was committed."""
+def _message(body, *, partition=0, offset=0, arrival_ms=START_MS):
+    return LandedMessage(source="trace", partition=partition, offset=offset, arrival_ms=arrival_ms, body=body)
 
-    def __init__(self, *bodies, partitions=2, behind=()):
+
+class _Log:
+    """A topic of two partitions in memory that remembers, like a broker's group, where it was committed."""
+
+    behind = ()
+
+    def __init__(self, *bodies):
         self.messages = [
-            LandedMessage(
-                source="trace", partition=n % partitions, offset=n // partitions, arrival_ms=START_MS + n, body=body
-            )
-            for n, body in enumerate(bodies)
+            _message(body, partition=number % 2, offset=number // 2, arrival_ms=START_MS + number)
+            for number, body in enumerate(bodies)
         ]
         self.committed = {}
-        self.behind = behind
         self._yielded = 0
 
     def drain(self):
@@ -61,7 +64,7 @@ class _Log:
         return again
 
 
-def test_a_message_s_life_is_one_trace(receiver, delivery):
+def test_life_of_a_message_is_one_trace(receiver, delivery):
     log = _Log(body_of(after()), body_of(before()), body_of(pub()))
     spans = SpanForwarding(delivery, clock=ManualClock())
     assert forward_once(log, spans=spans).spans == 2
@@ -70,15 +73,13 @@ def test_a_message_s_life_is_one_trace(receiver, delivery):
     assert receiver.paths == ["/v1/traces"]
 
 
-def test_a_half_that_waits_holds_its_partition_back_and_no_other(receiver, delivery):
+def test_waiting_half_holds_back_its_partition_only(receiver, delivery):
     log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3")), body_of(pub("M4")))
     clock = ManualClock()
     forward_once(log, spans=SpanForwarding(delivery, clock=clock))
     assert log.committed == {0: 0, 1: 2}
     again = log.restarted()
-    again.messages.append(
-        LandedMessage(source="trace", partition=1, offset=2, arrival_ms=START_MS, body=body_of(after()))
-    )
+    again.messages.append(_message(body_of(after()), partition=1, offset=2))
     forward_once(again, spans=SpanForwarding(delivery, clock=clock))
     assert again.committed == {0: 2, 1: 3}
     assert all(len(said) == 1 for said in receiver.contents().values())
@@ -103,15 +104,11 @@ def test_slowest_partition_is_the_clock_in_a_backlog(delivery):
     clock = ManualClock()
     clock.advance(ms=10_000_000)
     spans = SpanForwarding(delivery, pairing=Pairing(timeout_ms=60_000), clock=clock)
-
-    def at(partition, offset, arrival_ms, body):
-        return LandedMessage(source="trace", partition=partition, offset=offset, arrival_ms=arrival_ms, body=body)
-
-    spans.take([at(0, 0, START_MS, body_of(before())), at(1, 0, START_MS, body_of(pub("M2")))])
-    spans.take([at(0, 1, START_MS + 3_600_000, body_of(pub("M3")))])
+    spans.take([_message(body_of(before())), _message(body_of(pub("M2")), partition=1)])
+    spans.take([_message(body_of(pub("M3")), offset=1, arrival_ms=START_MS + 3_600_000)])
     spans.expire({0, 1})
     assert spans.counts.pending == 1
-    spans.take([at(1, 1, START_MS + 60_000, body_of(pub("M4")))])
+    spans.take([_message(body_of(pub("M4")), partition=1, offset=1, arrival_ms=START_MS + 60_000)])
     spans.expire({0, 1})
     assert (spans.counts.pending, spans.counts.halves) == (0, 1)
 
@@ -122,7 +119,7 @@ def test_flush_releases_everything(delivery):
     assert log.committed == {0: 1, 1: 1}
 
 
-def test_a_receiver_that_refuses_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
+def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
     receiver.status = 400
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
     with pytest.raises(PeerError, match=rf"{receiver.endpoint} did not accept 1 span .*will be forwarded again"):
@@ -163,7 +160,7 @@ def test_settled_message_is_neither_landed_nor_delivered_again(receiver, deliver
     assert sum(map(len, receiver.spans.values())) == 2
 
 
-def test_a_broker_whose_clock_is_ahead_does_not_void_the_memory(receiver, delivery, tmp_path):
+def test_resume_file_holds_beside_a_broker_whose_clock_is_ahead(receiver, delivery, tmp_path):
     log, clock = _Log(body_of(before()), body_of(pub("M2"))), ManualClock(wall_ns=(START_MS - 500) * 1_000_000)
 
     def run(source):
@@ -184,7 +181,7 @@ def test_gbk_body_of_another_map_is_read_with_its_options(receiver, delivery):
     assert "订单".encode() in said
 
 
-def test_the_forwarder_measures_itself(delivery):
+def test_forwarder_publishes_its_measures(delivery):
     reader = InMemoryMetricReader()
     spans = SpanForwarding(delivery, clock=ManualClock())
     measures = Measures(spans, meter=MeterProvider([reader]).get_meter("test"))
@@ -199,7 +196,7 @@ def test_the_forwarder_measures_itself(delivery):
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])
-def test_an_endpoint_of_another_form_is_refused(endpoint):
+def test_endpoint_of_another_form_is_refused(endpoint):
     with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
         open_exporter(endpoint, timeout_s=1)
 
@@ -216,53 +213,52 @@ def files(tmp_path):
     """A directory of trace messages: a landing's part, a raw body, something to pass over, and a line without a body."""
     directory = tmp_path / "files"
     with LandingWriter(directory, format="jsonl") as writer:
-        writer.write([LandedMessage(source="t", arrival_ms=START_MS, body=body_of(pub(), before()))])
+        writer.write([_message(body_of(pub(), before()), partition=None, offset=None)])
     (directory / "raw.bin").write_bytes(body_of(after()))
     (directory / "zz.jsonl").write_text('{"nothing": 1}\n', encoding="utf-8")
     (directory / ".hidden.jsonl").write_text("{}", encoding="utf-8")
     return directory
 
 
-def test_files_are_forwarded_once(files, receiver, delivery):
-    spans, source = SpanForwarding(delivery), FilesTraceSource(files, group="g", state=files.parent / "state")
+@pytest.fixture
+def open_files(files):
+    return lambda group="g": FilesTraceSource(files, group=group, state=files.parent / "state")
+
+
+def test_files_are_forwarded_once(files, open_files, delivery):
+    spans, source = SpanForwarding(delivery), open_files()
     assert forward_once(source, spans=spans).spans == 2
     assert source.bad_bodies == 1
-    again = FilesTraceSource(files, group="g", state=files.parent / "state")
+    again = open_files()
     assert list(again.drain()) == []
     (files / "later.bin").write_bytes(body_of(pub("M2")))
     assert forward_once(again, spans=spans).messages == 1
-    assert len(list(FilesTraceSource(files, group="other", state=files.parent / "state").drain())) == 4
+    assert len(list(open_files("other").drain())) == 4
 
 
-def test_a_file_with_something_that_waits_is_not_done(files, receiver, delivery):
+def test_file_with_a_waiting_half_is_read_again(files, open_files, delivery):
     (files / "raw.bin").rename(files / ".raw.bin")
-    forward_once(FilesTraceSource(files, group="g", state=files.parent / "state"), spans=SpanForwarding(delivery))
+    forward_once(open_files(), spans=SpanForwarding(delivery))
     (files / ".raw.bin").rename(files / "raw.bin")
     spans = SpanForwarding(delivery)
-    forward_once(FilesTraceSource(files, group="g", state=files.parent / "state"), spans=spans)
+    forward_once(open_files(), spans=spans)
     assert (spans.counts.records, spans.counts.pending) == (3, 0)
-    assert list(FilesTraceSource(files, group="g", state=files.parent / "state").drain()) == []
+    assert list(open_files().drain()) == []
 
 
-def test_state_is_kept_outside_the_source_but_an_older_one_inside_is_continued(files, delivery):
-    state = files.parent / "state"
-    forward_once(FilesTraceSource(files, group="g", state=state), spans=SpanForwarding(delivery))
+def test_state_is_kept_outside_the_source_unless_an_older_one_is_inside(files, open_files, delivery):
+    forward_once(open_files(), spans=SpanForwarding(delivery))
     assert not (files / "_mqtrace-forward").exists()
-    (kept,) = state.iterdir()
+    (kept,) = (files.parent / "state").iterdir()
     (files / "_mqtrace-forward").mkdir()
-    kept.rename(files / "_mqtrace-forward" / "g.json")
-    assert list(FilesTraceSource(files, group="g", state=state).drain()) == []
+    inside = kept.rename(files / "_mqtrace-forward" / "g.json")
+    assert list(open_files().drain()) == []
+    inside.write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match="name another --state DIR"):
+        open_files()
 
 
 def test_state_that_cannot_be_written_names_the_option(files, delivery):
     source = FilesTraceSource(files, group="g", state=Path("/proc/self/nothing"))
     with pytest.raises(UsageError, match=r"cannot be written .*give --state DIR"):
         forward_once(source, spans=SpanForwarding(delivery))
-
-
-def test_a_memory_of_files_that_cannot_be_read_is_one_sentence(files):
-    memory = files / "_mqtrace-forward"
-    memory.mkdir()
-    (memory / "g.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match="name another --state DIR"):
-        FilesTraceSource(files, group="g", state=files.parent / "state")

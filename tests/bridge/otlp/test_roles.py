@@ -16,7 +16,7 @@ def role(**words):
     return role_of(SpanFacts(is_span=True, **{"status": "UNSET", **words}))
 
 
-def test_what_is_no_span_plays_no_part():
+def test_row_that_is_no_span_has_no_role():
     assert role_of(SpanFacts(is_span=False, trace_type="Pub")) is None
 
 
@@ -49,7 +49,7 @@ def test_span_is_an_event_or_has_a_scope(words, kind, scope):
     assert (facts.half is None) == (kind is None)
 
 
-def test_every_operation_of_the_table_has_a_part():
+def test_every_operation_has_a_kind_or_scope():
     for operation, part in OPERATIONS.items():
         facts = role(operation=operation.title())
         assert part in {facts.kind, facts.scope}
@@ -102,8 +102,8 @@ def test_outcome_is_read_as_far_as_the_span_has_it(words, success, code):
 
 
 @pytest.mark.parametrize("code", ContextCode)
-def test_every_code_of_rocketmq_is_known_when_a_span_fails_by_it(code):
-    """Of codes that RocketMQ calls successes, two are."""
+def test_error_type_of_a_rocketmq_code_is_that_code(code):
+    """RocketMQ calls two of its codes successes."""
     facts = role(operation="process", error_type=code.name)
     assert (facts.context_code, facts.success) == (code.name, code.name in {"SUCCESS", "TIME_OUT"})
 
@@ -119,7 +119,7 @@ def test_every_code_of_rocketmq_is_known_when_a_span_fails_by_it(code):
         ({**OLD, "operation": "send", "linked": True}, True),
     ],
 )
-def test_a_message_was_alone_in_its_call_unless_the_span_leaves_it_open(words, is_alone):
+def test_message_is_alone_in_its_call_unless_the_span_leaves_it_open(words, is_alone):
     assert role(**words).is_alone is is_alone
 
 
@@ -142,7 +142,7 @@ def test_message_type_has_the_name_of_rocketmq(words, msg_type):
     ("half", "facts", "has_ended"),
     [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
 )
-def test_a_span_of_the_first_half_only_has_not_ended(half, facts, has_ended):
+def test_span_of_the_first_half_has_not_ended(half, facts, has_ended):
     seen = role(trace_type="Sub", half=half)
     assert (seen.half, seen.has_ended) == (facts, has_ended)
 

@@ -14,7 +14,7 @@ from bridge.query.evidence import Query
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandingWriter, manifest_path
-from tests.support.archives import ID, T0, consume, landed, pub
+from tests.support.archives import ID, T0, consume, land, landed, pub
 
 DAY_MS = 86_400_000
 MESSAGES = [
@@ -23,44 +23,38 @@ MESSAGES = [
 ]  # fmt: skip
 
 
-def _land(root, messages, *, suffix="jsonl"):
-    writer = LandingWriter(root, format=suffix)
-    writer.write(messages)
-    return writer.finish()
-
-
 def _bodies(archive, text=ID):
     return sorted(message.body for message in archive.mentioning([text]))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, suffix):
-    _land(tmp_path, MESSAGES, suffix=suffix)
+def test_every_message_is_found_as_it_was_landed(tmp_path, suffix):
+    land(tmp_path, MESSAGES, suffix=suffix)
     found = sorted(FilesArchive([tmp_path]).mentioning([ID]), key=lambda message: message.offset)
     assert found == sorted(MESSAGES, key=lambda message: message.offset)
 
 
-def test_the_native_directory_is_as_good_as_the_landing(tmp_path):
-    _land(tmp_path, MESSAGES)
+def test_native_directory_is_searched_like_its_landing(tmp_path):
+    land(tmp_path, MESSAGES)
     assert _bodies(FilesArchive([tmp_path / "native"])) == _bodies(FilesArchive([tmp_path]))
 
 
-def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
-    _land(tmp_path, MESSAGES[::-1])
+def test_message_without_the_text_is_counted_but_not_found(tmp_path):
+    land(tmp_path, MESSAGES[::-1])
     archive = FilesArchive([tmp_path])
     assert _bodies(archive, "NOBODY") == []
     searched = archive.searched
     assert (searched.messages, searched.first_arrival_ms, searched.last_arrival_ms) == (5, T0, T0 + DAY_MS + 1)
 
 
-def test_a_text_that_only_the_keys_have_is_found(tmp_path):
+def test_text_in_the_keys_only_is_found(tmp_path):
     """The body may be in another charset."""
-    _land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
+    land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
     assert _bodies(FilesArchive([tmp_path]), "订单") == [b"Pub\xff"]
 
 
-def test_days_outside_of_the_range_are_not_opened(tmp_path):
-    _land(tmp_path, MESSAGES)
+def test_day_outside_the_range_is_not_opened(tmp_path):
+    land(tmp_path, MESSAGES)
     for part in tmp_path.glob("native/date=2026-11-22/*.jsonl"):
         part.write_text("broken\n")
     archive = FilesArchive([tmp_path], arrivals=ArrivalRange(T0, T0 + 1))
@@ -68,16 +62,16 @@ def test_days_outside_of_the_range_are_not_opened(tmp_path):
     assert archive.searched.remarks == ()
 
 
-def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_path):
-    (late,) = _land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
-    _land(tmp_path, MESSAGES[:1])
+def test_part_outside_the_range_by_the_manifest_is_not_opened(tmp_path):
+    (late,) = land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
+    land(tmp_path, MESSAGES[:1])
     (tmp_path / "native" / late.file).write_text("broken\n")
     archive = FilesArchive([tmp_path], arrivals=ArrivalRange(None, T0 + 1_000))
     assert (len(_bodies(archive)), archive.searched.remarks) == (1, ())
 
 
 def test_invalid_or_empty_manifest_excludes_nothing(tmp_path):
-    _land(tmp_path, MESSAGES)
+    land(tmp_path, MESSAGES)
     manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')
     everything = ArrivalRange(T0 - 1, None)
     assert len(_bodies(FilesArchive([tmp_path], arrivals=everything))) == 5
@@ -85,7 +79,7 @@ def test_invalid_or_empty_manifest_excludes_nothing(tmp_path):
     assert len(_bodies(FilesArchive([tmp_path], arrivals=everything))) == 5
 
 
-def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
+def test_part_in_progress_is_read_up_to_its_last_whole_line(tmp_path):
     writer = LandingWriter(tmp_path)
     writer.write(MESSAGES[:2])
     (growing,) = tmp_path.glob("native/*/.part-*")
@@ -96,7 +90,7 @@ def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
     assert archive.searched.remarks == ()
 
 
-def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
+def test_part_finished_during_the_search_is_read(tmp_path):
     writers = [LandingWriter(tmp_path) for _ in range(2)]
     for writer, message in zip(writers, MESSAGES, strict=False):
         writer.write([message])
@@ -107,8 +101,8 @@ def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
     assert {first.offset, *(message.offset for message in found)} == {0, 1}
 
 
-def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path):
-    _land(tmp_path, MESSAGES[:1])
+def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path):
+    land(tmp_path, MESSAGES[:1])
     (done,) = tmp_path.glob("native/*/part-*")
     done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
     (story,) = search(FilesArchive([tmp_path]), Query(frozenset({ID})), Reading(), limit=1).stories
@@ -128,8 +122,8 @@ ODD_LINES = [
 ]
 
 
-def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
-    _land(tmp_path, MESSAGES[:1])
+def test_odd_line_is_a_remark_and_its_neighbours_are_read(tmp_path):
+    land(tmp_path, MESSAGES[:1])
     (part,) = tmp_path.glob("native/*/part-*")
     good = part.read_text(encoding="utf-8")
     part.write_text("\n".join(ODD_LINES) + "\n" + good, encoding="utf-8")
@@ -139,8 +133,8 @@ def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
     assert archive.searched.remarks[0] == f"{part.name}, line 1: not a landed message (not JSON)"
 
 
-def test_endless_remarks_are_bounded_and_counted(tmp_path):
-    _land(tmp_path, MESSAGES[:1])
+def test_remarks_are_bounded_and_counted(tmp_path):
+    land(tmp_path, MESSAGES[:1])
     (part,) = tmp_path.glob("native/*/part-*")
     part.with_name("part-whole.jsonl").write_bytes(part.read_bytes())
     part.write_bytes(gzip.compress(bytes(range(256)) * 50) + b"\nx" * 500)
@@ -150,8 +144,8 @@ def test_endless_remarks_are_bounded_and_counted(tmp_path):
     assert archive.searched.remarks[-1].startswith("and ")
 
 
-def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
-    _land(tmp_path, MESSAGES[:1], suffix="parquet")
+def test_broken_parquet_file_is_a_remark(tmp_path):
+    land(tmp_path, MESSAGES[:1], suffix="parquet")
     (part,) = tmp_path.glob("native/*/part-*")
     part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
     archive = FilesArchive([tmp_path])
@@ -161,7 +155,7 @@ def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "reason"), [("nothing", "no such file"), ("empty", "holds no landing")])
-def test_what_is_no_landing_is_refused(tmp_path, make, reason):
+def test_path_without_a_landing_is_refused(tmp_path, make, reason):
     directory = tmp_path / "landing"
     if make == "empty":
         directory.mkdir()
@@ -170,7 +164,7 @@ def test_what_is_no_landing_is_refused(tmp_path, make, reason):
 
 
 def test_progress_ends_with_everything(tmp_path):
-    _land(tmp_path, MESSAGES)
+    land(tmp_path, MESSAGES)
     seen = []
     archive = FilesArchive([tmp_path], on_progress=lambda done, whole: seen.append((done, whole)))
     _bodies(archive)

@@ -12,8 +12,7 @@ import pytest
 from bridge.forwarder.spans import trace_id_of
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
-from otel_mqtrace.landing import LandingWriter
-from tests.support.archives import ID, T0, consume, landed, pub
+from tests.support.archives import ID, T0, consume, land, landed, pub
 from tests.support.html_page import Page
 from tests.support.native_vectors import RECORDED
 
@@ -22,9 +21,7 @@ MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
 @pytest.fixture
 def landing(tmp_path):
-    writer = LandingWriter(tmp_path / "landing")
-    writer.write(MESSAGES)
-    writer.finish()
+    land(tmp_path / "landing", MESSAGES)
     return str(tmp_path / "landing")
 
 
@@ -34,7 +31,7 @@ def _query(capsysbinary, *arguments):
     return code, out.decode(), err.decode()
 
 
-def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
+def test_found_message_is_exit_code_0(landing, capsysbinary):
     code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing)
     assert (code, err) == (0, "")
     assert "Sent once; consumed by 1 group." in out
@@ -49,7 +46,7 @@ def test_nothing_found_is_exit_code_1_and_one_line_with_the_search(landing, tmp_
     assert not page.exists()
 
 
-def test_a_prefix_lists_its_messages_newest_first(landing, capsysbinary):
+def test_prefix_lists_its_messages_newest_first(landing, capsysbinary):
     code, out, _ = _query(capsysbinary, landing, "--msg-id", f"{ID[:6]}*", "--json")
     assert (code, [message["msg_id"] for message in json.loads(out)["messages"]]) == (0, [ID])
     code, out, _ = _query(capsysbinary, landing, "--msg-id", "*")
@@ -61,11 +58,9 @@ def test_a_prefix_lists_its_messages_newest_first(landing, capsysbinary):
     ]
 
 
-def test_a_list_in_a_pipe_breaks_no_name(tmp_path, capsysbinary):
+def test_list_in_a_pipe_breaks_no_name(tmp_path, capsysbinary):
     group = "a-group-with-a-name-" + "x" * 200
-    writer = LandingWriter(tmp_path)
-    writer.write(landed(*consume("R1", T0, group=group), *consume("R2", T0, group=group, msg_id="OTHER")))
-    writer.finish()
+    land(tmp_path, landed(*consume("R1", T0, group=group), *consume("R2", T0, group=group, msg_id="OTHER")))
     _, out, _ = _query(capsysbinary, str(tmp_path), "--group", group)
     assert [group in line for line in out.splitlines()[1:3]] == [True, True]
 
@@ -84,7 +79,7 @@ def test_pages_are_disjoint_and_an_empty_one_is_reported(landing, capsysbinary):
     assert (code, out, err) == (1, "", "mqtrace: page 3 is empty: 2 messages on 2 pages\n")
 
 
-def test_a_message_has_its_trace_id_and_its_link(landing, capsysbinary):
+def test_message_has_its_trace_id_and_link(landing, capsysbinary):
     template = "https://jaeger.example/trace/{trace_id}"
     _, out, _ = _query(capsysbinary, landing, "--msg-id", ID, "--link-template", template, "--json")
     (message,) = json.loads(out)["messages"]
@@ -129,7 +124,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, capsysbinary):
+def test_invalid_call_is_exit_code_2_and_one_line(name, landing, capsysbinary):
     arguments, reason = WRONG[name]
     code, out, err = _query(capsysbinary, *(argument.replace("LANDING", landing) for argument in arguments))
     assert (code, out) == (2, "")
@@ -203,7 +198,7 @@ def test_a_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     assert ID in Page(file.read_text(encoding="utf-8")).text
 
 
-def test_a_range_of_arrivals_narrows(landing, capsysbinary):
+def test_range_of_arrivals_narrows_the_search(landing, capsysbinary):
     code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--end", "2026-11-21T11:20:00.002Z")
     assert code == 1
     code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--begin", str(T0 + 3))
@@ -214,18 +209,15 @@ HOSTILE = ["\x1b[2J\x07", "\u202etxet", "<b>&\"'", "[red]x[/red]", "a b", "ï\ud
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_id_is_found_and_cannot_touch_the_terminal(text, tmp_path, capsysbinary):
-    name = text.encode("utf-8", "replace").decode()
-    writer = LandingWriter(tmp_path)
-    writer.write(landed(pub(msg_id=name)))
-    writer.finish()
+def test_hostile_id_is_found_and_escaped_on_the_terminal(text, tmp_path, capsysbinary):
+    land(tmp_path, landed(pub(msg_id=text.encode("utf-8", "replace").decode())))
     code, out, err = _query(capsysbinary, f"--msg-id={text}", "--landing", str(tmp_path))
     assert (code, err) == (0, "")
     assert not set(out) & {"\x1b", "\x07", "\u202e", "\ud800"}
     assert "Sent once" in out
 
 
-def test_a_terminal_that_is_not_utf_8_does_not_end_the_command(landing, monkeypatch):
+def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     assert main(["query", "--msg-id", ID, "--landing", landing]) == 0

@@ -9,27 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query
 from bridge.query.render.details import timeline_json
-from bridge.query.search import search
 from bridge.query.timeline import Half, Outcome, Tone, events
-from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.wire.native import encode_context
-from tests.support.archives import ID, T0, Shelf, again, answer_of, consume, context, end, landed, pub, recall, story_of
-
-LIFE = [
-    pub(success=False, cost_ms=3000, store_host="broker-a:10911", offset_msg_id=""),
-    pub(T0 + 3000, msg_type=MessageType.TRANS_HALF, store_host="broker-b:10911"),
-    end(T0 + 3010, TransactionState.UNKNOW),
-    end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
-    *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
-    *consume("R2", T0 + 19_010, retry=1),
-    *consume("R3", T0 + 9011, group="stock", success=True, code=ContextCode.TIME_OUT),
-    *consume("R4", T0 + 9012, group="mail")[:1],
-    *consume("R5", T0 + 9012, group="audit")[1:],
-    recall(T0 + 20_000, success=False),
-]
+from tests.support.archives import ID, LIFE, T0, again, answer_of, consume, context, landed, pub, recall, story_of
 
 
 def _told(story):
@@ -64,7 +48,7 @@ def test_neither_order_nor_repeats_change_a_story(data):
 
 @settings(max_examples=40, deadline=None)
 @given(st.permutations(LIFE), st.sets(st.integers(1, len(LIFE) - 1)))
-def test_how_records_share_trace_messages_changes_nothing(contexts, cuts):
+def test_bodies_that_records_share_change_nothing(contexts, cuts):
     edges = [0, *sorted(cuts), len(contexts)]
     bodies = [b"".join(encode_context(one).body for one in contexts[start:stop]) for start, stop in pairwise(edges)]
     messages = [
@@ -134,7 +118,7 @@ def test_cost_of_a_batch_listener_is_a_share_beside_its_duration():
     assert (group.attempts[0].cost_ms, group.attempts[0].elapsed_ms) == (20, 60)
 
 
-def test_a_clock_that_was_set_back_takes_no_time_away():
+def test_clock_set_back_leaves_the_elapsed_time():
     before, after = consume("R", T0, 60)
     (group,) = story_of(before, replace(after, timestamp_ms=T0 - 900)).groups
     assert (group.attempts[0].end_ms, group.attempts[0].elapsed_ms) == (T0 - 900, 60)
@@ -156,20 +140,20 @@ def test_the_joined_ids_of_a_batch_are_each_of_its_messages():
     assert [story.msg_id for story in answer.stories] == ["A1", "B2", "C3"]
 
 
-def test_the_id_of_a_place_leads_to_the_unique_id_and_all_it_has():
+def test_offset_id_leads_to_the_message_with_all_its_records():
     """A broker shows its offset id; consumers' records have the other one."""
     (story,) = answer_of(landed(pub(offset_msg_id="7F01"), *consume("R", T0 + 50)), "7F01").stories
     assert (story.msg_id, len(story.sends), len(story.groups)) == (ID, 1, 1)
 
 
-def test_a_key_finds_all_its_messages_and_what_has_no_key():
+def test_key_finds_all_its_messages_with_their_keyless_records():
     other = pub(T0 + 5, msg_id="OTHER", keys="order-10")
     second = pub(T0 + 9, msg_id="SECOND", keys="x order-1")
     answer = answer_of(landed(pub(), recall(T0 + 3), other, second), key="order-1")
     assert [(story.msg_id, len(story.recalls)) for story in answer.stories] == [(ID, 1), ("SECOND", 0)]
 
 
-def test_keys_that_a_4_x_client_wrote_as_one_are_found_as_one():
+def test_keys_of_a_4_x_client_are_one_key():
     """Up to 4.9.2 "k1 k2" is a key."""
     assert len(answer_of(landed(pub(keys="k1 k2"), dialect="4.9.0"), key="k1 k2").stories) == 1
 
@@ -181,26 +165,18 @@ def test_a_record_without_an_id_is_found_by_its_key_alone():
     assert (story.msg_id, len(story.sends)) == ("null", 1)
 
 
-def test_one_pass_is_enough_for_a_unique_id():
-    shelf = Shelf(landed(pub(), recall(T0 + 1)))
-    search(shelf, Query(frozenset({ID})), Reading(), limit=5)
-    assert shelf.passes == [{ID}]
-    search(shelf, Query(key="order-1"), Reading(), limit=5)
-    assert shelf.passes[1:] == [{"order-1"}, {ID}]
-
-
 def test_bad_records_without_number_are_bounded_and_counted():
     answer = answer_of(landed(pub(), extra=b"x\x02" * 5_000), ID)
     assert len(answer.stories[0].bad) == 1_000
     assert answer.searched.remarks == ("5,000 bad records lie beside what was found; the first 1,000 are shown",)
 
 
-def test_an_id_and_a_key_together_must_both_be_there():
+def test_id_and_key_must_both_match():
     assert len(answer_of(landed(pub()), ID, key="order-1").stories) == 1
     assert answer_of(landed(pub()), ID, key="order-2").stories == ()
 
 
-def test_of_too_many_messages_the_newest_are_kept():
+def test_newest_messages_are_kept_beyond_the_limit():
     sends = [pub(T0 + number, msg_id=f"M{number}") for number in range(5)]
     answer = answer_of(landed(*sends), key="order-1", limit=2)
     assert ([story.msg_id for story in answer.stories], answer.left_off) == (["M3", "M4"], 3)
@@ -211,22 +187,16 @@ def test_an_id_with_separators_is_found_as_it_was_written():
     assert answer_of(landed(pub(msg_id="a\x01b")), "a\x01b").stories == (story,)
 
 
-def test_bad_records_beside_the_message_are_part_of_its_story():
-    messages = [*landed(pub(), extra=b"Pub\x01torn\x02"), *landed(pub(msg_id="OTHER"), extra=b"Pub\x01far\x02")]
-    messages[1] = replace(messages[1], offset=9)
-    (story,) = answer_of(messages, ID).stories
+def test_bad_records_beside_a_message_are_part_of_its_story_only():
+    damaged, other = landed(pub(), pub(T0 + 1, msg_id="OTHER"))
+    damaged = replace(damaged, body=damaged.body + b"Pub\x01torn\x02")
+    story, clean = answer_of([damaged, other], key="order-1").stories
     (bad,) = story.bad
     assert (bad.place.offset, bad.place.record_index, bad.reason) == (0, 1, "2 fields, needs 12")
+    assert (clean.msg_id, clean.bad) == ("OTHER", ())
 
 
-def test_bad_records_beside_another_message_are_not_shown():
-    well, damaged = landed(pub(), pub(T0 + 1, msg_id="OTHER"))
-    damaged = replace(damaged, body=damaged.body + b"Pub\x01torn\x02")
-    answer = answer_of([well, damaged], key="order-1")
-    assert [(story.msg_id, len(story.bad)) for story in answer.stories] == [(ID, 0), ("OTHER", 1)]
-
-
-def test_a_consume_that_was_late_is_a_success_to_take_care_of():
+def test_late_consume_is_a_success_to_take_care_of():
     late, failed = (
         events(story_of(*consume("R", T0, success=success, code=ContextCode.TIME_OUT)))[0] for success in (True, False)
     )

@@ -21,13 +21,12 @@ STORY = story_of(
 )
 
 
-def _printed(width, *stories, left_off=0, remarks=()):
+def _printed(width, *stories, terminal=True, **of_answer):
     written = io.StringIO()
-    searched = Searched(where="a shelf", messages=4, remarks=remarks)
-    print_answer(
-        Answer(stories, left_off, searched),
-        console=Console(file=written, width=width, force_terminal=True, color_system=None),
-    )
+    searched = Searched(where="a shelf", messages=4, remarks=of_answer.pop("remarks", ()))
+    answer = Answer(stories, of_answer.pop("left_off", 0), searched, **of_answer)
+    options = {"force_terminal": True, "color_system": None} if terminal else {}
+    print_answer(answer, console=Console(file=written, width=width, **options))
     return written.getvalue()
 
 
@@ -49,11 +48,8 @@ def test_at_a_hundred_columns_every_event_is_one_line():
 
 
 def test_omitted_and_unreadable_records_are_reported():
-    written = io.StringIO()
-    searched = Searched(where="a shelf", remarks=("part-1.jsonl, line 2: no landed message",))
-    answer = Answer((STORY,), 3, searched, pages=4, total=4)
-    print_answer(answer, console=Console(file=written, width=100))
-    out = written.getvalue()
+    remarks = ("part-1.jsonl, line 2: no landed message",)
+    out = _printed(100, STORY, terminal=False, left_off=3, remarks=remarks, pages=4, total=4)
     assert "Page 1 of 4, 4 messages; 3 older messages: --page 2" in out
     assert "part-1.jsonl, line 2" in out
 
@@ -78,10 +74,8 @@ def test_names_are_listed_as_in_a_sentence(texts, said):
     assert listed(texts) == said
 
 
-def test_in_a_pipe_there_are_no_frames_and_no_line_is_broken():
-    written = io.StringIO()
-    print_answer(Answer((STORY,), 0, Searched(where="a shelf", messages=4)), console=Console(file=written, width=40))
-    lines = written.getvalue().splitlines()
-    assert not set("│├└─") & set(written.getvalue())
-    [delivery] = [line for line in lines if line.startswith("    delivery 2")]
+def test_pipe_gets_no_frames_and_whole_lines():
+    out = _printed(40, STORY, terminal=False)
+    assert not set("│├└─") & set(out)
+    [delivery] = [line for line in out.splitlines() if line.startswith("    delivery 2")]
     assert "request id R2" in delivery

@@ -95,17 +95,6 @@ def without_native_trace(events: Iterable[Event], kind: str, names: Callable[[st
     ]
 
 
-def full_queue(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """Return the run with a third of the spans of its second quarter dropped by a full queue, and those."""
-    spans = sorted(
-        (event for event in events if event["side"] == "otlp" and event["kind"]), key=lambda event: event["end_ms"]
-    )
-    burst = spans[len(spans) // 4 : len(spans) // 2]
-    dropped = [event for event in burst if event["msg_id"] and zlib.crc32(event["span_id"].encode()) % 3 == 0]
-    gone = {id(event) for event in dropped}
-    return [event for event in events if id(event) not in gone], dropped
-
-
 def by_header(events: Iterable[Event]) -> list[Event]:
     """Return the run with message properties captured: sends without an answer have their id from there."""
     made = []

@@ -29,52 +29,41 @@ def cover(losses, drops) -> dict[int | None, int]:
     return dict(found)
 
 
-def test_bucket_with_as_many_drops_as_losses_covers_exactly_these():
-    """Losses that nobody counted, one bucket away, must not take the counter from those it counted."""
-    assert cover([loss(6, 5), loss(7, 12), loss(8, 5)], [drop(7, 12)]) == {7: 12}
+WIDE = CountedDrop(side="native", component="c", cause="x", count=9, bucket_start_ms=0, bucket_ms=CELL_MS * 4_000)
+COVERED = {
+    "a bucket covers its own losses before those beside it": (
+        [loss(6, 5), loss(7, 12), loss(8, 5)],
+        [drop(7, 12)],
+        {7: 12},
+    ),
+    "no more than was counted": ([loss(7, 12)], [drop(7, 5)], {7: 5}),
+    "one cell beside the bucket": ([loss(6), loss(8)], [drop(7, 2)], {6: 1, 8: 1}),
+    "no further than that": ([loss(5), loss(9)], [drop(7, 2)], {}),
+    "all cells of a bucket of hours": (
+        [loss(0), loss(3_999), loss(4_000), loss(4_001)],
+        [WIDE],
+        {0: 1, 3_999: 1, 4_000: 1},
+    ),
+    "another service": ([loss(7, 3, service="shop")], [drop(7, 99, service="cart")], {}),
+    "another group": ([loss(7, 3, group="billing")], [drop(7, 99, group="mail")], {}),
+    "another process": ([loss(7, 3, process="0A0B")], [drop(7, 99, process="0A0C")], {}),
+    "another side": ([loss(7, 3, side="otlp")], [drop(7, 99)], {}),
+    "an unknown service and group match any": ([loss(7, 3, service=None, group="g")], [drop(None, 2, service="s")], {7: 2}),
+    "an unknown time of both": ([loss(None, 3)], [drop(None, 9)], {None: 3}),
+    "a loss of unknown time is in no bucket": ([loss(None, 3)], [drop(7, 9)], {}),
+    "namespace and retry prefix are ignored": ([loss(7, group="%RETRY%ns1%billing")], [drop(7, group="billing")], {7: 1}),
+    "the start of a delivery": ([loss(7, 2)], [drop(7, 2, of_start=True)], {}),
+    "a burst whose tails were counted a bucket later": (
+        [loss(1, 11), *(loss(cell, 10) for cell in range(2, 40)), loss(40, 9)],
+        [drop(cell, 10) for cell in range(1, 41)],
+        {1: 11, **dict.fromkeys(range(2, 40), 10), 40: 9},
+    ),
+}  # fmt: skip
 
 
-def test_drops_cover_no_more_than_was_counted():
-    assert cover([loss(7, 12)], [drop(7, 5)]) == {7: 5}
-    assert allocate([loss(7, 5)], [drop(7, 12)])[1] == (5,)
-
-
-def test_drop_covers_one_cell_beside_its_bucket_and_no_further():
-    """A span's end, a record's end and the counter's clock may fall on either side of a boundary."""
-    assert cover([loss(6), loss(8)], [drop(7, 2)]) == {6: 1, 8: 1}
-    assert cover([loss(5), loss(9)], [drop(7, 2)]) == {}
-
-
-def test_burst_whose_tails_were_counted_a_bucket_later_is_covered_whole():
-    losses = [loss(1, 11), *(loss(cell, 10) for cell in range(2, 40)), loss(40, 9)]
-    drops = [drop(cell, 10) for cell in range(1, 41)]
-    assert sum(cover(losses, drops).values()) == 400
-
-
-@pytest.mark.parametrize(
-    ("of_loss", "of_drop"),
-    [
-        ({"service": "shop"}, {"service": "cart"}),
-        ({"group": "billing"}, {"group": "mail"}),
-        ({"process": "0A0B"}, {"process": "0A0C"}),
-        ({"side": "otlp"}, {"side": "native"}),
-    ],
-)
-def test_drops_of_another_service_group_process_or_side_cover_nothing(of_loss, of_drop):
-    assert cover([loss(7, 3, **of_loss)], [drop(7, 1_000_000, **of_drop)]) == {}
-
-
-def test_unknown_service_group_or_time_matches_any():
-    """A native record names no service, a dump of counters neither group nor time."""
-    assert cover([loss(7, 3, service=None, group="g")], [drop(None, 2, service="shop")]) == {7: 2}
-    assert cover([loss(None, 3)], [drop(None, 9)]) == {None: 3}
-    assert cover([loss(None, 3)], [drop(7, 9)]) == {}
-
-
-def test_drop_of_a_delivery_start_covers_nothing():
-    """Its end made the key known; where that was lost, too, it was counted once more."""
-    assert cover([loss(7, 2)], [drop(7, 2, of_start=True)]) == {}
-    assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
+@pytest.mark.parametrize(("losses", "drops", "covered"), COVERED.values(), ids=COVERED)
+def test_drops_cover_losses(losses, drops, covered):
+    assert cover(losses, drops) == covered
 
 
 def test_known_loss_uses_its_drops_before_any_other_is_covered():
@@ -82,6 +71,7 @@ def test_known_loss_uses_its_drops_before_any_other_is_covered():
     assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (2,))
     found, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
     assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (1, 1))
+    assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
 
 
 def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
@@ -98,11 +88,6 @@ def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
     assert Counter(each.cause for each in found) == {"c0": 250, "c1": 250}
 
 
-def test_namespace_and_retry_prefix_of_a_group_are_ignored():
-    """The native record may have stripped what the counter kept."""
-    assert cover([loss(7, group="%RETRY%ns1%billing")], [drop(7, group="billing")]) == {7: 1}
-
-
 def test_drop_with_a_bucket_is_spent_before_one_without():
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
     found, used = allocate(losses, drops)
@@ -111,11 +96,6 @@ def test_drop_with_a_bucket_is_spent_before_one_without():
         (90, "send_failed", 2),
     ]
     assert used == (2, 2)
-
-
-def test_bucket_of_hours_covers_all_of_its_cells():
-    wide = CountedDrop(side="native", component="c", cause="x", count=9, bucket_start_ms=0, bucket_ms=CELL_MS * 4_000)
-    assert cover([loss(0), loss(3_999), loss(4_000), loss(4_001)], [wide]) == {0: 1, 3_999: 1, 4_000: 1}
 
 
 _NAMES = st.sampled_from(["a", "b"])

@@ -111,7 +111,9 @@ def _sampled() -> list:
         for number, at_ms, rows in made[:20]
     ]
     linked = [{**row, "sent_sampled": number % 2 == 0} for number, row in enumerate(links)]
-    return [*(row for rows in kept for row in rows), *linked]
+    traced = sent(0x1FFF, at_ms=62_000, process=SAMPLER)  # it was sampled: its delivery's span is lost
+    lost = delivery(traced[0]["msg_id"], group="mixed", attempt="LOST1", at_ms=62_100, batch_size=1)
+    return [*(row for rows in kept for row in rows), *linked, *traced, *lost]
 
 
 def _same_place() -> list:
@@ -142,42 +144,32 @@ def answers():
     }
 
 
-def _sent_reason(answers, counter: int, at_ms: int, process: str = "62BB60E53B93"):
-    return answers[uid(counter, at_ms=at_ms, process=process), "publish", at_ms]
-
-
 UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
 UNEXPLAINED = ("UNEXPLAINED", None)
 
 
-def test_send_whose_next_id_is_another_message_is_untraced(answers):
-    assert _sent_reason(answers, 0x200, 2_000) == UNTRACED
-    assert _sent_reason(answers, 0x500, 5_000) == UNTRACED
+LOST_CALL = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
+DEGRADED = ("KEY_DEGRADED", "partner_without_id")
+REASONS = {
+    "send whose next id is another message's": (uid(0x200, at_ms=2_000), 2_000, UNTRACED),
+    "send before a one-way send with its context": (uid(0x500, at_ms=5_000), 5_000, UNTRACED),
+    "lost send whose context took the next id": (uid(0x300, at_ms=3_000), 3_000, UNEXPLAINED),
+    "lost send that another overlaps": (uid(0x400, at_ms=4_000), 4_000, UNEXPLAINED),
+    "lost send before a one-way send": (uid(0x600, at_ms=6_000), 6_000, UNEXPLAINED),
+    "call that ends with a batch-sent message": ("PLAIN", 21_000, LOST_CALL),
+    "lost delivery behind a batch-sent message": ("OTHER", 22_000, UNEXPLAINED),
+    "call with two last messages, the first not batch-sent": ("FIRST", 25_000, UNEXPLAINED),
+    "call with two last messages, the second not batch-sent": ("SECOND", 25_000, UNEXPLAINED),
+    "record near a span without an id": ("N1", 30_500, DEGRADED),
+    "span without an id": (None, 30_501, DEGRADED),
+    "record far from any span without an id": ("N3", 60_000, UNEXPLAINED),
+    "lost delivery of a sampled send": (uid(0x1FFF, at_ms=62_000, process=SAMPLER), 62_100, UNEXPLAINED),
+}
 
 
-def test_lost_record_of_a_traced_or_overlapping_send_stays_unexplained(answers):
-    """Its context took a number; or the sends overlap, so that nothing can be said."""
-    assert _sent_reason(answers, 0x300, 3_000) == UNEXPLAINED
-    assert _sent_reason(answers, 0x400, 4_000) == UNEXPLAINED
-    assert _sent_reason(answers, 0x600, 6_000) == UNEXPLAINED
-
-
-def test_call_whose_last_message_was_sent_in_a_batch_is_by_design(answers):
-    """And only then: a plain message behind a batch-sent one is recorded, so its missing record is a loss."""
-    lost_call = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
-    assert answers["PLAIN", "consume", 21_000] == lost_call
-    assert answers["OTHER", "consume", 22_000] == UNEXPLAINED
-
-
-def test_record_near_a_span_without_an_id_has_a_degraded_key(answers):
-    degraded = ("KEY_DEGRADED", "partner_without_id")
-    assert answers["N1", "consume", 30_500] == degraded
-    assert answers[None, "consume", 30_501] == degraded
-    assert answers["N3", "consume", 60_000] == UNEXPLAINED
-
-
-def test_call_with_two_last_messages_is_by_design_only_when_both_were_sent_in_a_batch(answers):
-    assert answers["FIRST", "consume", 25_000] == answers["SECOND", "consume", 25_000] == UNEXPLAINED
+@pytest.mark.parametrize(("msg_id", "at_ms", "reason"), REASONS.values(), ids=REASONS)
+def test_key_has_its_reason(answers, msg_id, at_ms, reason):
+    assert {why for (found, _, began_ms), why in answers.items() if (found, began_ms) == (msg_id, at_ms)} == {reason}
 
 
 def test_sampler_explains_its_share_but_no_outage(answers):
@@ -208,7 +200,7 @@ def older_answers():
             taken(name, group=group, at_ms=at_ms),
         )
     ]
-    early = [_agent(publish("otlp", "EARLY", at_ms=at_ms, service="shop", batch_size=1)) for at_ms in (0,)]
+    early = [_agent(publish("otlp", "EARLY", service="shop", batch_size=1))]
     mute = [row for n in range(12) for row in sent(n * 2, at_ms=230_000 + n, traced=False, process="0000000000AA")]
     mute = [{**row, "service": "mute", "topic": "orders"} for row in mute]
     known = sent(9, at_ms=185_000)
@@ -218,25 +210,24 @@ def older_answers():
     return {(row["msg_id"], row["group"]): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
 
 
-def test_message_that_no_group_recorded_has_its_trace_off(older_answers):
-    rule = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
-    assert older_answers["OFF", "billing"] == older_answers["OFF", "shipping"] == rule
-    assert older_answers["HALF", "billing"] == UNEXPLAINED
-    assert older_answers["ONLY", "billing"] == UNEXPLAINED
+TRACE_OFF = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
+OLDER_REASONS = {
+    "message that no group recorded": ("OFF", ("billing", "shipping"), TRACE_OFF),
+    "message that one of two groups recorded": ("HALF", ("billing",), UNEXPLAINED),
+    "message of one group": ("ONLY", ("billing",), UNEXPLAINED),
+    **{f"burst {n} that no group recorded": (f"BURST{n}", ("billing", "shipping"), UNEXPLAINED) for n in range(5)},
+    "span before the other input begins": ("EARLY", (None,), ("LATE_BEYOND_RETENTION", "before_first_native")),
+    "service without any record, though others send to its topic": (
+        uid(0, at_ms=230_000, process="0000000000AA"),
+        (None,),
+        ("WRITER_SILENT", "service and topic"),
+    ),
+}
 
 
-def test_burst_that_no_group_recorded_stays_unexplained(older_answers):
-    burst = {older_answers[f"BURST{n}", group] for n in range(5) for group in ("billing", "shipping")}
-    assert burst == {UNEXPLAINED}
-
-
-def test_key_before_the_other_input_begins_is_late_beyond_retention(older_answers):
-    assert older_answers["EARLY", None] == ("LATE_BEYOND_RETENTION", "before_first_native")
-
-
-def test_service_without_any_record_is_silent_though_others_send_to_its_topic(older_answers):
-    msg_id = uid(0, at_ms=230_000, process="0000000000AA")
-    assert older_answers[msg_id, None] == ("WRITER_SILENT", "service and topic")
+@pytest.mark.parametrize(("msg_id", "groups", "reason"), OLDER_REASONS.values(), ids=OLDER_REASONS)
+def test_key_beside_older_clients_has_its_reason(older_answers, msg_id, groups, reason):
+    assert {older_answers[msg_id, group] for group in groups} == {reason}
 
 
 # -- Producers that are proven not to trace: which of their other sends that excuses, and which it does not
@@ -261,7 +252,7 @@ def recorded(at_ms: int, *, host: str | None, group: str, process: str = "0E0E0E
     return [native, publish("otlp", msg_id, at_ms=at_ms, client_host=host, group_name=group, writer="other")]
 
 
-def explain(*events: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+def explain_sends(*events: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=0)
     traced = recorded(300_000, host=CLIENT, group="PG_traced", process="62BB60E53B93")  # the process goes on
     others = [*traced, *recorded(400_000, host="10.0.0.9", group="PG_other"), *delivery("D", at_ms=0)]
@@ -274,18 +265,18 @@ def reason_of(found: dict[str, tuple[str, str | None]], number: int) -> tuple[st
 
 
 def test_last_send_of_a_producer_with_two_proven_sends_is_not_traced_either():
-    found = explain(*mute())
+    found = explain_sends(*mute())
     assert [reason_of(found, number) for number in range(3)] == [UNTRACED, UNTRACED, NOT_TRACED]
 
 
 def test_one_proven_send_does_not_explain_the_others():
-    found = explain(*mute(2))
+    found = explain_sends(*mute(2))
     assert [reason_of(found, number) for number in range(2)] == [UNTRACED, UNEXPLAINED]
 
 
 @pytest.mark.parametrize("missing", ["client_host", "group_name"])
 def test_send_whose_span_does_not_name_the_producer_stays_unexplained(missing):
-    assert reason_of(explain(*mute(**{missing: None})), 2) == UNEXPLAINED
+    assert reason_of(explain_sends(*mute(**{missing: None})), 2) == UNEXPLAINED
 
 
 @pytest.mark.parametrize(
@@ -300,18 +291,18 @@ def test_send_whose_span_does_not_name_the_producer_stays_unexplained(missing):
     ],
 )
 def test_one_native_record_of_the_producer_leaves_its_sends_unexplained(host, group, reason):
-    assert reason_of(explain(*mute(), *recorded(200_000, host=host, group=group)), 2) == reason
+    assert reason_of(explain_sends(*mute(), *recorded(200_000, host=host, group=group)), 2) == reason
 
 
 def test_another_producer_of_the_same_process_is_not_excused():
-    found = explain(*mute(), span(0x90, 900, group_name="PG_traced"))
+    found = explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))
     assert found[uid(0x90, at_ms=900)] == UNEXPLAINED
 
 
 def test_send_that_an_earlier_run_left_open_is_not_excused_by_this_input():
-    assert reason_of(explain(*mute(2), span(0x12, 200, first_seen_run=1)), 2) == UNEXPLAINED
+    assert reason_of(explain_sends(*mute(2), span(0x12, 200, first_seen_run=1)), 2) == UNEXPLAINED
 
 
 def test_native_delivery_of_the_producers_group_name_is_no_record_of_it():
     taken = [*delivery("E", group=GROUP, at_ms=1_000), consumed("E", group=GROUP, at_ms=1_000)]
-    assert reason_of(explain(*mute(), *taken), 2) == NOT_TRACED
+    assert reason_of(explain_sends(*mute(), *taken), 2) == NOT_TRACED

@@ -66,7 +66,7 @@ def test_cell_is_known_near_a_bucket_only():
     assert [hull.groups[place].cell for place in hull.group_of] == [None, 2, 3, 4, None, None]
 
 
-def test_earliest_keys_of_a_group_are_chosen_then_those_with_the_least_hash_then_those_without_a_time():
+def test_keys_of_a_group_are_chosen_by_time_then_by_hash():
     made = [{"msg_id": f"M{number}", "otlp.end_ms": at, "event_ms": at} for number, at in enumerate([5, 5, 5, 1, None])]
     columns = rows_of(*made)
     grouped, is_open = group_residue(columns), is_known(columns["reason"])

@@ -15,7 +15,6 @@ from spark_jobs.policy.policy import read_policy
 from tests.spark_jobs.explain.dual_runs import (
     by_header,
     dual_events,
-    full_queue,
     killed,
     old_names,
     sampled_half,
@@ -104,24 +103,16 @@ def corpora(tmp_path_factory):
     }
 
 
-def _judge(run: Run, events: list[Event]) -> list[Any]:
-    policy = replace(read_policy(None, profile="java-agent", native_writer=run.corpus[1]), grace_ms=0)
-    return explain_events(events, policy=policy, malformed=run.malformed)
-
-
 def _key(row: Any) -> Lost:
     return row["status"], row["kind"], row["msg_id"], row["group"] if row["kind"] == "consume" else None
-
-
-def _of_event(event: Event) -> tuple[str, str | None, str | None]:
-    return event["kind"], event["msg_id"], event["group_name"] if event["kind"] == "consume" else None
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_exactly_the_silently_lost_records_are_unexplained(corpora, name):
     run = RUNS[name]
     events, lost = silently_lost(run.vary(corpora[run.corpus]), one_in=12)
-    rows = _judge(run, events)
+    policy = replace(read_policy(None, profile="java-agent", native_writer=run.corpus[1]), grace_ms=0)
+    rows = explain_events(events, policy=policy, malformed=run.malformed)
     unexplained = {_key(row) for row in rows if row["reason"] == "UNEXPLAINED"}
     other = Counter(
         (row["reason"], row["reason_detail"]) for row in rows if _key(row) in lost and row["reason"] != "UNEXPLAINED"
@@ -132,12 +123,3 @@ def test_exactly_the_silently_lost_records_are_unexplained(corpora, name):
     assert {(row["reason"], row["reason_detail"]) for row in rows if row["reason"]} - {
         ("UNEXPLAINED", None)
     } == run.reasons
-
-
-def test_spans_dropped_by_a_full_queue_are_unexplained_without_a_ledger(corpora):
-    events, dropped = full_queue(corpora[APP])
-    rows = _judge(Run(APP, _as_it_was, set()), events)
-    recorded = {_of_event(event) for event in events if event["side"] == "native"}
-    lost = {("NATIVE_ONLY", *_of_event(event)) for event in dropped if _of_event(event) in recorded}
-    assert len(lost) > 5
-    assert {_key(row) for row in rows if row["reason"] == "UNEXPLAINED"} == lost

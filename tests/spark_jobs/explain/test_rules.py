@@ -20,7 +20,7 @@ from tests.support.events import START_MS
 
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5
-NAMES = (*("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing"),)
+NAMES = ("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing")
 
 
 def first_ms(events, side):
@@ -95,16 +95,8 @@ _ROWS = st.lists(
 
 def table(rows: list[tuple[str, str, str | None, int | None, bool]]) -> pa.Table:
     """Return verdict rows: kind, group, message, time, whether there is a native record."""
-    made = [
-        {
-            "kind": kind,
-            "group": group,
-            "msg_id": msg_id,
-            "event_ms": at_ms,
-            "native": {"writer": "w"} if native else None,
-        }
-        for kind, group, msg_id, at_ms, native in rows
-    ]
+    names = ("kind", "group", "msg_id", "event_ms")
+    made = [{**dict(zip(names, row, strict=False)), "native": {"writer": "w"} if row[-1] else None} for row in rows]
     return pa.Table.from_pylist(made, schema=VERDICT)
 
 
