@@ -40,14 +40,14 @@ process: outcome to contextCode -> {_BLOCKS}::test_handle_sets_the_outcome
 process.each -> {_FORMS}::test_each_message_is_current_in_the_body_of_the_loop_only
 automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_a_message_is_in_process_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
-MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_the_defaults_are_those_of_the_contract
-one queue and one worker per exporter -> {_SPANS}/test_processor.py::test_a_stuck_exporter_does_not_delay_its_neighbour
-preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rocketmq_generation
-stats() adds up at every instant -> {_SPANS}/test_processor.py::test_the_account_balances_at_every_instant_under_eight_threads
+MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_default_settings_are_those_of_the_contract
+one queue and one worker per exporter -> {_SPANS}/test_processor.py::test_flush_of_a_lane_does_not_wait_for_a_stuck_one
+preset rocketmq4, rocketmq5 -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
+stats() adds up at every instant -> {_SPANS}/test_processor.py::test_account_balances_at_every_instant_under_eight_threads
 tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_environment_is_used_without_arguments
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
 SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
-codec -> {_CODEC}::test_what_is_written_is_read_back
+codec -> {_CODEC}::test_written_context_is_read_back
 otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_a_broker_comes_with_the_kit
 """
 _CONFIGURATION: Final = f"""
@@ -59,7 +59,7 @@ MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_the_environment_names_broker_topic_and_pr
 MQTRACE_LANDING_DIR -> {_SWITCH}::test_the_environment_alone_is_enough
 MQTRACE_DIALECT -> {_KAFKA}::test_the_encoder_can_be_wrapped
 MQTRACE_REGION_ID -> {_TABLE_OF_PROCESS}
-MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_a_preset_is_a_rocketmq_generation
+MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
 MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_BATCH_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
@@ -75,10 +75,10 @@ wrong values warn once and never break start-up -> {_CONFIG}::test_a_wrong_value
 passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}::test_a_password_never_appears_in_a_log, {_SWITCH}::test_no_password_gets_into_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_no_password_is_ever_shown
 """
 _SPAN_AND_RECORD: Final = f"""
-traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
+traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
 every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_a_sent_message_carries_every_field_of_the_table
 every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_a_message_is_processed_from_receive_to_ack
-every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_what_is_written_is_read_back
+every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_written_context_is_read_back
 msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
 offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_message_without_an_id_has_its_offset_as_id
 storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_a_send_span_and_its_record_name_the_leader_of_the_partition
@@ -91,10 +91,10 @@ requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::tes
 transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_the_trace_goes_on_from_the_current_span_into_the_header, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_the_callers_headers_are_never_touched
-what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_written_once, {_CLIENTS}/test_consumer.py::test_a_batch_is_one_span_with_a_link_per_message
+what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {_CLIENTS}/test_consumer.py::test_a_batch_is_one_span_with_a_link_per_message
 poll T, commit T -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll, {_HOOKS}/test_settle.py::test_settlement_is_a_client_span_named_as_the_client_does
 the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
-self-metrics -> {_SPANS}/test_processor.py::test_self_metrics_equal_the_stats
+self-metrics -> {_SPANS}/test_processor.py::test_processor_metrics_equal_the_stats
 messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes
 SubBefore leaves at the start -> {_KAFKA}::test_a_start_is_delivered_before_the_end_comes
 U+0001 and U+0002 become underscores, counted -> {_CODEC}::test_separators_in_a_value_become_underscores_and_are_counted

@@ -25,7 +25,7 @@ def _offer(lane, *names):
         lane.offer(span(name))
 
 
-def test_a_batch_leaves_when_it_is_full():
+def test_batch_is_exported_when_it_is_full():
     exporter, clock = Scripted(), ManualClock()
     lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
     _offer(lane, "a")
@@ -36,7 +36,7 @@ def test_a_batch_leaves_when_it_is_full():
     assert exporter.batches == [["a", "b"]]
 
 
-def test_a_delay_may_count_from_the_last_batch():
+def test_delay_may_count_from_the_last_batch():
     """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
     exporter, clock = Scripted(), ManualClock()
     lane = lane_of(exporter, clock=clock, max_export_batch_size=10, schedule_delay_ms=5000, linger_from="last_batch")
@@ -53,17 +53,27 @@ def test_a_delay_may_count_from_the_last_batch():
     assert lane.run_once(clock.monotonic_ns()) == 0
 
 
+@pytest.fixture
+def exported():
+    """Export spans in one batch with an exporter; return the account, which must balance."""
+
+    def export(exporter, *names):
+        lane = lane_of(exporter, max_export_batch_size=len(names))
+        _offer(lane, *names)
+        lane.run_once(MonotonicNs(0))
+        stats = lane.stats()
+        assert account_balances(stats)
+        return stats
+
+    return export
+
+
 @pytest.mark.parametrize(
     "answer", [SpanExportResult.FAILURE, ValueError("broken"), None], ids=["failure", "exception", "nothing"]
 )
-def test_a_batch_that_was_not_exported_is_failed(answer):
-    exporter = Scripted(answer)
-    lane = lane_of(exporter, max_export_batch_size=1)
-    _offer(lane, "a", "b")
-    lane.run_once(MonotonicNs(0))
-    lane.run_once(MonotonicNs(0))
-    stats = lane.stats()
-    assert (stats["failed"], stats["exported"], stats["pending"]) == (1, 1, 0)
+def test_batch_without_a_success_is_failed(exported, answer):
+    stats = exported(Scripted(answer), "a")
+    assert (stats["failed"], stats["exported"], stats["pending"]) == (1, 0, 0)
 
 
 def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
@@ -82,20 +92,13 @@ class _Precise(Scripted):
         return self.outcome
 
 
-def test_outcome_of_the_exporter_is_counted():
-    lane = lane_of(_Precise(SpanExportResult.FAILURE), max_export_batch_size=3)
-    _offer(lane, "a", "b", "c")
-    lane.run_once(MonotonicNs(0))
-    stats = lane.stats()
+def test_outcome_of_the_exporter_is_counted(exported):
+    stats = exported(_Precise(SpanExportResult.FAILURE), *"abc")
     assert (stats["exported"], stats["failed"], stats["dropped"]["too_large"]) == (1, 1, 1)
 
 
-def test_an_outcome_that_does_not_add_up_is_not_believed():
-    lane = lane_of(_Precise(), max_export_batch_size=2)
-    _offer(lane, "a", "b")
-    lane.run_once(MonotonicNs(0))
-    assert lane.stats()["exported"] == 2
-    assert account_balances(lane.stats())
+def test_outcome_that_does_not_add_up_is_ignored(exported):
+    assert exported(_Precise(), *"ab")["exported"] == 2
 
 
 class _Nosy(Scripted):
@@ -104,11 +107,9 @@ class _Nosy(Scripted):
         return super().export(spans)
 
 
-def test_instrumentation_is_off_while_exporting_and_on_afterwards():
+def test_instrumentation_is_off_during_an_export_only(exported):
     exporter = _Nosy(ValueError("broken"))
-    lane = lane_of(exporter, max_export_batch_size=1)
-    _offer(lane, "a")
-    lane.run_once(MonotonicNs(0))
+    exported(exporter, "a")
     assert exporter.enabled is False
     assert is_instrumentation_enabled()
 
@@ -176,7 +177,7 @@ def test_losses_are_logged_in_sums(caplog):
     assert len(caplog.records) == 2
 
 
-def test_what_comes_in_after_the_exporter_was_shut_down_is_counted_and_not_exported():
+def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
     late = []
     for between in every_line_of(SpanQueue.offer):
         exporter = Scripted()
@@ -199,7 +200,7 @@ def test_what_comes_in_after_the_exporter_was_shut_down_is_counted_and_not_expor
     assert late.count(True) >= 3
 
 
-def test_a_worker_that_died_is_started_again():
+def test_ended_worker_is_started_again():
     runs = threading.Semaphore(0)
     worker = Worker("test", runs.release)
     assert not worker.running
@@ -210,7 +211,7 @@ def test_a_worker_that_died_is_started_again():
         assert not worker.running
 
 
-def test_a_living_worker_is_left_alone():
+def test_running_worker_is_not_started_again():
     stop, runs = threading.Event(), []
 
     def body():

@@ -33,25 +33,24 @@ def on_ledger(book):
     return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in book.rows()]
 
 
-def test_row_holds_side_component_bucket_and_cause():
+def test_row_has_side_component_bucket_and_cause():
     book = LossBook(side="native", component="NativeKafkaSpanExporter")
     book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
-    assert book.rows() == [
-        {
-            "side": "native",
-            "component": "NativeKafkaSpanExporter",
-            "service": "shop",
-            "instance": "shop-1",
-            "group": "billing",
-            "bucket_start_ms": 60_000,
-            "bucket_ms": BUCKET_MS,
-            "cause": "queue_full",
-            "count": 1,
-        }
-    ]
+    (row,) = book.rows()
+    assert row == {
+        "side": "native",
+        "component": "NativeKafkaSpanExporter",
+        "service": "shop",
+        "instance": "shop-1",
+        "group": "billing",
+        "bucket_start_ms": 60_000,
+        "bucket_ms": BUCKET_MS,
+        "cause": "queue_full",
+        "count": 1,
+    }
 
 
-def test_losses_of_one_kind_and_time_share_a_row():
+def test_losses_of_one_cause_and_bucket_share_a_row():
     book = LossBook(side="otlp", component="X")
     for end_ns in (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000):
         book.note("queue_full", lost_span(end_ns=end_ns))
@@ -64,19 +63,19 @@ def test_losses_of_one_kind_and_time_share_a_row():
 
 
 @pytest.mark.parametrize(("messages", "count"), [(40, 40), (0, 1), (-3, 1), ("many", 1)])
-def test_a_batch_counts_by_its_messages(messages, count):
+def test_lost_batch_counts_its_messages(messages, count):
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages}))
     assert [row["count"] for row in book.rows()] == [count]
 
 
-def test_a_start_that_was_lost_is_not_mistaken_for_a_message_that_was():
+def test_lost_start_has_a_component_of_its_own():
     book = LossBook(side="native", component="X")
     book.note("queue_full", lost_span(end_ns=None))
     assert on_ledger(book) == [("X start", "queue_full", 60_000, 1)]
 
 
-def test_a_service_that_names_no_instance_goes_by_its_process():
+def test_service_without_an_instance_has_host_and_process_as_instance():
     book = LossBook(side="otlp", component="X")
     book.note("queue_full", lost_span(resource=Resource({"service.name": "shop"})))
     (row,) = book.rows()
@@ -92,7 +91,7 @@ def test_a_service_that_names_no_instance_goes_by_its_process():
     ],
     ids=["groups", "times"],
 )
-def test_a_ledger_stays_bounded_and_keeps_the_count(most, lost):
+def test_ledger_is_limited_and_keeps_the_count(most, lost):
     book = LossBook(side="otlp", component="X")
     for number in range(most + 50):
         book.note("queue_full", lost_span(**lost(number)))
@@ -110,7 +109,7 @@ def test_object_that_is_not_a_span_is_ignored(nonsense):
     assert sum(row["count"] for row in book.rows()) >= 1
 
 
-def test_the_file_is_written_when_something_is_lost_and_not_before(tmp_path):
+def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     clock = ManualClock()
     ledger = Ledger(tmp_path / "ledgers", clock=clock)
     book = ledger.book(side="native", component="X")
@@ -143,7 +142,7 @@ def test_unwritable_directory_is_logged_once(tmp_path, caplog):
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["mqtrace"]
 
 
-def test_a_forked_child_does_not_count_its_parents_losses():
+def test_forked_child_has_no_losses_of_its_parent():
     processor = MqTraceSpanProcessor(Scripted(), max_queue_size=1, background=False)
     for _ in range(2):
         processor.on_end(span())
@@ -152,7 +151,7 @@ def test_a_forked_child_does_not_count_its_parents_losses():
     assert processor.ledger()["rows"] == []
 
 
-def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
+def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
     class Choosy(Scripted):
         ledger_side = "native"
 
@@ -184,7 +183,7 @@ def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
     assert written["rows"] == [row for row in processor.ledger()["rows"] if row["cause"] != "already_shutdown"]
 
 
-def test_a_restarted_container_leaves_its_predecessors_file_alone(run_code, tmp_path):
+def test_restarted_container_writes_a_file_of_its_own(run_code, tmp_path):
     code = """
 import os, sys
 os.getpid = lambda: 7
@@ -201,14 +200,14 @@ ledger.save_due(0, last=True)
     assert counts == [1, 1]
 
 
-def test_what_cannot_be_written_does_not_reach_the_application(tmp_path, caplog):
+def test_document_that_cannot_be_written_is_logged(tmp_path, caplog):
     ledger = Ledger(tmp_path, clock=ManualClock())
     ledger.book(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
     ledger.save_due(0, last=True)
     assert "not written" in caplog.text
 
 
-def test_a_batch_that_fails_after_the_shutdown_gave_up_on_it_is_in_the_file(tmp_path):
+def test_failure_after_the_shutdown_timed_out_is_in_the_file(tmp_path):
     exporter = Stuck()
     exporter.answers = [SpanExportResult.FAILURE]
     processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, ledger_dir=tmp_path)
@@ -247,7 +246,7 @@ def test_callback_gets_new_losses_by_reason_once():
     assert told[1:] == [("Scripted", {QUEUE_FULL: 1})]
 
 
-def test_a_callback_that_raises_stops_nothing():
+def test_exception_of_the_loss_callback_is_ignored():
     def fail(lane, lost):
         raise RuntimeError(lane, lost)
 
@@ -260,7 +259,7 @@ def test_a_callback_that_raises_stops_nothing():
     assert processor.stats()["Scripted"]["exported"] == 1
 
 
-def test_losses_reported_by_two_threads_are_logged_once():
+def test_losses_reported_out_of_order_are_passed_once():
     told = []
     watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
     older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
@@ -270,7 +269,7 @@ def test_losses_reported_by_two_threads_are_logged_once():
     assert told == [{QUEUE_FULL: 3}]
 
 
-def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdown():
+def test_loss_callback_may_read_stats_and_flush_during_a_shutdown():
     exporter, answers = Stuck(), []
 
     def ask(lane, _lost):

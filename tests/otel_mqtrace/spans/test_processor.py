@@ -30,7 +30,7 @@ def _attached(provider, *exporters, **options):
     return processor, provider.get_tracer("tests")
 
 
-def test_spans_arrive_in_order_and_in_batches(provider):
+def test_spans_are_exported_in_order_and_in_batches(provider):
     exporter = Scripted()
     processor, tracer = _attached(provider, exporter)
     for number in range(250):
@@ -38,18 +38,12 @@ def test_spans_arrive_in_order_and_in_batches(provider):
     assert processor.force_flush(GENEROUS_MS)
     assert exporter.names == [str(number) for number in range(250)]
     assert max(map(len, exporter.batches)) <= 100
-    assert processor.stats() == {
-        "Scripted": {
-            "offered": 250,
-            "exported": 250,
-            "dropped": {"queue_full": 0, "already_shutdown": 0, "shutdown_timeout": 0, "too_large": 0},
-            "failed": 0,
-            "pending": 0,
-        }
-    }
+    dropped = dict.fromkeys(("queue_full", "already_shutdown", "shutdown_timeout", "too_large"), 0)
+    expected = {"offered": 250, "exported": 250, "dropped": dropped, "failed": 0, "pending": 0}
+    assert processor.stats() == {"Scripted": expected}
 
 
-def test_a_span_leaves_by_itself_after_the_delay(provider):
+def test_span_is_exported_after_the_delay(provider):
     arrived = threading.Event()
 
     class Waiting(Scripted):
@@ -71,21 +65,7 @@ def test_unsampled_spans_are_not_exported():
     assert processor.stats()["Scripted"]["offered"] == 0
 
 
-def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
-    stuck, free = Stuck(), Scripted()
-    processor, tracer = _attached(provider, stuck, free, max_export_batch_size=1)
-    tracer.start_span("a").end()
-    assert stuck.entered.wait(GENEROUS_S)
-    assert not processor.force_flush(1)
-    free_lane = processor.lanes[1]
-    free_lane.await_flush(free_lane.request_flush(processor._deadline(GENEROUS_MS)))
-    assert free.names == ["a"]
-    assert processor.stats()["Stuck"]["pending"] == 1
-    stuck.let_go.set()
-    assert processor.force_flush(GENEROUS_MS)
-
-
-def test_the_account_balances_at_every_instant_under_eight_threads(provider):
+def test_account_balances_at_every_instant_under_eight_threads(provider):
     answers = [SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50
     exporter = Scripted(*answers)
     processor, tracer = _attached(
@@ -115,7 +95,7 @@ def test_the_account_balances_at_every_instant_under_eight_threads(provider):
 
 
 @pytest.mark.parametrize("poison", [SystemExit(1), GeneratorExit(), KeyboardInterrupt()], ids=repr)
-def test_the_worker_survives_whatever_an_exporter_raises(provider, poison):
+def test_worker_survives_any_exception_of_an_export(provider, poison):
     """The stock worker dies of SystemExit and never exports again."""
     daemons = []
 
@@ -133,7 +113,7 @@ def test_the_worker_survives_whatever_an_exporter_raises(provider, poison):
     assert (stats["failed"], stats["exported"], daemons) == (1, 1, [True, True])
 
 
-def test_an_exporter_may_flush_its_own_processor_without_hanging(provider):
+def test_exporter_that_flushes_its_own_processor_in_an_export_does_not_hang(provider):
     class Recursive(Scripted):
         def export(self, spans):
             self.answer = processor.force_flush(GENEROUS_MS)
@@ -146,27 +126,55 @@ def test_an_exporter_may_flush_its_own_processor_without_hanging(provider):
     assert exporter.answer is False
 
 
-def test_flushing_accepts_none_and_an_empty_processor():
+def test_flush_accepts_no_time_and_no_exporter():
     assert MqTraceSpanProcessor(Scripted(), background=False).force_flush(None)
     assert MqTraceSpanProcessor().force_flush()
 
 
-def test_shutdown_is_bounded_when_the_exporter_hangs():
-    stuck = Stuck()
-    processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
+@pytest.fixture
+def stuck():
+    """A processor whose exporter hangs in the export of one span while another waits."""
+    exporter = Stuck()
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1)
     processor.on_end(span("in flight"))
-    assert stuck.entered.wait(GENEROUS_S)
+    assert exporter.entered.wait(GENEROUS_S)
     processor.on_end(span("waiting"))
+    yield processor, exporter
+    exporter.let_go.set()
+
+
+def test_shutdown_with_a_hanging_exporter_ends_in_time(stuck):
+    processor, exporter = stuck
     processor.shutdown(timeout_millis=0)
     stats = processor.stats()["Stuck"]
     assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (1, 1)
-    stuck.let_go.set()
+    exporter.let_go.set()
     assert emptied(processor, GENEROUS_S)
     assert account_balances(processor.stats()["Stuck"])
 
 
+def test_second_shutdown_does_not_wait_again(stuck):
+    """The provider shuts down at exit as well, when an application has given up an exporter that hangs."""
+    processor, exporter = stuck
+    processor.shutdown(timeout_millis=0)
+    again = threading.Thread(target=processor.shutdown, args=(GENEROUS_MS,))
+    again.start()
+    again.join(GENEROUS_S / 2)
+    assert not again.is_alive()
+    assert not exporter.let_go.is_set()
+
+
+def test_timed_out_flushes_are_not_passed_to_the_exporter(stuck):
+    processor, exporter = stuck
+    assert not any(processor.force_flush(0) for _ in range(100))
+    exporter.let_go.set()
+    assert processor.force_flush(GENEROUS_MS)
+    assert len(exporter.flushes) == 1
+    processor.shutdown()
+
+
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
-def test_a_lane_that_hangs_takes_no_time_from_the_next_one(names):
+def test_shutdown_of_a_lane_does_not_wait_for_a_stuck_one(names):
     stuck, free = Stuck(), Closing()
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     for name in names:
@@ -186,7 +194,7 @@ def test_a_lane_that_hangs_takes_no_time_from_the_next_one(names):
     assert processor.stats()["Stuck"]["exported"] == 1
 
 
-def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
+def test_shutdown_ends_in_time_when_an_exporter_hangs_in_its_own():
     hanging, free = Hanging(), Closing()
     processor = MqTraceSpanProcessor(hanging, free)
     processor.on_end(span("a"))
@@ -196,18 +204,18 @@ def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
     assert (hanging.names, free.names) == (["a"], ["a"])
 
 
-def test_no_thread_starts_before_the_first_span():
+def test_no_thread_starts_before_the_first_span_of_a_processor():
     """So that the parent of a pre-forking server has none."""
     before = set(threading.enumerate())
     MqTraceSpanProcessor(Scripted(), Scripted())
     assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
 
 
-def test_two_exporters_of_one_class_have_two_accounts():
+def test_exporters_of_one_class_have_an_account_each():
     assert list(MqTraceSpanProcessor(Scripted(), Scripted()).stats()) == ["Scripted", "Scripted#2"]
 
 
-def test_nothing_of_ours_reaches_the_application():
+def test_exception_of_the_processor_is_counted_and_not_raised():
     class Broken(ManualClock):
         def monotonic_ns(self):
             raise OSError("no clock")
@@ -227,7 +235,7 @@ def _points(reader):
     }
 
 
-def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
+def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity():
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     stuck = Stuck()
@@ -242,7 +250,7 @@ def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
     processor.shutdown()
 
 
-def test_self_metrics_equal_the_stats():
+def test_processor_metrics_equal_the_stats():
     reader = InMemoryMetricReader()
     processor = MqTraceSpanProcessor(
         Scripted(),
@@ -266,7 +274,7 @@ def test_self_metrics_equal_the_stats():
     assert kinds == {"otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
 
 
-def test_an_exporter_of_ours_reports_what_it_did():
+def test_exporter_metrics_are_those_of_exporters_with_a_component_type():
     class Ours(Scripted):
         component_type = "ours"
 
@@ -310,7 +318,7 @@ POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("brok
 
 
 class Flushing(Scripted):
-    """Does ``act`` in each flush, after saying that it is there."""
+    """Does ``act`` in each flush, after saying that it is there; raises what is an exception."""
 
     def __init__(self, act=lambda: True):
         super().__init__()
@@ -320,14 +328,9 @@ class Flushing(Scripted):
     def force_flush(self, timeout_millis=30000):
         super().force_flush(timeout_millis)
         self.entered.set()
+        if isinstance(self.act, BaseException):
+            raise self.act
         return self.act()
-
-
-def _raising(poison):
-    def act():
-        raise poison
-
-    return act
 
 
 @pytest.fixture
@@ -338,8 +341,8 @@ def thread_deaths(monkeypatch):
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
-def test_whatever_an_exporter_raises_in_its_flush_is_a_flush_that_failed(poison, thread_deaths):
-    exporter = Flushing(_raising(poison))
+def test_flush_fails_for_any_exception_of_the_exporter(poison, thread_deaths):
+    exporter = Flushing(poison)
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS) is False
@@ -352,7 +355,7 @@ def test_whatever_an_exporter_raises_in_its_flush_is_a_flush_that_failed(poison,
 
 @pytest.mark.parametrize("poison", POISONS, ids=repr)
 @pytest.mark.parametrize("background", [True, False])
-def test_whatever_an_exporter_raises_in_its_shutdown_stays_there(poison, background, thread_deaths):
+def test_shutdown_goes_on_after_any_exception_of_an_exporter(poison, background, thread_deaths):
     class Broken(Scripted):
         def shutdown(self):
             super().shutdown()
@@ -366,7 +369,7 @@ def test_whatever_an_exporter_raises_in_its_shutdown_stays_there(poison, backgro
     assert processor.stats()["Broken"]["exported"] == 1
 
 
-def test_a_lane_that_hangs_takes_no_time_from_the_next_ones_flush():
+def test_flush_of_a_lane_does_not_wait_for_a_stuck_one():
     stuck, free = Stuck(), Flushing()
     processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
     processor.on_end(span("a"))
@@ -386,7 +389,7 @@ def test_a_lane_that_hangs_takes_no_time_from_the_next_ones_flush():
     processor.shutdown()
 
 
-def test_a_flush_is_bounded_when_the_exporters_own_hangs():
+def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():
     let_go = threading.Event()
     exporter = Flushing(lambda: let_go.wait(GENEROUS_S))
     processor = MqTraceSpanProcessor(exporter)
@@ -398,19 +401,7 @@ def test_a_flush_is_bounded_when_the_exporters_own_hangs():
     processor.shutdown()
 
 
-def test_timed_out_flushes_are_not_passed_to_the_exporter():
-    stuck = Stuck()
-    processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
-    processor.on_end(span("a"))
-    assert stuck.entered.wait(GENEROUS_S)
-    assert not any(processor.force_flush(0) for _ in range(100))
-    stuck.let_go.set()
-    assert processor.force_flush(GENEROUS_MS)
-    assert len(stuck.flushes) == 1
-    processor.shutdown()
-
-
-def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
+def test_exporter_that_flushes_its_own_processor_in_a_flush_does_not_hang():
     inner = []
     exporter = Flushing(lambda: inner.append(processor.force_flush(GENEROUS_MS)))
     processor = MqTraceSpanProcessor(exporter)
@@ -420,7 +411,7 @@ def test_an_exporter_may_flush_its_own_processor_while_it_flushes():
     processor.shutdown()
 
 
-def test_after_shutdown_no_exporter_is_called_and_no_thread_starts(monkeypatch):
+def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeypatch):
     exporter = Flushing()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
@@ -434,7 +425,7 @@ def test_after_shutdown_no_exporter_is_called_and_no_thread_starts(monkeypatch):
     assert processor.stats()["Flushing"]["dropped"]["already_shutdown"] == 1
 
 
-def test_flush_and_shutdown_work_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
+def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
     def refuse(_self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -450,7 +441,7 @@ def test_flush_and_shutdown_work_in_the_calling_thread_when_no_thread_can_start(
 
 
 @pytest.mark.parametrize("forever", [float("inf"), float("nan"), sys.maxsize])
-def test_a_flush_may_be_given_all_the_time_there_is(forever):
+def test_flush_accepts_endless_time(forever):
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span())
@@ -458,7 +449,7 @@ def test_a_flush_may_be_given_all_the_time_there_is(forever):
     processor.shutdown(forever)
 
 
-def test_without_threads_an_export_that_hangs_elsewhere_holds_up_neither_flush_nor_shutdown():
+def test_flush_and_shutdown_without_threads_end_in_time_beside_a_stuck_export():
     exporter = Stuck()
     processor = MqTraceSpanProcessor(exporter, background=False, max_export_batch_size=1)
     processor.on_end(span("stuck"))

@@ -27,7 +27,7 @@ def without_threads(*exporters, **options):
 
 
 @needs_sdk(40, "processors have no _on_ending")
-def test_it_is_a_span_processor_with_the_sdks_own_signatures():
+def test_processor_has_the_signatures_of_the_sdk():
     processor = without_threads(Scripted())
     assert isinstance(processor, SpanProcessor)
     for method in ("on_start", "on_end", "shutdown", "force_flush"):
@@ -38,7 +38,7 @@ def test_it_is_a_span_processor_with_the_sdks_own_signatures():
     assert processor.force_flush(None)
 
 
-def test_the_callers_thread_neither_raises_nor_waits_nor_logs(caplog):
+def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
     stuck = Stuck()
     processor = MqTraceSpanProcessor(stuck, max_queue_size=2, max_export_batch_size=1)
     processor.on_end(span())
@@ -54,7 +54,7 @@ def test_the_callers_thread_neither_raises_nor_waits_nor_logs(caplog):
     processor.shutdown()
 
 
-def test_an_exporter_that_changes_what_is_current_is_not_traced_the_next_time_either():
+def test_exporter_that_changes_the_context_stays_untraced():
     seen = []
 
     class Forgetful(Scripted):
@@ -71,7 +71,7 @@ def test_an_exporter_that_changes_what_is_current_is_not_traced_the_next_time_ei
     assert seen == [False] * 3
 
 
-def test_a_runtime_of_contexts_that_fails_costs_spans_and_no_worker(monkeypatch):
+def test_context_runtime_that_fails_costs_spans_and_no_worker(monkeypatch):
     """One of the user's own, named by ``OTEL_PYTHON_CONTEXT``."""
     ours = threading.current_thread()
     attach = context.attach
@@ -90,7 +90,7 @@ def test_a_runtime_of_contexts_that_fails_costs_spans_and_no_worker(monkeypatch)
     processor.shutdown()
 
 
-def test_an_exporter_gets_its_timeout_and_its_failures_are_no_queue_drops():
+def test_exporter_gets_its_timeout_and_its_failures_are_not_drops():
     given = []
 
     class Timed(Scripted):
@@ -105,7 +105,7 @@ def test_an_exporter_gets_its_timeout_and_its_failures_are_no_queue_drops():
     assert (books(processor)["failed"], sum(books(processor)["dropped"].values())) == (1, 0)
 
 
-def test_flush_exports_earlier_spans_and_returns_its_result():
+def test_flush_exports_earlier_spans_and_returns_the_result():
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     processor = without_threads(exporter)
     processor.on_end(span())
@@ -121,7 +121,7 @@ def test_flush_exports_earlier_spans_and_returns_its_result():
     assert not processor.force_flush()
 
 
-def test_shutdown_is_once_bounded_and_counts_what_was_left():
+def test_shutdown_of_several_threads_is_once_in_time_and_counts_what_is_left():
     told = []
 
     class Timed(Scripted):
@@ -142,7 +142,7 @@ def test_shutdown_is_once_bounded_and_counts_what_was_left():
     assert account_balances(books(processor))
 
 
-def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(run_code):
+def test_span_that_ends_at_interpreter_exit_is_exported_by_the_calling_thread(run_code):
     """Python starts no thread any more then."""
     code = """
     import atexit, os, threading
@@ -161,7 +161,7 @@ def test_what_ends_while_the_interpreter_does_is_exported_by_the_calling_thread(
     assert run_code(code) == "last"
 
 
-def test_no_span_is_held_beyond_its_export():
+def test_exported_span_is_freed():
     processor = without_threads(Scripted())
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)

@@ -79,7 +79,7 @@ assert processor.lanes[0].exporter.after_forks == 0
 
 
 @pytest.mark.parametrize("way", ["fork", "multiprocessing", "billiard"])
-def test_a_forked_child_exports_its_own_spans_and_only_those(run, way):
+def test_forked_child_exports_its_own_spans_only(run, way):
     """billiard is Celery's: its children end by ``os._exit``, without atexit."""
     assert run(FORKING, way) == [[False, "of the child"], [True, "of the parent"]]
 
@@ -95,7 +95,7 @@ def test_unnoticed_fork_is_detected_by_its_pid(monkeypatch):
     assert exporter.names == ["of the child"]
 
 
-def test_an_exporter_that_raises_after_a_fork_leaves_the_others_their_own_start():
+def test_exporter_that_raises_after_a_fork_leaves_the_other_lanes_empty():
     class Raising(Scripted):
         def after_fork(self):
             raise OSError("closed already")
@@ -116,7 +116,7 @@ def test_short_lived_unnoticed_child_exports_nothing_of_its_parent(ending, monke
     assert exporter.names == []
 
 
-def test_a_spawned_child_starts_from_nothing(tmp_path):
+def test_spawned_child_exports_its_own_spans_only(tmp_path):
     program = tmp_path / "application.py"
     program.write_text(
         WRITING
@@ -146,7 +146,7 @@ def test_a_spawned_child_starts_from_nothing(tmp_path):
     assert sorted(name for _, name in map(json.loads, done.stdout.splitlines())) == ["of the child", "of the parent"]
 
 
-def test_greenlets_share_a_processor_as_threads_do(run):
+def test_greenlets_share_a_processor(run):
     told = run(
         """
         import gevent
@@ -163,7 +163,7 @@ def test_greenlets_share_a_processor_as_threads_do(run):
     assert sorted(name for _, name in told) == sorted(f"greenlet {number}" for number in range(20))
 
 
-def test_sigterm_loses_nothing_with_the_documented_recipe():
+def test_sigterm_with_the_documented_recipe_loses_no_span():
     code = """
     import signal, time
     if sys.argv[1] == "recipe":
@@ -217,7 +217,7 @@ def gunicorn(directory):
         server.communicate(timeout=60)
 
 
-def test_a_preloading_server_and_its_workers_each_export_their_own(tmp_path):
+def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
     with gunicorn(tmp_path) as address:
         pids = {urllib.request.urlopen(f"{address}/{number}", timeout=30).read() for number in range(20)}
     told = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())
