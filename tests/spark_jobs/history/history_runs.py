@@ -33,7 +33,7 @@ NOON_NS = WallNs(START_MS * 1_000_000)
 
 
 @dataclass(frozen=True)
-class Told:
+class RunRows:
     """A run's result, and its verdicts."""
 
     result: Result
@@ -50,14 +50,14 @@ def both(msg_id: str, at_ms: int, **fields: Any) -> list[dict[str, Any]]:
     return [publish(side, msg_id, at_ms=at_ms, **fields) for side in ("native", "otlp")]
 
 
-def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> Told:
+def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> RunRows:
     """Run once over ``events`` on the history below ``root``."""
     rules = replace(read_policy(None), **policy)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
         found = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
         result = conclude(place, found, no_report, out=root)
-    return Told(result, read_verdicts(root))
+    return RunRows(result, read_verdicts(root))
 
 
 def _side(work: Path, events: list[dict[str, Any]], name: str) -> EventSide:

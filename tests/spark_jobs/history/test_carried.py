@@ -32,11 +32,9 @@ ROWS = st.lists(
 
 
 def table_of(rows):
+    names = (*POSITION, "line")
     return pa.table(
-        {
-            name: pa.array([row[at] for row in rows], EVENT.field(name).type)
-            for at, name in enumerate((*POSITION, "line"))
-        }
+        {name: pa.array([row[at] for row in rows], EVENT.field(name).type) for at, name in enumerate(names)}
     )
 
 
@@ -79,7 +77,7 @@ def write_fresh(path, rows, bad=None):
     return str(path)
 
 
-def test_carried_events_that_are_read_again_are_judged_as_any_other(tmp_path, yesterday):
+def test_carried_events_that_are_read_again_are_dropped(tmp_path, yesterday):
     rows, paths = yesterday
     fresh = [
         write_fresh(tmp_path / "a.parquet", [{**rows[3], "left_as": None, "line": None}, publish("native", "X")]),
@@ -142,21 +140,17 @@ def columns_of(rows):
 @given(POSITIONS, POSITIONS)
 def test_position_is_found_where_all_four_columns_are_equal(known, sought):
     positions, numbers = Positions.of([columns_of(known)])
+    assert len(set(zip(known, numbers.tolist(), strict=True))) == len(set(known))
     by_position = dict(zip(known, numbers.tolist(), strict=True))
     assert positions.find(columns_of(sought)).tolist() == [by_position.get(row, -1) for row in sought]
     assert len(positions) == len(set(known))
 
 
-@settings(deadline=None)
-@given(POSITIONS)
-def test_equal_positions_have_one_number(rows):
-    _, numbers = Positions.of([columns_of(rows)])
-    assert len(set(zip(rows, numbers.tolist(), strict=True))) == len(set(rows))
-
-
-def test_file_that_holds_no_position_is_recognised_by_its_path():
+def test_positions_know_the_paths_they_hold():
     positions, _ = Positions.of([columns_of([("native", "a", 0, 1)])])
     assert positions.has_path(pa.array(["a", "b"])).tolist() == [True, False]
+    nothing, _ = Positions.of([])
+    assert nothing.find(columns_of([("native", "a", 0, 1)])).tolist() == [-1]
 
 
 def test_position_of_a_dictionary_column_is_found():
@@ -164,8 +158,3 @@ def test_position_of_a_dictionary_column_is_found():
     coded = {name: column.dictionary_encode() for name, column in columns_of(rows).items() if name in {"side", "path"}}
     positions, _ = Positions.of([columns_of(rows)])
     assert sorted(positions.find({**columns_of(rows), **coded}).tolist()) == [0, 1]
-
-
-def test_no_positions_hold_nothing():
-    positions, _ = Positions.of([])
-    assert positions.find(columns_of([("native", "a", 0, 1)])).tolist() == [-1]

@@ -46,7 +46,7 @@ def events(*msg_ids):
     return pa.Table.from_pylist([publish("native", msg_id) for msg_id in msg_ids], schema=EVENT)
 
 
-def test_events_of_keys_that_may_stay_open_are_kept_with_the_row_of_their_verdict():
+def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row():
     found = keep_open_events(events(*"ABCDEFGH"), np.array([0, 1, 2, 3, 4, 5, 1, -1]), verdicts(*KEYS))
     assert found.schema == CANDIDATE
     kept = [(row["msg_id"], row["verdict_row"]) for row in found.to_pylist()]

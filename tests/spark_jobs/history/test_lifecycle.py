@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -125,7 +124,7 @@ def lifecycles_of(verdicts):
     return {row["msg_id"]: (row["lifecycle"], row["first_seen_run"]) for row in verdicts.to_pylist()}
 
 
-def test_columns_follow_the_rule_of_one_key():
+def test_lifecycle_columns_follow_the_rule():
     verdicts, runs = verdicts_of(STORY)
     columns = assign_lifecycle(verdicts, replace(runs, run=4))
     assert columns.schema == VERDICT
@@ -165,19 +164,21 @@ def test_half_record_is_open_until_the_horizon():
     assert nothing_settled["G"][0] == "new"
 
 
+(LOST,) = (event for event in STORY if event["msg_id"] == "L")
+
+
 def closed_at(**place):
     row = {"side": "native", "record_index": 0, "line": 1, "first_seen_run": 2, "last_ms": START_MS, **place}
+    row = {"path": LOST["path"], "raw_hash": LOST["raw_hash"], **row}
     return ClosedPositions.of([pa.Table.from_pylist([row, {**row, "path": "elsewhere"}], schema=CLOSED)])
 
 
 def test_open_key_at_the_position_of_a_closed_one_has_regressed():
     verdicts, runs = verdicts_of(STORY)
-    (lost,) = (event for event in STORY if event["msg_id"] == "L")
-    closed = closed_at(path="lost.jsonl", raw_hash=lost["raw_hash"])
-    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))
+    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at()))
     assert (found["L"], found["P"]) == (("regressed", 2), ("new", 4))
     columns = flatten_sides(verdicts)
-    first_runs = find_closed_runs(columns, closed).to_arrow().to_pylist()
+    first_runs = find_closed_runs(columns, closed_at()).to_arrow().to_pylist()
     by_id = dict(zip(columns["msg_id"].to_pylist(), first_runs, strict=True))
     assert {msg_id: run for msg_id, run in by_id.items() if run} == {"L": 2}
     assert not find_closed_runs(columns, None).known.any()
@@ -185,43 +186,18 @@ def test_open_key_at_the_position_of_a_closed_one_has_regressed():
 
 def test_closed_position_of_the_other_side_is_another_one():
     verdicts, runs = verdicts_of(STORY)
-    (lost,) = (event for event in STORY if event["msg_id"] == "L")
-    closed = closed_at(side="otlp", path="lost.jsonl", raw_hash=lost["raw_hash"])
-    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))["L"] == ("new", 4)
+    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at(side="otlp")))
+    assert found["L"] == ("new", 4)
 
 
 def test_key_that_was_closed_does_not_lie_before_the_input():
     verdicts, runs = verdicts_of(STORY)
-    (lost,) = (event for event in STORY if event["msg_id"] == "L")
-    reasons = pa.array(
-        ["LATE_BEYOND_RETENTION" if row["msg_id"] == "L" else row["reason"] for row in verdicts.to_pylist()]
-    )
+    late = {"L": "LATE_BEYOND_RETENTION"}
+    reasons = pa.array([late.get(row["msg_id"], row["reason"]) for row in verdicts.to_pylist()])
     verdicts = verdicts.set_column(verdicts.column_names.index("reason"), "reason", reasons)
-    closed = closed_at(path="lost.jsonl", raw_hash=lost["raw_hash"])
-    (found,) = (
-        row for row in assign_lifecycle(verdicts, replace(runs, run=4), closed).to_pylist() if row["msg_id"] == "L"
-    )
+    rows = assign_lifecycle(verdicts, replace(runs, run=4), closed_at()).to_pylist()
+    (found,) = (row for row in rows if row["msg_id"] == "L")
     assert (found["reason"], found["lifecycle"], found["first_seen_run"]) == ("UNEXPLAINED", "regressed", 2)
-
-
-def test_million_closed_positions_take_little_memory():
-    rows = 1_000_000
-    closed = pa.table(
-        {
-            "side": pa.repeat("native", rows),
-            "path": pa.array([f"{day}.jsonl" for day in range(100)]).take(np.arange(rows) % 100),
-            "record_index": pa.array(np.arange(rows) % 7, pa.int32()),
-            "raw_hash": pa.array(np.arange(rows) * 7919, pa.int64()),
-            "line": pa.nulls(rows, pa.int64()),
-            "first_seen_run": pa.array(np.arange(rows) % 30 + 1, pa.int32()),
-            "last_ms": pa.nulls(rows, pa.int64()),
-        }
-    )
-    positions = ClosedPositions.of([closed.slice(0, 600_000), closed.slice(600_000)])
-    held = (positions.positions.packed, positions.runs.values, positions.runs.known)
-    assert sum(column.nbytes for column in held) < 40_000_000
-    sought = flatten_sides(closed.slice(999_000, 1_000))
-    assert positions.find_run(sought).values.tolist() == closed["first_seen_run"].slice(999_000).to_pylist()
 
 
 def test_age_counts_back_from_the_end_of_the_data():

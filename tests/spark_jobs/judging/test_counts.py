@@ -75,7 +75,7 @@ def counted(verdicts):
     return merge_counted(HOW, [Counted.of(part, HOW) for part in parts_of(verdicts)])
 
 
-def test_tally_equals_counting_the_verdicts_one_by_one(verdicts, counted):
+def test_tally_equals_the_counted_verdicts(verdicts, counted):
     counts, rows = counted.tally, verdicts.to_pylist()
     assert counts.status == Counter(row["status"] for row in rows)
     assert counts.status_by_kind["consume"] == Counter(row["status"] for row in rows if row["kind"] == "consume")
@@ -238,7 +238,7 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
 
 @settings(deadline=None)
 @given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))
-def test_equal_texts_and_only_they_have_equal_hashes(texts):
+def test_only_equal_texts_have_equal_hashes(texts):
     column = pa.array(texts, pa.string())
     hashes = hash_texts(column).tolist()
     assert len(set(hashes)) == len(set(texts))

@@ -38,12 +38,13 @@ def test_horizon_is_the_earlier_end_of_the_two_sides_less_the_grace():
     """Nothing newer can be called lost; ages count from the later end."""
     facts = facts_of(counted("native"), counted("otlp", last_ms=700, first_ms=50))
     assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (50, 900, 690)
+    assert facts.first == {"native": 100, "otlp": 50}
 
 
 def test_horizon_of_complete_data_is_the_later_end():
-    rows = Survey((counted("native"), counted("otlp", last_ms=700, first_ms=50)))
-    assert read_facts(rows, 0, is_complete=True).horizon_ms == 900
-    assert read_facts(Survey((counted("native"),)), 0, is_complete=True).horizon_ms is None
+    native, otlp = counted("native"), counted("otlp", last_ms=700, first_ms=50)
+    assert read_facts(Survey((native, otlp)), 0, is_complete=True).horizon_ms == 900
+    assert read_facts(Survey((native,)), 0, is_complete=True).horizon_ms is None
 
 
 def test_empty_side_leaves_no_horizon():
@@ -80,11 +81,7 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
     }
 
 
-def test_each_side_has_a_beginning_of_its_own():
-    assert facts_of(counted("native"), counted("otlp", first_ms=50)).first == {"native": 100, "otlp": 50}
-
-
-def test_clock_that_is_ahead_ends_no_side_later_than_its_record_arrived():
+def test_side_ends_no_later_than_its_records_arrived():
     """One host ten minutes ahead would settle what is still on its way; without an arrival its word is all there is."""
     start_ms, ahead_ms = 1_700_000_000_000, 600_000
     now_ms = start_ms + 1_000
@@ -99,7 +96,7 @@ def test_clock_that_is_ahead_ends_no_side_later_than_its_record_arrived():
     assert facts.data_end_ms == start_ms + ahead_ms + 10
 
 
-def test_time_before_1970_or_after_the_year_9999_ends_nothing():
+def test_time_before_1970_or_after_9999_is_no_end():
     found = surveyed(
         event(start_ms=-1, end_ms=7),
         event(start_ms=YEAR_10000_MS),
@@ -117,7 +114,7 @@ def test_malformed_rows_are_counted_and_are_no_events():
     assert surveyed(bad("otlp")).rows == ()
 
 
-def test_span_of_a_trace_topic_is_trace_traffic_whatever_its_scope_was():
+def test_span_of_a_trace_topic_is_trace_traffic():
     """A later input may show that a topic is one; a native record of it stays in scope."""
     rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
     found = surveyed(*rows, trace_topics=("t",))
@@ -142,7 +139,7 @@ EVENTS = st.builds(
 
 
 @given(rows=st.lists(EVENTS | st.sampled_from([bad("native"), bad("otlp")]), max_size=12), cut=st.integers(0, 12))
-def test_surveys_of_the_parts_add_up_to_the_survey_of_the_whole(rows, cut):
+def test_merged_surveys_equal_the_survey_of_all_rows(rows, cut):
     whole = surveyed(*rows)
     parts = merge_surveys([surveyed(*rows[:cut]), surveyed(*rows[cut:])])
     assert (set(parts.rows), parts.malformed) == (set(whole.rows), dict(whole.malformed))

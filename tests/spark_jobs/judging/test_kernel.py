@@ -17,7 +17,6 @@ from tests.support.kernel_runs import judge_events, plan_of, table_of
 
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5
-NAMES = ("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing")
 POLICY = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
 COPIES, LOST = 2 * BLOCK, 100
 
@@ -34,7 +33,7 @@ def test_verdicts_do_not_depend_on_row_order_or_slices(seed):
     assert sorted(map(repr, whole)) == sorted(map(repr, parts))
 
 
-def test_spans_of_one_trace_that_nothing_else_tells_apart_are_two_keys():
+def test_spans_of_one_trace_without_an_attempt_id_are_two_keys():
     spans = [consumed("M", attempt=None, trace_id="t", span_id=span_id) for span_id in "ab"]
     found = judge_events([*spans, *delivery("END", at_ms=1_000_000)])
     assert [row["otlp_count"] for row in found if row["msg_id"] == "M"] == [1, 1]
@@ -49,14 +48,14 @@ def test_slices_have_about_as_many_keys_as_asked_for(keys, keys_per_slice, sizes
     assert [len(judged.verdicts) for judged in slices] == sizes
 
 
-def test_event_rows_name_the_verdict_they_became():
+def test_event_row_refers_to_its_verdict():
     events = [*delivery("A"), consumed("A"), *delivery("B", at_ms=5)]
     found = judge(table_of(events, [("native", "C")]), plan_of(events, read_policy(None)))
     names = found.verdicts["msg_id"].to_pylist()
     assert [None if at < 0 else names[at] for at in found.verdict_of] == ["A", "A", "A", "B", "B", None]
 
 
-def test_each_delivery_of_a_huge_message_meets_its_own_span():
+def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
     gone = {*range(LOST), COPIES // 2}
     events = []
     for number in range(COPIES):

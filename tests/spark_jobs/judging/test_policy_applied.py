@@ -54,36 +54,35 @@ EVENTS = [
 ]
 
 
+def _judged(path, policy, events):
+    path.write_text(policy)
+    return {row["msg_id"]: row for row in judge_events(events, policy=read_policy(path))}
+
+
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    path = tmp_path_factory.mktemp("policy") / "policy.toml"
-    path.write_text(POLICY)
-    return {row["msg_id"]: row for row in judge_events(EVENTS, policy=read_policy(path))}
-
-
-def test_a_severity_decides_whether_a_difference_makes_a_mismatch(rows):
-    assert rows["HOST"]["status"] == "MISMATCHED"
-    for msg_id, name in (("TAGS", "tags"), ("LENGTH", "body_length")):
-        assert rows[msg_id]["field_verdicts"][name] == "DIFFERENT"
-        assert rows[msg_id]["status"] == "MATCHED_NORMALISED"
+    return _judged(tmp_path_factory.mktemp("policy") / "policy.toml", POLICY, EVENTS)
 
 
 @pytest.mark.parametrize(
-    ("msg_id", "verdict"),
+    ("msg_id", "name", "verdict", "status"),
     [
-        ("STARS", "REDACTED"),
-        ("HASH", "REDACTED"),
-        ("START", "REDACTED"),
-        ("SHORT", "DIFFERENT"),
-        ("OTHER", "DIFFERENT"),
+        ("HOST", "store_host", "DIFFERENT", "MISMATCHED"),
+        ("TAGS", "tags", "DIFFERENT", "MATCHED_NORMALISED"),  # of no severity
+        ("LENGTH", "body_length", "DIFFERENT", "MATCHED_NORMALISED"),  # the policy calls it fine
+        ("REGION", "region_id", "NOT_COMPARABLE", "MATCHED_EXACT"),  # the policy excludes it
+        ("STARS", "keys", "REDACTED", "MATCHED_NORMALISED"),  # the mask
+        ("HASH", "keys", "REDACTED", "MATCHED_NORMALISED"),  # the salted hash, in any case
+        ("START", "keys", "REDACTED", "MATCHED_NORMALISED"),  # its beginning
+        ("SHORT", "keys", "DIFFERENT", "MISMATCHED"),  # fifteen digits are too few
+        ("OTHER", "keys", "DIFFERENT", "MISMATCHED"),
     ],
 )
-def test_a_side_that_shows_the_mask_or_the_hash_of_the_other_is_redacted(rows, msg_id, verdict):
-    """The mask, the whole salted hash in any case, its beginning; fifteen digits are too few."""
-    assert rows[msg_id]["field_verdicts"]["keys"] == verdict
+def test_field_has_the_verdict_and_severity_of_the_policy(rows, msg_id, name, verdict, status):
+    assert (rows[msg_id]["field_verdicts"][name], rows[msg_id]["status"]) == (verdict, status)
 
 
-def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
+def test_keys_are_masked_and_equal_ones_stay_equal(rows):
     assert rows["QUIET"]["native"]["keys"] == [HASH[:16]] == rows["HASH"]["native"]["keys"]
     both_keys = [hashlib.sha256(f"seaorder-{number}".encode()).hexdigest()[:16] for number in (1, 4)]
     assert rows["STARS"]["native"]["keys"] == sorted(both_keys)
@@ -93,23 +92,16 @@ def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
     )
 
 
-def test_field_that_the_policy_excludes_is_not_comparable(rows):
-    assert rows["REGION"]["field_verdicts"]["region_id"] == "NOT_COMPARABLE"
-    assert rows["REGION"]["status"] == "MATCHED_EXACT"
-
-
-def test_what_is_declared_silent_is_by_design_and_nothing_else(rows):
-    for msg_id in ("QUIET", "CRON"):
-        assert (rows[msg_id]["reason"], rows[msg_id]["reason_detail"]) == ("BY_DESIGN", "policy_says_silent")
-    for msg_id in ("LOUD", "DAILY"):
-        assert rows[msg_id]["reason"] != "BY_DESIGN"
+@pytest.mark.parametrize(("msg_id", "silent"), [("QUIET", True), ("CRON", True), ("LOUD", False), ("DAILY", False)])
+def test_key_that_the_policy_declares_silent_is_by_design(rows, msg_id, silent):
+    assert (rows[msg_id]["reason"] == "BY_DESIGN", rows[msg_id]["reason_detail"] == "policy_says_silent") == (
+        silent,
+    ) * 2
 
 
 def test_masked_keys_show_the_mask_once_per_key(tmp_path):
-    path = tmp_path / "policy.toml"
-    path.write_text('mask_keys = "mask"\nmask_text = "#"\n')
     events = [*both("TWO", {"keys": ["a", "b"]}, {"keys": ["a", "b"]}), *both("NONE", {"keys": []}, {})]
-    found = {row["msg_id"]: row for row in judge_events(events, policy=read_policy(path))}
+    found = _judged(tmp_path / "policy.toml", 'mask_keys = "mask"\nmask_text = "#"\n', events)
     assert found["TWO"]["native"]["keys"] == ["#", "#"]
     assert found["TWO"]["field_verdicts"]["keys"] == "EQUAL"
     assert found["NONE"]["native"]["keys"] == []

@@ -197,7 +197,7 @@ def answers():
 
 
 @pytest.mark.parametrize("msg_id", [*STORIES], ids=[story.says for story in STORIES.values()])
-def test_each_story_gets_its_verdict(answers, msg_id):
+def test_story_gets_its_verdict(answers, msg_id):
     story = STORIES[msg_id]
     rows = [row for row in answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
     assert len(rows) == story.keys, rows
@@ -208,14 +208,14 @@ def test_each_story_gets_its_verdict(answers, msg_id):
         assert expected in found, name
 
 
-def test_field_verdicts_stay_beside_duplicates(answers):
-    row = next(row for row in answers if row["msg_id"] == "M09")
-    assert row["field_verdicts"]["topic"] == "DIFFERENT"
-
-
-def test_half_record_misses_what_the_other_half_would_say(answers):
-    verdicts = next(row for row in answers if row["msg_id"] == "M14")["field_verdicts"]
-    assert (verdicts["start_ms"], verdicts["success"]) == ("EQUAL", "MISSING_NATIVE")
+@pytest.mark.parametrize(
+    ("msg_id", "fields"),
+    [("M09", {"topic": "DIFFERENT"}), ("M14", {"start_ms": "EQUAL", "success": "MISSING_NATIVE"})],
+    ids=["duplicate", "half a record"],
+)
+def test_field_verdicts_stay_beside_the_status(answers, msg_id, fields):
+    row = next(row for row in answers if row["msg_id"] == msg_id)
+    assert row["field_verdicts"].items() >= fields.items()
 
 
 def test_window_leaves_out_whole_keys():

@@ -83,27 +83,9 @@ KINDS = {
     ("recall", "whole"): "Recall",
 }
 COLUMNS = (
-    "msg_id",
-    "offset_msg_id",
-    "topic",
-    "group_name",
-    "attempt_id",
-    "retry_times",
-    "region_id",
-    "tags",
-    "keys",
-    "store_host",
-    "client_host",
-    "body_length",
-    "msg_type",
-    "start_ms",
-    "end_ms",
-    "cost_ms",
-    "success",
-    "context_code",
-    "transaction_id",
-    "transaction_state",
-    "from_transaction_check",
+    *("msg_id", "offset_msg_id", "topic", "group_name", "attempt_id", "retry_times", "region_id", "tags", "keys"),
+    *("store_host", "client_host", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms", "success"),
+    *("context_code", "transaction_id", "transaction_state", "from_transaction_check"),
 )
 
 

@@ -35,7 +35,7 @@ def ordered(rows):
 
 
 @given(rows=ROWS.map(ordered))
-def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
+def test_rows_keep_their_order_and_the_counts_balance(rows):
     facts = events(*rows)
     assert len(facts) == len(rows) + sum(event["extra"] or 0 for event in facts)
     assert [event["line"] for event in facts if not event["extra"]] == list(range(len(rows)))
@@ -46,7 +46,7 @@ def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
 
 @settings(max_examples=40)
 @given(rows=ROWS.map(ordered), data=st.data())
-def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
+def test_batches_may_be_cut_anywhere(rows, data):
     whole = batch(*rows)
     at = data.draw(st.integers(0, len(rows)))
     slices = [whole.slice(0, at), whole.slice(at)]
@@ -60,12 +60,12 @@ def test_every_batch_has_the_schema_of_events_that_were_read():
     assert made.schema.equals(READ_EVENT)
 
 
-def test_an_empty_batch_gives_none():
+def test_empty_batch_gives_no_batch():
     """Spark may hand over a partition without rows."""
     assert list(event_batches([batch()])) == []
 
 
-def test_rows_of_the_ledger_go_through_and_say_nothing_else():
+def test_ledger_row_is_kept_as_it_is():
     _, ledger, _ = events(span(), LEDGER_ROW, span())
     assert {name: value for name, value in ledger.items() if value is not None} == LEDGER_ROW
 
@@ -77,7 +77,7 @@ def test_spans_without_a_ledger_are_read_as_well():
     assert [event for one in made for event in one.to_pylist()] == events(*whole.to_pylist())
 
 
-def test_a_bad_span_is_one_row_whatever_else_can_be_read_in_it():
+def test_bad_span_is_one_row():
     """Half a span would be compared as if it were a whole."""
     bad = {"field": "start_ns", "reason": "not a number", "text": "soon", "mentions": [ID]}
     (row,) = events(span({"messaging.system": "kafka", "messaging.message.id": "a,b"}, links=[{}, {}], bad=bad))
@@ -91,6 +91,13 @@ def test_maps_and_lists_that_are_null_are_empty():
 
 
 SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
+OWN = {
+    "group_name": "pg",
+    "offset_msg_id": "orders-0@5",
+    "store_host": "h:1",
+    "region_id": "r",
+    "msg_type": "Delay_Msg",
+}
 
 
 @pytest.mark.parametrize(
@@ -107,20 +114,20 @@ SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
         (None, [{"messaging.header.UNIQ_KEY": '["x"]'}, {}], ["x", None]),
     ],
 )
-def test_a_span_is_about_as_many_messages_as_it_names(given_id, links, ids):
+def test_span_has_an_event_for_each_message_it_names(given_id, links, ids):
     found = events(span({**SEND, "messaging.message.id": given_id}, links=links))
     assert [event["msg_id"] for event in found] == ids
     assert {event["batch_size"] for event in found} == {len(ids)}
 
 
-def test_a_message_has_its_own_link_and_the_first_has_the_others():
+def test_message_has_its_own_link_and_the_first_the_others():
     own = events(span(SEND, links=[{"messaging.message.id": "x"}, {"messaging.message.id": "y"}]))
     assert [[link["span_id"] for link in event["links"]] for event in own] == [["0" * 15 + "1"], ["0" * 15 + "2"]]
     shared = events(span({**SEND, "messaging.message.id": "x,y"}, links=[{}, {}]))
     assert [event["links"] and len(event["links"]) for event in shared] == [2, None]
 
 
-def test_a_weaker_name_is_read_where_the_stronger_is_missing_or_null():
+def test_weaker_name_is_read_without_the_stronger():
     names = ALIASES["group_name"].names
     (row,) = events(span({**SEND, names[0]: None, names[2]: "weak", names[1]: "strong"}))
     assert row["group_name"] == "strong"
@@ -141,7 +148,7 @@ def test_a_weaker_name_is_read_where_the_stronger_is_missing_or_null():
         ("my ConsumeMessageThread_g_1", None),
     ],
 )
-def test_the_thread_of_a_listener_names_its_group(thread, group):
+def test_listener_thread_names_the_group(thread, group):
     """As Java reads the name, line ends included; a sender's thread says nothing."""
     delivery = span({"messaging.system": "rocketmq", "messaging.operation": "process", "thread.name": thread})
     sent = span({**SEND, "thread.name": thread})
@@ -182,35 +189,13 @@ def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, facts):
         ({"messaging.header.UNIQ_KEY": '["x"]'}, {"msg_id": "x", "id_source": "header"}),
         ({"messaging.message.id": "x"}, {"msg_id": "x", "id_source": "own"}),
         ({}, {"msg_id": None, "id_source": None}),
+        ({"messaging.destination.name": "orders"}, {"topic": "orders"}),
+        ({"messaging.message.body.size": "7"}, {"body_length": 7}),
         (
-            {
-                "mqtrace.trace_type": "Pub",
-                "messaging.destination.name": "orders",
-                "mqtrace.group_name": "pg",
-                "mqtrace.offset_msg_id": "orders-0@5",
-                "mqtrace.store_host": "h:1",
-                "mqtrace.region_id": "r",
-                "messaging.message.body.size": "7",
-                "mqtrace.msg_type": "Delay_Msg",
-                "mqtrace.success": "false",
-            },
-            {
-                "kind": "publish",
-                "half": "whole",
-                "scope": None,
-                "writer": "mqtrace",
-                "service": "svc",
-                "topic": "orders",
-                "group_name": "pg",
-                "offset_msg_id": "orders-0@5",
-                "store_host": "h:1",
-                "region_id": "r",
-                "body_length": 7,
-                "msg_type": "Delay_Msg",
-                "success": False,
-                "context_code": None,
-            },
+            {f"mqtrace.{name}": text for name, text in {**OWN, "trace_type": "Pub", "success": "false"}.items()},
+            {**OWN, "success": False, "context_code": None, "writer": "mqtrace", "service": "svc"},
         ),
+        ({"mqtrace.trace_type": "Pub"}, {"kind": "publish", "half": "whole", "scope": None}),
     ],
 )
 def test_column_has_the_value_of_its_attribute(attributes, columns):
@@ -218,7 +203,7 @@ def test_column_has_the_value_of_its_attribute(attributes, columns):
     assert {name: row[name] for name in columns} == columns
 
 
-def test_topics_of_traces_are_known_by_name_prefix_or_from_the_run():
+def test_trace_topic_is_known_by_name_prefix_or_option():
     topics = ("orders", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_cn", "mine")
     rows = [span({**SEND, "messaging.destination.name": topic}) for topic in topics]
     assert [event["scope"] for event in events(*rows, trace_topics=["mine"])] == [None, *["TRACE_TRAFFIC"] * 3]
@@ -256,9 +241,9 @@ def ids(attributes, links=()):
         ({}, None, None),
     ],
 )
-def test_a_message_of_kafka_goes_by_its_place_when_it_has_no_id(attributes, msg_id, place):
+def test_kafka_message_without_an_id_is_identified_by_its_position(attributes, msg_id, place):
     assert ids(attributes) == [(msg_id, place)]
 
 
-def test_each_message_of_a_batch_has_a_place_of_its_own():
+def test_message_of_a_batch_has_its_own_position():
     assert ids({PARTITION: "4"}, [{OFFSET: "7"}, {OFFSET: "8"}]) == [("a.b-4@7", "a.b-4@7"), ("a.b-4@8", "a.b-4@8")]

@@ -6,13 +6,9 @@ from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.schemas import EVENT
 
 
-def test_place_that_one_send_names_becomes_its_message_and_one_that_two_name_stays():
+def test_position_that_one_send_names_is_resolved_to_its_message():
     sends = [
-        *(
-            ("publish", "A", "t-0@7"),
-            ("publish", "B", "t-0@9"),
-            ("publish", "C", "t-0@9"),
-        ),  # a topic that was made anew
+        *(("publish", "A", "t-0@7"), ("publish", "B", "t-0@9"), ("publish", "C", "t-0@9")),  # a topic created anew
         *(("recall", "D", "t-0@1"), ("publish", "E", "C0A8000100002A9F0000000000000042"), ("publish", None, "t-0@2")),
         ("publish", "t-0@3", "t-0@3"),  # by its place itself
     ]

@@ -22,15 +22,9 @@ def line_of(start="5000000999", tags="T"):
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}, ensure_ascii=False)
 
 
-def test_every_layout_gives_the_same_events(tmp_path):
-    names = (
-        "layouts/traces.jsonl",
-        "layouts/traces.json.zst.framed",
-        "layouts/traces.pb.framed",
-        "layouts/traces.pb.zst.framed",
-        "native-zstd/native.jsonl.zst",
-        "native-zstd/native.pb.framed.zst",
-    )
+def test_layouts_give_the_same_events(tmp_path):
+    plain = (f"layouts/traces.{layout}" for layout in ("jsonl", "json.zst.framed", "pb.framed", "pb.zst.framed"))
+    names = (*plain, "native-zstd/native.jsonl.zst", "native-zstd/native.pb.framed.zst")
     side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
     assert side.records_read == 6 * 209
     assert side.records_read + side.exploded == side.events
@@ -41,14 +35,8 @@ def test_every_layout_gives_the_same_events(tmp_path):
 
 
 def test_damage_is_counted_and_located(tmp_path):
-    names = [
-        "killed/kill.jsonl",
-        "killed/kill.pb.framed",
-        "killed/kill.pb.zst.framed",
-        "killed/kill.json.zst.framed",
-        "append-after-kill/torn.jsonl",
-        "append-after-kill/torn.pb.framed",
-    ]
+    killed = (f"killed/kill.{layout}" for layout in ("jsonl", "pb.framed", "pb.zst.framed", "json.zst.framed"))
+    names = (*killed, "append-after-kill/torn.jsonl", "append-after-kill/torn.pb.framed")
     side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
     assert side.truncated_tails == 4
     assert side.records_read == 67 + 67 + 63 + 57 + 78 + 81 + 2
@@ -59,37 +47,23 @@ def test_damage_is_counted_and_located(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("run", "spans", "expected"),
+    ("run", "publish", "consume", "others", "traffic"),
     [
-        (
-            "app-4.9.8-dup",
-            288,
-            {
-                ("publish", None): 120,
-                ("consume", None): 222,
-                (None, "BATCH_PARENT"): 2,
-                ("publish", "TRACE_TRAFFIC"): 15,
-            },
-        ),
-        (
-            "scenarios-5.3.3-old",
-            330,
-            {("publish", None): 212, ("consume", None): 55, (None, "POLL"): 6, ("publish", "TRACE_TRAFFIC"): 65},
-        ),
+        ("app-4.9.8-dup", 120, 222, {(None, "BATCH_PARENT"): 2}, 15),
+        ("scenarios-5.3.3-old", 212, 55, {(None, "POLL"): 6}, 65),
     ],
 )
-def test_the_recorded_runs_hold_the_events_their_readme_counts(tmp_path, run, spans, expected):
-    native_topics = {
-        json.loads(line)["topic"]
-        for line in (VECTORS / "dual" / run / "native.jsonl").read_text(encoding="utf-8").splitlines()
-    }
-    side = otlp_side(tmp_path, str(VECTORS / "dual" / run / "otlp.jsonl"), trace_topics=tuple(native_topics))
+def test_recorded_run_holds_the_events_of_its_readme(tmp_path, run, publish, consume, others, traffic):
+    folder = VECTORS / "dual" / run
+    native_topics = {json.loads(line)["topic"] for line in (folder / "native.jsonl").open(encoding="utf-8")}
+    side = otlp_side(tmp_path, str(folder / "otlp.jsonl"), trace_topics=tuple(native_topics))
     found = Counter((row["kind"], row["scope"]) for row in events_of(side))
-    assert side.records_read == spans
-    assert found == expected
+    sends = {("publish", None): publish, ("publish", "TRACE_TRAFFIC"): traffic}
+    assert found == {**sends, ("consume", None): consume, **others}
+    assert side.records_read == {"app-4.9.8-dup": 288, "scenarios-5.3.3-old": 330}[run]
 
 
-def test_lines_end_at_a_newline_only_and_foreign_lines_are_bad_but_those_of_other_signals(tmp_path):
+def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
     """Collectors write U+2028 raw."""
     others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')
     path = tmp_path / "made.jsonl"
@@ -133,7 +107,7 @@ def message(spans):
     return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
 
 
-def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
+def test_malformed_span_is_bad_alone_for_both_readers(tmp_path):
     mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
     odd = (
         {"status": "OK"},
@@ -148,12 +122,8 @@ def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
     document = message([GOOD, *({**GOOD, **one} if isinstance(one, dict) else one for one in odd), GOOD])
     (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n", encoding="utf-8")
     (tmp_path / "b.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    levels = {
-        "resourceSpans": [
-            "x",
-            {"resource": "x", "scopeSpans": ["y", *message([GOOD])["resourceSpans"][0]["scopeSpans"]]},
-        ]
-    }
+    scopes = message([GOOD])["resourceSpans"][0]["scopeSpans"]
+    levels = {"resourceSpans": ["x", {"resource": "x", "scopeSpans": ["y", *scopes]}]}
     (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
     (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
     side = otlp_side(tmp_path / "work", str(tmp_path))
@@ -173,7 +143,7 @@ def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
     assert side.records_read + side.exploded == side.events + side.malformed
 
 
-def test_a_message_behind_what_is_left_of_another_is_read_wherever_the_other_was_cut(tmp_path):
+def test_message_behind_a_torn_one_is_read(tmp_path):
     torn, whole = json.dumps(message([{**GOOD, "name": '{"resourceSpans":'}])), json.dumps(message([GOOD]))
     cuts = [*range(1, 24), torn.index("startTime"), len(torn) - 1]
     lines = [f"{torn[:cut]}{whole}" for cut in cuts]

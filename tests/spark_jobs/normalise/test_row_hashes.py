@@ -28,7 +28,7 @@ def said(row):
 
 
 @given(rows=st.lists(SPANS, min_size=2, max_size=30))
-def test_spans_have_the_same_number_when_they_say_the_same(rows):
+def test_equal_spans_have_equal_hashes(rows):
     """Null is not the empty text, and nothing slips from one text, name or link into the next."""
     numbers = hashes(batch(*rows))
     assert len(set(numbers)) == len(set(map(said, rows))) == len(set(zip(numbers, map(said, rows), strict=True)))
@@ -48,12 +48,12 @@ def test_spans_have_the_same_number_when_they_say_the_same(rows):
         (span(start_ns=1, end_ns=2), span(start_ns=2, end_ns=1)),
     ],
 )
-def test_what_differs_in_anything_has_another_number(one, other):
+def test_different_spans_have_different_hashes(one, other):
     first, second = hashes(batch(one, other))
     assert first != second
 
 
-def test_where_a_span_stood_and_what_stood_beside_it_does_not_count():
+def test_position_and_neighbours_do_not_change_the_hash():
     one, other = span({"a": "1"}, links=[{"b": "2"}]), span({"longer": "text"}, links=[{}, {"c": None}])
     alone, moved = hashes(batch(one)), hashes(batch({**one, "path": "elsewhere", "line": 9}))
     beside = hashes(batch(other, one, other))
@@ -61,7 +61,7 @@ def test_where_a_span_stood_and_what_stood_beside_it_does_not_count():
     assert beside == [number for at in range(3) for number in hashes(batch(other, one, other).slice(at, 1))]
 
 
-def test_rows_without_any_text_have_numbers_too():
+def test_row_without_text_has_a_hash():
     nothing = pa.RecordBatch.from_pylist([{}, {}], schema=SCHEMA)
     first, second = hashes(nothing)
     assert first == second

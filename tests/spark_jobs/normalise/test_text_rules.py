@@ -45,7 +45,7 @@ def keys_in(array):
 
 
 @given(some=st.lists(ANY_TEXT, max_size=20))
-def test_ids_are_folded_and_words_for_nothing_are_null(some):
+def test_ids_are_folded_and_placeholders_are_null(some):
     asked = [*WORDS, *some]
     known = [None if text in ABSENT_TEXTS else text for text in asked]
     trimmed = [None if text.strip(" ") in ABSENT_TEXTS else text.strip(" ") for text in asked]
@@ -71,7 +71,7 @@ def test_arrays_of_one_key_each_are_read_as_any_other(some):
 @pytest.mark.spark
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("0123456789+-. \t\x00\x7f٣", max_size=22), min_size=200, max_size=200))
-def test_a_text_is_the_number_that_spark_casts_it_to(spark, some):
+def test_number_is_read_as_spark_casts_it(spark, some):
     asked = [*NUMBERS, *some]
     seen = asked_of_spark(spark, asked, int=F.col("text").try_cast("int"), long=F.col("text").try_cast("bigint"))
     assert seen == read_bodies(asked, partial(integer, kind=pa.int32()), partial(integer, kind=pa.int64()))
@@ -80,7 +80,7 @@ def test_a_text_is_the_number_that_spark_casts_it_to(spark, some):
 @pytest.mark.spark
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("[]\"'\\,ab \n{}u0", max_size=12).map("[{}".format), min_size=200, max_size=200))
-def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
+def test_array_of_texts_is_read_as_spark_reads_it(spark, some):
     asked = [*ARRAYS, *KEYS, *some]
     array = F.from_json("text", "array<string>")
     seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)))
@@ -90,7 +90,7 @@ def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
     assert read_bodies(asked, key_set) == [(None if read is None else keys_in(read),) for read, _ in seen]
 
 
-def test_what_is_no_text_at_all_is_nothing_by_every_rule():
+def test_null_stays_null_by_every_rule():
     rules = (present, folded_id, first_text, key_set, partial(integer, kind=pa.int64()))
     assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
 
