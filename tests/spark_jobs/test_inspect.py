@@ -58,15 +58,8 @@ def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
     lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert len(lines) == 12
     assert [line["source_index"] for line in lines] == list(range(12))
-    assert lines[0]["attributes"] == {
-        "nan": "NaN",
-        "inf": "Infinity",
-        "ninf": "-Infinity",
-        "negzero": 0.0,
-        "tiny": 5e-324,
-        "whole": 3.0,
-        "big": 1e22,
-    }
+    not_finite = {"nan": "NaN", "inf": "Infinity", "ninf": "-Infinity"}
+    assert lines[0]["attributes"] == {**not_finite, "negzero": 0.0, "tiny": 5e-324, "whole": 3.0, "big": 1e22}
     assert str(lines[0]["attributes"]["negzero"]) == "-0.0"
     assert lines[0]["start_ns"] == "1767323045000000001"
 
@@ -85,7 +78,7 @@ def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
     assert "orders_d498dup" in text
 
 
-def test_a_torn_line_of_a_landing_is_a_tail_and_a_broken_one_is_bad(tmp_path, capsys):
+def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\nbroken\n{"body_base', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1
     found = strict(capsys.readouterr().out)
@@ -109,7 +102,7 @@ def test_time_that_is_not_a_date_is_printed_as_it_is(tmp_path, capsys):
     assert f"{2**63 - 1} ms, which is not a date" in capsys.readouterr().out
 
 
-def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
+def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):
     (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1  # the body is empty
@@ -119,7 +112,7 @@ def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
     assert "notes.jsonl" in said
 
 
-def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
+def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):
     topic = "\x1b[31mred\x1b]0;title\x07\u202e" + "long" * 100
     body = base64.b64encode(f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()).decode()
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
@@ -130,7 +123,7 @@ def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
     assert max(map(len, shown.splitlines())) < 200
 
 
-def test_writers_are_those_that_a_reconciliation_would_choose(capsys):
+def test_writers_are_those_of_a_reconciliation(capsys):
     folder = VECTORS / "dual" / "app-4.9.8-dup"
     inspect.run((str(folder / "native.jsonl"), str(folder / "otlp.jsonl")), as_json=True)
     writers = json.loads(capsys.readouterr().out)["writers"]
@@ -143,7 +136,7 @@ def test_writers_are_those_that_a_reconciliation_would_choose(capsys):
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"resourceSpans":['], ids=["no file", "empty file", "cut-off line"])
-def test_nothing_in_an_input_is_exit_code_1(content, tmp_path, capsys):
+def test_empty_input_is_exit_code_1(content, tmp_path, capsys):
     if content is not None:
         (tmp_path / "spans.jsonl").write_bytes(content)
     assert inspect.run([str(tmp_path)]) == 1

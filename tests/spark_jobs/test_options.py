@@ -24,26 +24,7 @@ def test_option_is_repeated_before_each_value_of_a_shell_expanded_list(words, ex
     assert repeat_options(words.split()) == expected.split()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected_ms"),
-    [
-        ("1795262400000", 1_795_262_400_000),
-        ("2026-11-21T12:00:00Z", 1_795_262_400_000),
-        ("2026-11-21T12:00:00", 1_795_262_400_000),
-        ("2026-11-21T20:00:00+08:00", 1_795_262_400_000),
-        ("2026-11-21", 1_795_219_200_000),
-    ],
-)
-def test_instant_is_iso_8601_in_utc_or_epoch_milliseconds(text, expected_ms):
-    assert parse_instant_ms(text, name="--begin") == expected_ms
-
-
-def test_invalid_instant_names_its_option():
-    with pytest.raises(UsageError, match=r"--end: invalid time 'tomorrow': use 2026"):
-        parse_instant_ms("tomorrow", name="--end")
-
-
-def test_last_setting_of_a_name_counts_and_values_may_hold_equals_signs():
+def test_last_setting_of_a_name_wins():
     assert parse_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
 
 

@@ -24,17 +24,8 @@ def printed(made, *, width=80, **options):
 
 def test_summary_shows_verdict_loss_groups_gates_and_report_in_order():
     text = printed(result())
-    places = [
-        text.index(said)
-        for said in (
-            "FAIL: native",
-            "The native trace lacks 3 of",
-            "MATCHED_EXACT",
-            "who consumed",
-            "gates",
-            "report.html:",
-        )
-    ]
+    parts = ("FAIL: native", "The native trace lacks 3 of", "MATCHED_EXACT", "who consumed", "gates", "report.html:")
+    places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert "result.json" not in text
 
@@ -84,8 +75,7 @@ def test_summary_has_colours_on_a_terminal_and_none_with_no_color():
     coloured = printed(result(), force_terminal=True, color_system="standard")
     plain = printed(result(), force_terminal=True, no_color=True)
     assert "\x1b[1;31mFAIL" in coloured
-    assert "\x1b[31m" not in plain
-    assert "\x1b[1;31m" not in plain
+    assert not re.search(r"\x1b\[(1;)?31m", plain)
 
 
 # -- progress

@@ -84,14 +84,12 @@ def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, tog
     assert sorted(found) == sorted((bucket, rows_of(open_bucket([*own]).events)) for bucket, own in buckets.items())
 
 
-@pytest.mark.parametrize(("buckets", "together"), [(1, 1), (100, 1), (101, 2), (790, 8), (2_000, 20)])
-def test_buckets_of_a_large_run_travel_together(buckets, together):
-    assert count_together(buckets, 2) == together
-
-
-@pytest.mark.parametrize(("cores", "together"), [(64, 4), (128, 2), (313, 1), (1_000, 1)])
-def test_buckets_that_travel_together_leave_work_for_every_core(cores, together):
-    assert count_together(313, cores) == together
+@pytest.mark.parametrize(
+    ("buckets", "cores", "together"),
+    [(1, 2, 1), (100, 2, 1), (101, 2, 2), (790, 2, 8), (2_000, 2, 20), (313, 64, 4), (313, 128, 2), (313, 313, 1)],
+)
+def test_buckets_are_sent_together_but_leave_work_for_every_core(buckets, cores, together):
+    assert count_together(buckets, cores) == together
 
 
 def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):

@@ -18,16 +18,8 @@ _outcomes = st.sampled_from([True, True, True, False, None])
 
 
 def leg(kind: str, message: str, **fields: Any) -> dict[str, Any]:
-    clean = {
-        "identified": True,
-        "bare_topic": "orders",
-        "success": True,
-        "inside": True,
-        "on_native": False,
-        "on_otlp": True,
-        "event_ms": 5_000,
-        "finished": True if kind == "consume" else None,
-    }
+    flags = {"identified": True, "success": True, "inside": True, "on_native": False, "on_otlp": True}
+    clean = {**flags, "bare_topic": "orders", "event_ms": 5_000, "finished": True if kind == "consume" else None}
     return {**dict.fromkeys(LEG.names), **clean, "kind": kind, "message": message, **fields}
 
 

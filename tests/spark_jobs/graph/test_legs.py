@@ -65,19 +65,18 @@ def test_leg_takes_each_value_from_the_native_side_first():
     native = {"start_ms": 5, "success": False, "msg_type": "Normal_Msg"}
     otlp = {"start_ms": 6, "end_ms": 9, "success": True, "transaction_state": "UNKNOW"}
     (leg,) = legs_of(verdict(native=native, otlp=otlp, status="OUT_OF_SCOPE", event_ms=-1))
-    assert (leg["busy_ms"], leg["success"], leg["msg_type"], leg["transaction_state"]) == (
-        4,
-        False,
-        "Normal_Msg",
-        "UNKNOW",
-    )
-    assert (leg["finished"], leg["inside"], leg["on_native"], leg["on_otlp"], leg["event_ms"]) == (
-        True,
-        False,
-        True,
-        True,
-        None,
-    )
+    expected = {
+        "busy_ms": 4,
+        "success": False,
+        "msg_type": "Normal_Msg",
+        "transaction_state": "UNKNOW",
+        "finished": True,
+        "inside": False,
+        "on_native": True,
+        "on_otlp": True,
+        "event_ms": None,
+    }
+    assert {name: leg[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -112,18 +111,11 @@ def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
     ]
 
 
-def test_group_belongs_to_the_one_service_that_some_of_its_legs_name():
-    named, unnamed = {"service": "shop"}, {}
-    one = make_legs(
-        verdicts(verdict(group="A", otlp=named), verdict(group="B", otlp=named), verdict(group="C", otlp=named))
-    )
-    other = make_legs(
-        verdicts(
-            verdict(group="A", otlp=unnamed),
-            verdict("publish", group="B", otlp=unnamed),
-            verdict(group="C", otlp={"service": "bank"}),
-            verdict(group="C", otlp=unnamed),
-        )
+def test_group_belongs_to_the_only_service_of_its_legs():
+    named = [verdict(group=group, otlp={"service": "shop"}) for group in "ABC"]
+    others = [verdict(group="A"), verdict("publish", group="B"), verdict(group="C")]
+    one, other = (
+        make_legs(verdicts(*rows)) for rows in (named, [*others, verdict(group="C", otlp={"service": "bank"})])
     )
     assert choose_owners(merge_owners([find_owners(one), find_owners(other)])) == {("consume", "A"): "shop"}
 

@@ -119,23 +119,16 @@ def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
 
 
 def test_files_whose_spans_all_name_their_message_are_left_as_they_are(tmp_path):
-    rows = [
-        {"side": "otlp", "kind": "publish", "msg_id": "M1"},
-        {"side": "otlp", "kind": None, "scope": "NOT_MESSAGING"},
-    ]
-    files = files_of(str(tmp_path), rows)
+    named, other = {"kind": "publish", "msg_id": "M1"}, {"kind": None, "scope": "NOT_MESSAGING"}
+    files = files_of(str(tmp_path), [{"side": "otlp", **row} for row in (named, other)])
     assert tie_spans(PlainEngine(), files, str(tmp_path / "tied")) == tuple(files)
     assert not (tmp_path / "tied").exists()
 
 
 def test_malformed_rows_are_kept_beside_tied_spans_and_call_nothing(tmp_path):
     bad = {"field": "f", "reason": "r", "text": "t", "mentions": ["M9"]}
-    rows = [
-        {"side": "otlp", "kind": "consume"},
-        {"side": "otlp", "service": "shop", "trace_id": "t", "span_id": "s", "bad": bad},
-    ]
-    files = files_of(str(tmp_path), rows)
-    assert [row["bad"] for row in rows_in(tie_spans(PlainEngine(), files, str(tmp_path / "tied"))) if row["bad"]] == [
-        bad
-    ]
+    named = {"side": "otlp", "service": "shop", "trace_id": "t", "span_id": "s"}
+    files = files_of(str(tmp_path), [{"side": "otlp", "kind": "consume"}, {**named, "bad": bad}])
+    tied = rows_in(tie_spans(PlainEngine(), files, str(tmp_path / "tied")))
+    assert [row["bad"] for row in tied if row["bad"]] == [bad]
     assert count_direct_calls(PlainEngine(), files, begin_ms=None, end_ms=None) == Counter()

@@ -63,7 +63,7 @@ def said(side, *but):
     )
 
 
-def test_a_trace_topic_holds_what_its_landing_holds(kafka, tmp_path):
+def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     from_file = native_side(tmp_path / "file", str(NATIVE))
     side = native_side(tmp_path / "kafka", source, f"kafka://{kafka.bootstrap_servers}/empty")
@@ -83,7 +83,7 @@ def test_a_trace_topic_holds_what_its_landing_holds(kafka, tmp_path):
     assert arrivals[0] == arrivals[1]
 
 
-def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(kafka, tmp_path):
+def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path):
     side = otlp_side(tmp_path / "kafka", f"kafka://{kafka.bootstrap_servers}/spans")
     from_file = otlp_side(tmp_path / "file", str(SPANS))
     once = said(from_file, "raw_hash")
@@ -98,7 +98,7 @@ def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(k
     }
 
 
-def test_a_small_file_and_a_small_topic_are_both_read(kafka, tmp_path):
+def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
     """What the task writes of the one does not take the place of what it wrote of the other."""
     kafka.create_topic("small", partitions=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -111,7 +111,7 @@ def test_a_small_file_and_a_small_topic_are_both_read(kafka, tmp_path):
     assert twice.records_read == 2 * once.records_read
 
 
-def test_a_topic_is_inspected_like_a_file(kafka):
+def test_topic_is_inspected_like_a_file(kafka):
     found = {}
     for topic in ("traces", "spans", "empty"):
         found[topic] = Inventory()
@@ -132,7 +132,7 @@ def test_address_differs_from_files_and_hides_its_password():
         assert "secret" not in str(told.value)
 
 
-def test_the_offsets_of_a_topic_are_cut_into_ranges_that_join_up():
+def test_ranges_of_a_topic_join_up():
     address = TopicAddress("h:1", "t")
     whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
     for size in (1, 7, 17, 100):
@@ -140,7 +140,7 @@ def test_the_offsets_of_a_topic_are_cut_into_ranges_that_join_up():
         assert covered == list(range(3, 20))
 
 
-def test_a_range_is_read_to_its_end_and_no_further(kafka):
+def test_range_is_read_to_its_end(kafka):
     """A retry reads the same offsets, though more has been written since."""
     address = TopicAddress(kafka.bootstrap_servers, "traces")
     (whole, *_) = topic_ranges(address, {})
@@ -149,7 +149,7 @@ def test_a_range_is_read_to_its_end_and_no_further(kafka):
     assert len(list(messages_in(whole, {}))) == whole.end
 
 
-def test_what_retention_has_removed_is_passed_by(kafka):
+def test_offsets_removed_by_retention_are_skipped(kafka):
     """A range whose offsets are all gone ends; the mock keeps five megabytes of a partition."""
     kafka.create_topic("trimmed")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -164,7 +164,7 @@ def test_what_retention_has_removed_is_passed_by(kafka):
     assert [row["offset"] for row in messages_in(asked_too_early, {})] == list(range(held.first, held.end))
 
 
-def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
+def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
     address = TopicAddress("127.0.0.1:1", "t")
     with pytest.raises(PeerError, match=r"kafka://127.0.0.1:1/t does not answer: .*--client-config"):
         topic_ranges(address, {}, timeout_ms=300)
@@ -176,7 +176,7 @@ def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
     assert "secret" not in str(told.value)
 
 
-def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
+def test_sources_are_checked_without_showing_the_password(kafka):
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     options = ReadOptions(client_config={"sasl.password": "secret"})
     check_inputs([source], [str(SPANS)], ReadOptions())
@@ -204,6 +204,6 @@ def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
         ({"ssl.key.location": "/key.pem"}, None),
     ],
 )
-def test_properties_are_translated_for_the_java_client_or_the_other_client_is_taken(given, told):
+def test_client_properties_are_translated_for_the_java_client(given, told):
     """What cannot be said in Java's words is never left out in silence."""
     assert java_properties(given) == told

@@ -33,11 +33,12 @@ def own(*rows, version=1) -> str:
     return json.dumps({"ledger_version": version, "rows": list(rows)})
 
 
+def listed(attributes) -> list[dict]:
+    return [{"key": key, "value": {"stringValue": text}} for key, text in attributes.items()]
+
+
 def metric(name, *points, temporality=2, service="shop") -> dict:
     """Return one line of the Collector's file exporter; a point is (attributes, start s, at s, value)."""
-
-    def listed(attributes):
-        return [{"key": key, "value": {"stringValue": text}} for key, text in attributes.items()]
 
     points = [
         {
@@ -50,9 +51,8 @@ def metric(name, *points, temporality=2, service="shop") -> dict:
     ]
     summed = {"aggregationTemporality": temporality, "isMonotonic": True, "dataPoints": points}
     scopes = [{"metrics": [{"name": name, "sum": summed}]}]
-    return {
-        "resourceMetrics": [{"resource": {"attributes": listed({"service.name": service})}, "scopeMetrics": scopes}]
-    }
+    resource = {"attributes": listed({"service.name": service})}
+    return {"resourceMetrics": [{"resource": resource, "scopeMetrics": scopes}]}
 
 
 def lines(*documents) -> str:
@@ -73,7 +73,7 @@ def buckets(found) -> list[tuple[int | None, int | None, int]]:
     return [(drop.bucket_start_ms, drop.bucket_ms, drop.count) for drop in found.drops]
 
 
-def test_our_own_file_is_read_completely(read):
+def test_own_ledger_file_is_read_completely(read):
     found = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
     assert found.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
     assert read(own(ROW)).drops[0].process is None
@@ -87,7 +87,7 @@ def test_lost_start_differs_from_a_lost_end(read):
     assert [drop.of_start for drop in starts] == [True, False]
 
 
-def test_the_bucket_of_time_zero_is_no_bucket(read):
+def test_bucket_of_time_zero_is_no_bucket(read):
     """Where our ledger has no room left for buckets it still counts."""
     assert buckets(read(own({**ROW, "bucket_start_ms": 0}))) == [(None, None, 12)]
 
@@ -102,7 +102,7 @@ def test_the_bucket_of_time_zero_is_no_bucket(read):
         "otel_sdk_exporter_span_exported_total",
     ],
 )
-def test_a_dump_of_an_sdk_is_read_under_every_spelling_of_its_counters(read, name):
+def test_dump_of_an_sdk_is_read_under_every_spelling(read, name):
     text = f"""# TYPE {name} counter
 {name}{{error_type="",otel_component_name="batching_span_processor/0"}} 900
 {name}{{error_type="queue_full",otel_component_name="batching_span_processor/0"}} 68.0
@@ -110,26 +110,18 @@ def test_a_dump_of_an_sdk_is_read_under_every_spelling_of_its_counters(read, nam
 target_info{{service_name="shop",service_instance_id="i1"}} 1
 up 1
 """
-    assert read(text).drops == (
-        CountedDrop(
-            side="otlp",
-            component="batching_span_processor/0",
-            cause="queue_full",
-            count=68,
-            service="shop",
-            instance="i1",
-        ),
-    )
+    drop = {"side": "otlp", "component": "batching_span_processor/0", "cause": "queue_full", "count": 68}
+    assert read(text).drops == (CountedDrop(**drop, service="shop", instance="i1"),)
 
 
-def test_names_with_dots_stand_quoted(read):
+def test_quoted_names_with_dots_are_read(read):
     """The form Prometheus 3 writes, with a time in milliseconds and one in seconds."""
     text = '{"otel.sdk.processor.span.processed","error.type"="queue_full"} 2 1795262400000\n'
     text += '{"otel.sdk.processor.span.processed", "error.type"="queue_full"} 5 1795262410.5 # {} 1\n# EOF\n'
     assert buckets(read(text)) == [(None, None, 2), (1_795_262_400_000, 10_500, 3)]
 
 
-def test_every_counter_of_the_collector_that_means_loss_is_read_and_names_no_service():
+def test_loss_counter_of_a_collector_is_read_without_a_service():
     """Its resource is the Collector's own, not that of the spans it dropped."""
     counted = {
         "otelcol_receiver_refused_spans": "receiver_refused",
@@ -172,7 +164,7 @@ def collector(*counts, at=160, **labels) -> list[Point]:
         ),
     ],
 )
-def test_a_failure_that_a_collector_answers_upwards_is_one_loss(counts, lost):
+def test_failure_that_a_collector_passes_upwards_is_one_loss(counts, lost):
     """The queue was full and the receiver refused: one budget, of the largest count along the pipeline."""
     found = drops_of(increments(collector(*counts)))
     told = Counter()
@@ -190,52 +182,55 @@ def test_another_collector_and_another_time_are_other_losses():
         assert sum(drop.count for drop in drops_of(increments(points)).drops) == 24
 
 
-def test_a_real_dump_of_a_collector_that_lost_nothing_has_no_rows(read):
+def test_dump_of_a_collector_without_losses_has_no_rows(read):
     folder = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
     found = read((folder / "collector-metrics.txt").read_text(), "metrics.txt")
     assert (found.drops, len(found.files)) == ((), 1)
 
 
-def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
-    loss, rest = {"error.type": "queue_full"}, {}
-    name = "otel.sdk.processor.span.processed"
+LOSS, OTHER, PROCESSED = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
+
+
+def test_cumulative_counter_becomes_buckets_between_its_readings(read):
     text = lines(
-        metric(name, (rest, 100, 160, 500), (loss, 100, 160, 7)),
-        metric(name, (loss, 100, 280, 12)),
-        metric(name, (loss, 100, 220, 7)),
-        metric(name, (loss, 100, 220, 7)),
+        metric(PROCESSED, (OTHER, 100, 160, 500), (LOSS, 100, 160, 7)),
+        metric(PROCESSED, (LOSS, 100, 280, 12)),
+        *(metric(PROCESSED, (LOSS, 100, 220, 7)) for _ in range(2)),
     )
     assert buckets(read(text)) == [(100_000, 60_000, 7), (220_000, 60_000, 5)]
 
 
 def test_counts_before_the_first_reading_are_separate(read):
-    loss, rest, name = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
-    old = read(lines(metric(name, (loss, 100, 9_000, 700), (loss, 100, 9_060, 703))))
+    old = read(lines(metric(PROCESSED, (LOSS, 100, 9_000, 700), (LOSS, 100, 9_060, 703))))
     assert [(drop.before, drop.count) for drop in old.drops] == [(True, 700), (False, 3)]
-    assert [drop.before for drop in read(lines(metric(name, (loss, 100, 9_000, 700)))).drops] == [False]
+    assert [drop.before for drop in read(lines(metric(PROCESSED, (LOSS, 100, 9_000, 700)))).drops] == [False]
     beginless = read("otelcol_receiver_refused_spans 7 9000\notelcol_receiver_refused_spans 9 9060\n")
     assert [(drop.before, *bucket) for drop, bucket in zip(beginless.drops, buckets(beginless), strict=True)] == [
         (True, None, None, 7),
         (False, 9_000_000, 60_000, 2),
     ]
-    new = read(lines(metric(name, (rest, 100, 9_000, 1), (rest, 100, 9_060, 2), (loss, 100, 9_060, 3))))
+    new = read(lines(metric(PROCESSED, (OTHER, 100, 9_000, 1), (OTHER, 100, 9_060, 2), (LOSS, 100, 9_060, 3))))
     assert (buckets(new), new.drops[0].before) == ([(9_000_000, 60_000, 3)], False)
 
 
-def test_a_counter_that_fell_or_began_again_counts_from_its_new_start(read):
-    loss, name = {"error.type": "queue_full"}, "otel.sdk.processor.span.processed"
-    fell = lines(metric(name, (loss, 100, 160, 7), (loss, 170, 220, 3), (loss, 170, 230, 4)))
-    assert buckets(read(fell)) == [(100_000, 60_000, 7), (170_000, 50_000, 3), (220_000, 10_000, 1)]
-    grew = lines(metric(name, (loss, 100, 160, 7), (loss, 170, 220, 9)))
-    assert buckets(read(grew)) == [(100_000, 60_000, 7), (170_000, 50_000, 9)]
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(170, 220, 3), (170, 230, 4)], [(170_000, 50_000, 3), (220_000, 10_000, 1)]),
+        ([(170, 220, 9)], [(170_000, 50_000, 9)]),
+    ],
+    ids=["fell", "began again"],
+)
+def test_restarted_counter_counts_from_its_new_start(read, points, expected):
+    text = lines(metric(PROCESSED, (LOSS, 100, 160, 7), *((LOSS, *point) for point in points)))
+    assert buckets(read(text)) == [(100_000, 60_000, 7), *expected]
 
 
 @pytest.mark.parametrize("temporality", [1, "AGGREGATION_TEMPORALITY_DELTA"])
-def test_a_delta_counts_in_its_own_stretch(read, temporality):
-    loss, name = {"error.type": "already_shutdown"}, "otel.sdk.processor.span.processed"
+def test_delta_counts_in_its_own_bucket(read, temporality):
     text = lines(
-        metric(name, (loss, 100, 110, 7), (loss, 110, 120, 2), temporality=temporality),
-        metric(name, (loss, 100, 110, 5), temporality=temporality, service="cart"),
+        metric(PROCESSED, (LOSS, 100, 110, 7), (LOSS, 110, 120, 2), temporality=temporality),
+        metric(PROCESSED, (LOSS, 100, 110, 5), temporality=temporality, service="cart"),
     )
     found = read(text)
     assert sorted((drop.service, drop.bucket_start_ms, drop.count) for drop in found.drops) == [
@@ -245,19 +240,19 @@ def test_a_delta_counts_in_its_own_stretch(read, temporality):
     ]
 
 
-def test_a_file_that_was_being_written_gives_what_is_whole(read):
+def test_unfinished_file_is_read_up_to_its_last_whole_line(read):
     whole = lines(metric("processedSpans", ({"dropped": "true"}, 1, 2, 4)), {"resourceSpans": []})
     assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
 
 
-def test_counters_of_our_own_processor_are_left_out_and_reported(read):
+def test_counters_of_our_own_processor_are_ignored_and_reported(read):
     """They do not say which side a lane writes; the ledger file does, and both would count a loss twice."""
     kind = {"error.type": "queue_full", "otel.component.type": "otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
     found = read(lines(metric("otel.sdk.processor.span.processed", (kind, 1, 2, 9))))
     assert (found.drops, found.own) == ((), 1)
 
 
-def test_a_directory_gives_its_ledgers_once_and_may_be_empty(tmp_path):
+def test_directory_is_read_once_and_may_be_empty(tmp_path):
     assert read_ledgers([str(tmp_path)]).drops == ()
     (tmp_path / "ledger-h-1-00000000.json").write_text(own(ROW))
     (tmp_path / "ledger-h-1-00000001.part").write_text("{")
@@ -303,7 +298,7 @@ def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):
         read_ledgers([str(tmp_path / "ledger-*.json")])
 
 
-def test_a_file_too_large_or_of_too_many_rows_is_refused(tmp_path, monkeypatch):
+def test_too_large_ledger_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "ledger.json"
     path.write_text(own(ROW, ROW))
     monkeypatch.setattr(ledger, "MOST_ROWS", 1)
@@ -318,7 +313,7 @@ def test_a_file_too_large_or_of_too_many_rows_is_refused(tmp_path, monkeypatch):
     growth=st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12),
     data=st.data(),
 )
-def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growth, data):
+def test_increments_add_up_to_the_counted_total(growth, data):
     key, points, counted, value, start_s = series("c", {}, {}), [], 0, 0, 1
     for number, (more, restarted) in enumerate(growth):
         if restarted:
@@ -332,7 +327,7 @@ def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growt
 
 @settings(deadline=None)  # a file each
 @given(st.text())
-def test_no_text_is_read_without_an_answer_or_a_line(tmp_path_factory, text):
+def test_text_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "ledger"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with contextlib.suppress(UsageError, UnreadableInputError):

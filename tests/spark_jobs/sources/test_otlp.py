@@ -43,32 +43,15 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
 
 
-@pytest.mark.parametrize(("odd", "most_slow"), [((), 0), ((500,), 9), ((0, 999), 18), (range(1000), 1000)])
-def test_an_odd_line_takes_only_its_neighbours_the_slow_way(small_blocks, odd, most_slow):
-    slow, counts = [], Counts()
-
-    def counted(line):
-        slow.append(line.number)
-        return line_items(line)
-
-    lines = [Line("p", at, message(ODD if at in odd else SPAN)) for at in range(1000)]
-    read = rows(block_batches(lines, read_json_block, counted, counts))
-    assert [row["line"] for row in read] == list(range(1000))
-    assert [row["line"] for row in read if row["bad"]] == list(odd)
-    assert (counts.expected, counts.tails) == (1000, 0)
-    assert set(odd) <= set(slow)
-    assert len(slow) <= most_slow
-
-
 @pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
-def test_a_line_that_could_end_the_parser_s_process_never_reaches_it(line):
+def test_line_that_could_crash_the_parser_is_declined(line):
     """Arrow's parser does not survive a null in place of an object."""
     assert read_json([line, message(SPAN)]) is None
     assert read_json([message(SPAN), line]) is None
 
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\x0b", b"\x0c", b"\xef\xbb\xbf"])
-def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
+def test_blank_of_python_only_makes_a_line_bad(blank):
     read = rows(
         block_batches(
             [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], read_json_block, line_items, Counts()
@@ -80,7 +63,7 @@ def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
 
 
 @pytest.mark.parametrize("word", ["Inf", "-Inf", "-NaN"])
-def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word):
+def test_word_that_only_arrow_reads_as_a_number_is_declined(word):
     written = message({**SPAN, "a": "word"})
     assert read_json([written.replace(b"word", word.encode())]) is not None
     assert read_json([written.replace(b'"word"', word.encode())]) is None
@@ -129,9 +112,7 @@ IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (
         (Layout.JSON_ZSTD_FRAMED, FRAMES, IN_FRAMES),
     ],
 )
-def test_blocks_of_a_damaged_file_hold_what_one_message_at_a_time_does(
-    small_blocks, tmp_path, layout, content, expected
-):
+def test_damaged_file_is_read_in_blocks_as_message_by_message(small_blocks, tmp_path, layout, content, expected):
     path = tmp_path / "traces"
     path.write_bytes(content)
     files = find_spans([str(path)], layout=layout.value, parallelism=1)
@@ -141,7 +122,7 @@ def test_blocks_of_a_damaged_file_hold_what_one_message_at_a_time_does(
     assert (counts["expected"], counts["tails"] + files.truncated_tails) == (len(expected), 1)
 
 
-def test_messages_of_a_topic_are_counted_one_by_one_and_read_together():
+def test_messages_of_a_topic_are_counted_one_by_one():
     data = TracesData()
     span = data.resource_spans.add().scope_spans.add().spans.add(name="proto", span_id=b"\xcd" * 8)
     span.attributes.add(key="a").value.array_value.values.add(string_value="x")
@@ -166,7 +147,7 @@ def test_messages_of_a_topic_are_counted_one_by_one_and_read_together():
     assert (counts["expected"], counts["tails"]) == (8, 0)
 
 
-def test_small_batches_are_handed_on_together():
+def test_small_batches_are_grouped():
     empty = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int64())})
     batches = [batch for at in range(4500) for batch in (pa.RecordBatch.from_pydict({"a": [at]}), empty)]
     together = list(grouped(batches))
@@ -175,7 +156,7 @@ def test_small_batches_are_handed_on_together():
     assert list(grouped([empty])) == []
 
 
-def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
+def test_json_lines_are_read_without_protobuf(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(message(SPAN, ODD) + b"\ntorn\n" + message(SPAN) + b"\n")
     code = (

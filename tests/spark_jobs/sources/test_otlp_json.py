@@ -180,12 +180,12 @@ def test_output_of_exporters_is_read_as_equal_columns(messages):
 @pytest.mark.parametrize(
     "name", ["otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"]
 )
-def test_recorded_lines_are_read_as_they_are_one_by_one(name):
+def test_recorded_lines_are_read_as_one_by_one(name):
     texts = (VECTORS / name).read_bytes().splitlines()
     assert by_columns(texts) == one_by_one(texts)
 
 
 @settings(deadline=None, max_examples=40)
 @given(odd_lines())
-def test_what_is_odd_is_read_as_it_is_one_by_one(texts):
+def test_malformed_lines_are_read_as_one_by_one(texts):
     assert by_columns(texts) == one_by_one(texts)

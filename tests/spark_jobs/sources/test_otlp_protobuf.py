@@ -128,7 +128,7 @@ odd_fields = st.binary(max_size=6) | st.sampled_from(
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(spans, st.lists(odd_fields, max_size=3)), min_size=1, max_size=3))
-def test_odd_fields_are_read_as_they_are_one_by_one(parts):
+def test_unusual_fields_are_read_as_one_by_one(parts):
     packed = [span.SerializeToString() + b"".join(more) for span, more in parts]
     scope = b"".join(b"\x12" + varint(len(one)) + one for one in packed)
     resource = b"\x12" + varint(len(scope)) + scope

@@ -29,7 +29,7 @@ def documents_in(text, **options):
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
-def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch, piece_bytes):
+def test_documents_are_read_one_by_one_across_pieces(monkeypatch, piece_bytes):
     monkeypatch.setattr(containers, "_PIECE_BYTES", piece_bytes)
     one, other, torn = json.dumps(REQUEST, indent=2), json.dumps({"text": 'é "}{" \\', "number": 9}), '{"resourceS'
     assert documents_in(f"\ufeff{one}\n{other},{other} no document {torn}\n\n{one} {torn}") == [
@@ -42,7 +42,7 @@ def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch,
     ]
 
 
-def test_a_document_that_never_ends_is_given_up_at_the_most_characters():
+def test_endless_document_is_given_up_at_the_limit():
     found = documents_in("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
     assert [split.is_document for split in found if split.text == json.dumps(REQUEST)] == [True]
 
@@ -56,7 +56,7 @@ def test_many_documents_need_no_more_memory_than_one():
     assert sum(1 for _ in read) == 19_999
 
 
-def test_a_file_that_is_one_endless_line_is_one_line_of_complaint(tmp_path, short_lines):
+def test_endless_line_is_refused_in_one_sentence(tmp_path, short_lines):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(REQUEST)[:-1] + " " * 2000 + "}", encoding="utf-8")
     with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*one message of a batch"):
@@ -69,18 +69,12 @@ def test_a_file_that_is_one_endless_line_is_one_line_of_complaint(tmp_path, shor
         list(read_messages(packed, Layout.JSON_LINES_ZSTD, parse=parse_message))
 
 
-def test_the_tail_of_a_file_is_found_over_many_pieces(tmp_path, monkeypatch):
+def test_last_line_is_found_across_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_CHUNK_BYTES", 3)
     path = tmp_path / "x"
-    for text, tail in (
-        ("ab\ncdefgh", "cdefgh"),
-        ("abcdefgh", "abcdefgh"),
-        ("abc\n", None),
-        ("", None),
-        ("a\n\nb", "b"),
-    ):
+    for text, tail in (("ab\ncdefgh", "cdefgh"), ("abcdefgh", "abcdefgh"), ("abc\n", ""), ("", ""), ("a\n\nb", "b")):
         path.write_text(text, encoding="utf-8")
-        assert last_line(path).decode() == (tail or "")
+        assert last_line(path).decode() == tail
 
 
 def test_frames_in_a_zstd_file_are_found_through_damage(tmp_path):

@@ -26,7 +26,7 @@ def texts_of(file, **options):
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9), st.integers(1, 20))
-def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
+def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(splits, "UNCUT_BYTES", 0)
         patched.setattr(splits, "_LEAST_TASK_BYTES", size)
@@ -68,7 +68,7 @@ def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypat
     assert [split for task in tasks for split in task] == known
 
 
-def test_a_line_longer_than_memory_should_hold_is_refused_in_the_executor(tmp_path, monkeypatch):
+def test_too_long_line_is_refused_in_the_executor(tmp_path, monkeypatch):
     """Behind the first one, which is looked at before Spark starts."""
     monkeypatch.setattr(splits, "LONGEST_LINE_BYTES", 1000)
     (split,) = split_file(file_of(tmp_path / "x.jsonl", b"{}\n" + b"x" * 1001 + b"\n"))
@@ -84,19 +84,20 @@ def path(tmp_path):
     return written
 
 
-def test_a_line_is_found_by_how_it_begins(path):
-    """Numbers count U+000A only, as the reader does; beginnings may be of any length."""
-    found = line_numbers(path, {"first", "\u2028 odd", "last", "nowhere"})
-    assert found == {"first": [1], "\u2028 odd": [4], "last": [6], "nowhere": []}
-
-
-def test_lines_that_begin_alike_are_all_named(path):
-    assert line_numbers(path, {"second", "second two"}) == {"second": [2, 3], "second two": [3]}
-
-
-def test_bytes_that_are_no_text_do_not_hide_the_lines_behind_them(path):
-    assert line_numbers(path, {"\ufffd\ufffd bytes"}) == {"\ufffd\ufffd bytes": [5]}
-
-
-def test_what_is_no_local_file_has_no_lines(tmp_path):
-    assert line_numbers(tmp_path / "elsewhere", {"x"}) == {"x": []}
+@pytest.mark.parametrize(
+    ("begin", "numbers"),
+    [
+        ("first", [1]),
+        ("second", [2, 3]),
+        ("second two", [3]),
+        ("\u2028 odd", [4]),
+        ("\ufffd\ufffd bytes", [5]),
+        ("last", [6]),
+        ("nowhere", []),
+    ],
+)
+def test_line_is_found_by_its_beginning(path, begin, numbers):
+    """Numbers count U+000A only, as the reader does."""
+    assert line_numbers(path, {begin}) == {begin: numbers}
+    assert line_numbers(path, {begin, "last"})[begin] == numbers
+    assert line_numbers(path.with_name("elsewhere"), {begin}) == {begin: []}
