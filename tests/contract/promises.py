@@ -52,27 +52,27 @@ otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_a_broke
 """
 _CONFIGURATION: Final = f"""
 MQTRACE_ENABLED -> {_SWITCH}::test_switched_off_by_the_environment_nothing_happens
-MQTRACE_TRACE_TOPIC -> {_KAFKA}::test_the_environment_names_broker_topic_and_properties
+MQTRACE_TRACE_TOPIC -> {_KAFKA}::test_environment_names_broker_topic_and_properties
 MQTRACE_EXPORTERS -> {_SWITCH}::test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning, {_CONFIG}::test_none_as_the_only_exporter_means_no_exporter
-MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_the_environment_names_the_brokers, {_KAFKA}::test_application_broker_is_the_default
-MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_the_environment_names_broker_topic_and_properties
+MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_environment_names_the_brokers, {_KAFKA}::test_application_broker_is_the_default
+MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_environment_names_broker_topic_and_properties
 MQTRACE_LANDING_DIR -> {_SWITCH}::test_the_environment_alone_is_enough
-MQTRACE_DIALECT -> {_KAFKA}::test_the_encoder_can_be_wrapped
+MQTRACE_DIALECT -> {_KAFKA}::test_encoder_can_be_wrapped
 MQTRACE_REGION_ID -> {_TABLE_OF_PROCESS}
 MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
 MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_BATCH_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
 MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
-MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_the_size_bound_splits_batches_and_the_broker_accepts_each
+MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_the_trace_topic_and_excluded_topics_are_never_traced
-MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_a_topic_that_cannot_be_created_is_sent_to_all_the_same
+MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
 each variable sets its setting -> {_CONFIG}::test_the_environment_sets_every_setting
 the defaults of the table -> {_CONFIG}::test_the_defaults_are_those_of_the_contract
 code wins -> {_CONFIG}::test_code_wins_over_the_environment
 wrong values warn once and never break start-up -> {_CONFIG}::test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default, {_SWITCH}::test_wrong_options_never_raise
-passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}::test_a_password_never_appears_in_a_log, {_SWITCH}::test_no_password_gets_into_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_no_password_is_ever_shown
+passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {_SWITCH}::test_no_password_gets_into_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_no_password_is_ever_shown
 """
 _SPAN_AND_RECORD: Final = f"""
 traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
@@ -96,10 +96,10 @@ poll T, commit T -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_th
 the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
 self-metrics -> {_SPANS}/test_processor.py::test_processor_metrics_equal_the_stats
 messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes
-SubBefore leaves at the start -> {_KAFKA}::test_a_start_is_delivered_before_the_end_comes
+SubBefore leaves at the start -> {_KAFKA}::test_started_span_is_delivered_before_it_ends
 U+0001 and U+0002 become underscores, counted -> {_CODEC}::test_separators_in_a_value_become_underscores_and_are_counted
 one topic a trace message, headers KEYS and mqtrace.dialect -> {_PACKING}::test_topics_and_regions_do_not_mix, {_KAFKA}::test_spans_reach_the_trace_topic_as_rocketmq_would_write_them
-batches are split, never refused -> {_KAFKA}::test_the_size_bound_splits_batches_and_the_broker_accepts_each
+batches are split, never refused -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 """
 
 

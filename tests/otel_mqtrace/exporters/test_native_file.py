@@ -12,7 +12,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
-from tests.support.native_spans import bean, pub, sub, traced
+from tests.support.native_spans import bean, pub, sub
 
 
 def _records(root):
@@ -21,11 +21,8 @@ def _records(root):
     return [record for body in bodies for record in body.contexts]
 
 
-def test_spans_become_records_in_the_landing(tmp_path):
-    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
-    trace(pub(1))
-    trace(sub(bean(1), bean(2)))
-    assert processor.force_flush()
+def test_spans_become_records_in_the_landing(exported, tmp_path):
+    exported(NativeFileSpanExporter(directory=tmp_path), pub(1), sub(bean(1), bean(2)))
     records = _records(tmp_path)
     assert [(record.trace_type, record.beans[0].msg_id) for record in records] == [
         (TraceType.PUB, bean(1).msg_id),
@@ -36,7 +33,7 @@ def test_spans_become_records_in_the_landing(tmp_path):
     ]
 
 
-def test_line_holds_its_topic(tmp_path):
+def test_line_has_topic_arrival_and_keys(traced, tmp_path):
     clock = ManualClock()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path, trace_topic="MY_TRACE", clock=clock))
     trace(pub(1))
@@ -47,7 +44,7 @@ def test_line_holds_its_topic(tmp_path):
     assert set(line["keys"].split(" ")) == {bean(1).msg_id, "order-1"}
 
 
-def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
+def test_part_is_finished_at_its_age_without_more_records(traced, tmp_path):
     clock = ManualClock()
     exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -59,7 +56,7 @@ def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
     assert len(landed_lines(tmp_path)) == 1
 
 
-def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
+def test_shutdown_finishes_the_part_and_refuses_later_spans(traced, tmp_path):
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
     trace(pub(1))
     processor.shutdown()
@@ -69,7 +66,7 @@ def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
     assert json.loads(manifest_path(tmp_path).read_text())["messages"] == 1
 
 
-def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
+def test_export_after_shutdown_fails_and_is_counted(traced, tmp_path):
     exporter = NativeFileSpanExporter(directory=tmp_path)
     processor, trace = traced(exporter)
     exporter.shutdown()
@@ -80,7 +77,7 @@ def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
     assert landed_lines(tmp_path) == []
 
 
-def test_part_that_cannot_be_finished_is_logged_and_retried(tmp_path, caplog):
+def test_part_that_cannot_be_finished_is_logged_and_retried(traced, tmp_path, caplog):
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
     trace(pub(1))
     processor.run_once()
@@ -97,15 +94,14 @@ def test_part_that_cannot_be_finished_is_logged_and_retried(tmp_path, caplog):
     assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
 
 
-def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_path, caplog):
+def test_bad_spans_are_counted_by_reason_and_the_others_written(traced, tmp_path, caplog):
     exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=1000)
     processor, trace = traced(exporter)
     trace(pub(1))
     trace(pub(2, keys="x" * 2000))
     trace(pub(3, body_length=2**40))
     trace(pub(4, store_host="a\x01b"))
-    with caplog.at_level(logging.WARNING):
-        processor.force_flush()
+    processor.force_flush()
     stats = processor.stats()["NativeFileSpanExporter"]
     assert (stats["exported"], stats["dropped"]["too_large"], stats["dropped"]["encode_error"]) == (2, 1, 1)
     assert exporter.stats()["refused"] == {"too_large": 1, "encode_error": 1}
@@ -113,7 +109,7 @@ def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_pat
     assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(1).msg_id, bean(4).msg_id]
 
 
-def test_unwritable_directory_fails_the_batch_and_is_logged_once(tmp_path, caplog):
+def test_unwritable_directory_fails_the_batch_and_is_logged_once(traced, tmp_path, caplog):
     (tmp_path / "file").touch()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path / "file"), max_export_batch_size=1)
     with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
@@ -125,15 +121,13 @@ def test_unwritable_directory_fails_the_batch_and_is_logged_once(tmp_path, caplo
 
 
 @pytest.mark.parametrize("said", ["in the environment", "in code"])
-def test_unknown_dialect_is_logged_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
+def test_unknown_dialect_is_logged_once_and_the_default_is_written(exported, tmp_path, monkeypatch, caplog, said):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     if said == "in the environment":
         monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")
     for _ in range(2):
         exporter = NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6" if said == "in code" else None)
-    processor, trace = traced(exporter)
-    trace(pub(1))
-    assert processor.force_flush()
+    exported(exporter, pub(1))
     [line] = landed_lines(tmp_path)
     assert decode_body(base64.b64decode(line["body_base64"])).contexts
     [told] = [record.getMessage() for record in caplog.records]
@@ -164,13 +158,13 @@ processor.shutdown()
 """
 
 
-def test_forks_share_a_directory_without_losing_or_doubling(run_code, tmp_path):
+def test_forked_processes_share_a_directory(run_code, tmp_path):
     run_code(FORKED, tmp_path)
     written = sorted(record.beans[0].msg_id for record in _records(tmp_path))
     assert written == [bean(number).msg_id for number in (1, 2, 10, 11, 12)]
 
 
-def test_an_application_needs_no_extra_package(run_code, tmp_path):
+def test_file_exporter_needs_no_extra_package(run_code, tmp_path):
     code = (
         "import sys\n"
         "for name in ('confluent_kafka', 'pyarrow', 'typer', 'pyspark'): sys.modules[name] = None\n"

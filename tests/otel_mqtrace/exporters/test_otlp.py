@@ -58,7 +58,7 @@ def spans():
     return kept.take_all()
 
 
-def test_grpc_carries_the_spans_and_the_headers_of_the_environment(spans, monkeypatch):
+def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, monkeypatch):
     with _GrpcReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
@@ -70,24 +70,23 @@ def test_grpc_carries_the_spans_and_the_headers_of_the_environment(spans, monkey
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_http_compresses_spans_by_the_environment(spans, compression, monkeypatch):
+def test_http_compresses_spans_as_the_environment_says(spans, receiver, compression, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
-    with OtlpReceiver() as receiver:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
-        assert OtlpSpanExporter().export(spans) is SpanExportResult.SUCCESS
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+    assert OtlpSpanExporter().export(spans) is SpanExportResult.SUCCESS
     expected = ExportTraceServiceRequest.FromString(encode_spans(spans).SerializeToString())
-    said = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
-    assert sorted(text for kept in receiver.spans.values() for _, text in kept) == sorted(said)
+    bodies = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
+    assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(bodies)
     assert receiver.paths == ["/v1/traces"]
 
 
-def test_opentelemetry_s_configurator_finds_it_by_name():
+def test_exporter_is_found_by_its_name():
     loaded, *_ = _import_exporters(["mqtrace_otlp"], [], [])
     assert loaded == {"mqtrace_otlp": OtlpSpanExporter}
 
 
-def test_stock_exporter_keeps_its_own_encoder():
+def test_stock_exporter_keeps_its_encoder():
     OtlpSpanExporter(protocol="http/protobuf")
     assert stock.encode_spans is encode_spans
 
@@ -102,73 +101,73 @@ def _broken():
     return ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
 
 
-@pytest.mark.parametrize(("status", "fate"), [(200, {"exported": 2, "failed": 0}), (400, {"exported": 0, "failed": 2})])
-def test_each_span_is_counted_once_under_its_reason(spans, status, fate):
-    with OtlpReceiver() as receiver:
-        receiver.status = status
-        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
-        exporter.export([spans[0], _broken(), spans[1]])
-        outcome = exporter.take_outcome()
-    assert {"exported": outcome.exported, "failed": outcome.failed} == fate
-    assert outcome.dropped == {"encode_error": 1}
+@pytest.fixture
+def receiver():
+    with OtlpReceiver() as running:
+        yield running
+
+
+@pytest.fixture
+def exporter(receiver):
+    return OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+
+
+@pytest.mark.parametrize(("status", "exported", "failed"), [(200, 2, 0), (400, 0, 2)])
+def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, status, exported, failed):
+    receiver.status = status
+    exporter.export([spans[0], _broken(), spans[1]])
+    outcome = exporter.take_outcome()
+    assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 1})
     assert outcome.lost[1] == "encode_error"
     assert exporter.take_outcome() is None
 
 
-def test_behind_our_processor_every_span_arrives():
-    with OtlpReceiver() as receiver:
-        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
-        provider = TracerProvider()
-        provider.add_span_processor(MqTraceSpanProcessor(exporter))
-        tracer = provider.get_tracer("shop")
-        for number in range(250):
-            tracer.start_span(f"span {number}").end()
-        provider.force_flush()
-        provider.shutdown()
+def test_every_span_arrives_behind_our_processor(receiver, exporter):
+    provider = TracerProvider()
+    provider.add_span_processor(MqTraceSpanProcessor(exporter))
+    tracer = provider.get_tracer("shop")
+    for number in range(250):
+        tracer.start_span(f"span {number}").end()
+    provider.force_flush()
+    provider.shutdown()
     assert len(receiver.spans) == 250
 
 
-def test_waiting_batches_share_one_request_bounded_by_size(monkeypatch):
-    with OtlpReceiver() as receiver:
-        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
-        provider = TracerProvider()
-        processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
-        provider.add_span_processor(processor)
-        tracer = provider.get_tracer("shop")
-        for number in range(35):
-            tracer.start_span(f"span {number}").end()
-        assert processor.run_once() == 30
-        assert len(receiver.paths) == 1
-        monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
-        for number in range(35, 50):
-            tracer.start_span(f"span {number}").end()
-        assert processor.run_once() == 20
-        assert len(receiver.paths) == 1 + 2
+def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, monkeypatch):
+    provider = TracerProvider()
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("shop")
+    for number in range(35):
+        tracer.start_span(f"span {number}").end()
+    assert processor.run_once() == 30
+    assert len(receiver.paths) == 1
+    monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
+    for number in range(35, 50):
+        tracer.start_span(f"span {number}").end()
+    assert processor.run_once() == 20
+    assert len(receiver.paths) == 1 + 2
     assert len(receiver.spans) == 50
 
 
-def test_span_of_a_failed_request_among_joined_batches_is_named(spans, monkeypatch):
+def test_span_of_a_failed_request_among_joined_batches_is_reported(spans, receiver, exporter, monkeypatch):
     monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
-    with OtlpReceiver() as receiver:
-        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
-        receiver.status = 400
-        result = exporter.export_batches([[spans[0]], [_broken(), spans[1]]])
-        outcome = exporter.take_outcome()
-    assert result is SpanExportResult.FAILURE
+    receiver.status = 400
+    assert exporter.export_batches([[spans[0]], [_broken(), spans[1]]]) is SpanExportResult.FAILURE
+    outcome = exporter.take_outcome()
     assert (outcome.failed, outcome.dropped, outcome.exported) == (2, {"encode_error": 1}, 0)
     assert outcome.lost == {0: "export_failed", 1: "encode_error", 2: "export_failed"}
 
 
-def test_http_session_reads_the_environment_once_and_honours_it(spans, monkeypatch):
+def test_http_session_reads_the_environment_once_and_honours_it(spans, receiver, monkeypatch):
     """Proxies, certificates and netrc as for the stock exporter; ``requests`` looks them up for every request."""
-    with OtlpReceiver() as receiver:
-        monkeypatch.setenv("HTTP_PROXY", receiver.endpoint)
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
-        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="http://collector.invalid/v1/traces")
-        assert exporter.export(spans) is SpanExportResult.SUCCESS
-        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-        assert exporter.export(spans[:1]) is SpanExportResult.SUCCESS
+    monkeypatch.setenv("HTTP_PROXY", receiver.endpoint)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="http://collector.invalid/v1/traces")
+    assert exporter.export(spans) is SpanExportResult.SUCCESS
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    assert exporter.export(spans[:1]) is SpanExportResult.SUCCESS
     assert receiver.paths == ["http://collector.invalid/v1/traces"] * 2
     assert len(receiver.spans) == 2
 

@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.native_delivery import PATIENCE_MS, SpooledDelivery, Undelivered
@@ -17,10 +16,8 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
 from otel_mqtrace.testing import ManualClock
-from otel_mqtrace.testing.embedded import EmbeddedKafka
-from otel_mqtrace.wire.native import decode_body
 from tests.support.lanes import GENEROUS_S
-from tests.support.native_spans import pub, traced
+from tests.support.native_spans import bean, pub
 
 PLENTY = 1024 * 1024
 
@@ -33,7 +30,7 @@ def values(spool, count=1000):
     return [each.message.value.decode() for each in spool.oldest(count)]
 
 
-def test_what_was_put_comes_back_in_order_with_its_keys(tmp_path):
+def test_spooled_messages_are_read_in_order_with_their_keys(tmp_path):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     assert spool.put([message("a", keys="ä b"), message("b", keys="")]) == 2
     assert [(each.message.value, each.message.keys, each.message.contexts) for each in spool.oldest(5)] == [
@@ -42,7 +39,7 @@ def test_what_was_put_comes_back_in_order_with_its_keys(tmp_path):
     ]
 
 
-def test_what_was_taken_is_gone_and_so_is_its_file(tmp_path):
+def test_acknowledged_messages_are_removed_with_their_file(tmp_path):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("a"), message("b"), message("c")])
     spool.ack(spool.oldest(2))
@@ -52,7 +49,7 @@ def test_what_was_taken_is_gone_and_so_is_its_file(tmp_path):
     assert spool.put([message("d")]) == 1
 
 
-def test_a_full_spool_refuses_the_newest(tmp_path):
+def test_full_spool_refuses_the_newest(tmp_path):
     spool = Spool(tmp_path, max_bytes=100)
     assert spool.put([message("a" * 30), message("b" * 30), message("c" * 30)]) == 2
     spool.ack(spool.oldest(1))
@@ -60,7 +57,7 @@ def test_a_full_spool_refuses_the_newest(tmp_path):
     assert values(spool) == ["b" * 30, "d" * 30]
 
 
-def test_two_spools_of_one_directory_do_not_touch_each_other(tmp_path):
+def test_spools_of_one_directory_are_independent(tmp_path):
     first = Spool(tmp_path, max_bytes=PLENTY)
     first.put([message("first")])
     second = Spool(tmp_path, max_bytes=PLENTY)
@@ -73,7 +70,7 @@ def test_two_spools_of_one_directory_do_not_touch_each_other(tmp_path):
 
 @settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=200))
-def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
+def test_torn_tail_loses_the_torn_message_only(tmp_path_factory, cut):
     directory = tmp_path_factory.mktemp("spool")
     spool = Spool(directory, max_bytes=PLENTY)
     spool.put([message("a" * 40), message("b" * 40), message("c" * 40)])
@@ -87,7 +84,7 @@ def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
     assert reopened.corrupt_bytes == kept % frame_bytes
 
 
-def test_a_damaged_frame_ends_its_segment(tmp_path):
+def test_damaged_frame_ends_its_segment(tmp_path):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("good"), message("bad"), message("lost")])
     spool.close()
@@ -98,7 +95,7 @@ def test_a_damaged_frame_ends_its_segment(tmp_path):
     assert reopened.corrupt_bytes > 0
 
 
-def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
+def test_directory_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "taken"
     path.write_text("")
     with pytest.raises(UsageError, match="taken"):
@@ -117,7 +114,7 @@ def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
 )
 @settings(deadline=None)
 @example(steps=[("put", 2), ("reopen", 0), ("put", 1), ("reopen", 0), ("put", 1), ("took", 1), ("reopen", 0)])
-def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, steps):
+def test_spool_is_a_queue_across_restarts(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("spool")
     spool, oracle, number = Spool(directory, max_bytes=PLENTY), [], 0
     for step, count in steps:
@@ -136,7 +133,7 @@ def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, st
     spool.close()
 
 
-def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path):
+def test_restarted_container_writes_a_file_of_its_own(tmp_path):
     clock = ManualClock()
     Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("before")])
     assert Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("after")]) == 1
@@ -149,7 +146,7 @@ def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
     assert "spool-other-1-0.mqspool" in caplog.text
 
 
-def test_what_could_not_be_synced_is_not_called_safe(tmp_path, monkeypatch):
+def test_messages_that_could_not_be_synced_are_refused(tmp_path, monkeypatch):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("safe")])
 
@@ -165,7 +162,7 @@ def test_what_could_not_be_synced_is_not_called_safe(tmp_path, monkeypatch):
     assert values(Spool(tmp_path, max_bytes=PLENTY)) == ["safe", "after"]
 
 
-def test_what_was_taken_before_the_disk_was_full_is_synced(tmp_path, monkeypatch):
+def test_messages_before_a_full_disk_are_synced(tmp_path, monkeypatch):
     spool, synced, real = Spool(tmp_path, max_bytes=PLENTY), [], os.pwrite
 
     def half(fd, data, offset):
@@ -178,7 +175,7 @@ def test_what_was_taken_before_the_disk_was_full_is_synced(tmp_path, monkeypatch
     assert spool._own.fd in synced
 
 
-def test_a_directory_removed_at_run_time_is_made_again(tmp_path):
+def test_removed_directory_is_made_again(tmp_path):
     directory = tmp_path / "spool"
     spool = Spool(directory, max_bytes=PLENTY)
     spool.put([message("before")])
@@ -189,7 +186,7 @@ def test_a_directory_removed_at_run_time_is_made_again(tmp_path):
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
 
 
-def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
+def test_truncated_file_loses_the_truncated_message_only(tmp_path):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("whole"), message("cut")])
     (path,) = tmp_path.iterdir()
@@ -198,7 +195,7 @@ def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
     assert (spool.waiting, spool.corrupt_bytes > 0) == (1, True)
 
 
-def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monkeypatch):
+def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(tmp_path, monkeypatch):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("a"), message("b"), message("c")])
 
@@ -211,7 +208,7 @@ def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monk
     assert values(spool) == ["c"]
 
 
-def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
+def test_closed_spool_uses_no_file_descriptor(tmp_path):
     spool = Spool(tmp_path / "spool", max_bytes=PLENTY)
     spool.put([message("a")])
     waiting = spool.oldest(1)
@@ -225,7 +222,7 @@ def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
         assert file.read() == b"own data"
 
 
-def test_child_of_an_unnoticed_fork_leaves_its_parents_file_alone(tmp_path):
+def test_forked_child_writes_a_file_of_its_own(tmp_path):
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("of the parent")])
     pid = os.fork()
@@ -242,17 +239,9 @@ def test_child_of_an_unnoticed_fork_leaves_its_parents_file_alone(tmp_path):
     ]
 
 
-TOPIC = "RMQ_SYS_TRACE_TOPIC"
 NAME = "NativeKafkaSpanExporter"
 PRODUCE, TOO_LARGE = 0, 10
 NOWHERE = "127.0.0.1:1"
-
-
-@pytest.fixture
-def kafka():
-    with EmbeddedKafka() as embedded:
-        embedded.create_topic(TOPIC)
-        yield embedded
 
 
 def exporter_of(servers, spool, **options):
@@ -261,17 +250,11 @@ def exporter_of(servers, spool, **options):
     )
 
 
-def arrived(kafka):
-    with KafkaTraceSource(kafka.bootstrap_servers, TOPIC) as source:
-        bodies = [decode_body(message.body) for batch in source.drain() for message in batch]
-    return [record.beans[0].msg_id for body in bodies for record in body.contexts]
-
-
 def ids(*numbers):
-    return [f"{number:032X}" for number in numbers]
+    return [bean(number).msg_id for number in numbers]
 
 
-def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_path):
+def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, traced, arrived, tmp_path):
     first = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(first, max_export_batch_size=1)
     for number in range(3):
@@ -283,14 +266,14 @@ def test_what_waited_arrives_in_order_once_when_the_broker_is_back(kafka, tmp_pa
     processor, trace = traced(second)
     trace(pub(3))
     assert processor.force_flush()
-    assert sorted(arrived(kafka)) == ids(0, 1, 2, 3)
+    assert sorted(arrived()) == ids(0, 1, 2, 3)
     assert second.stats()["spool_waiting"] == 0
     assert list(tmp_path.iterdir()) == []
     processor.shutdown()
-    assert arrived(kafka) == ids(3, 0, 1, 2)
+    assert arrived() == ids(3, 0, 1, 2)
 
 
-def test_a_message_the_broker_refuses_for_ever_never_waits(kafka, tmp_path):
+def test_message_refused_for_ever_is_not_spooled(kafka, traced, arrived, tmp_path):
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
     processor, trace = traced(exporter)
@@ -300,11 +283,10 @@ def test_a_message_the_broker_refuses_for_ever_never_waits(kafka, tmp_path):
     assert exporter.stats()["spool_waiting"] == 0
     trace(pub(1))
     assert processor.force_flush()
-    assert arrived(kafka) == ids(1)
-    processor.shutdown()
+    assert arrived() == ids(1)
 
 
-def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
+def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path, monkeypatch):
     monkeypatch.setenv("MQTRACE_SPOOL_BYTES", "400")
     exporter = exporter_of(NOWHERE, tmp_path)
     processor, trace = traced(exporter, max_export_batch_size=1)
@@ -315,18 +297,14 @@ def test_a_full_spool_loses_the_newest_and_counts_them(tmp_path, monkeypatch):
     books = processor.stats()[NAME]
     assert books["exported"] == exporter.stats()["spool_waiting"] > 0
     assert books["failed"] == 5 - books["exported"] > 0
-    processor.shutdown()
 
 
-def test_unusable_spool_is_logged_and_the_exporter_works(kafka, tmp_path, caplog):
+def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrived, tmp_path, caplog):
     (tmp_path / "taken").write_text("")
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path / "taken", export_timeout_millis=10_000)
     assert "taken" in caplog.text
-    processor, trace = traced(exporter)
-    trace(pub(0))
-    assert processor.force_flush()
-    processor.shutdown()
-    assert arrived(kafka) == ids(0)
+    exported(exporter, pub(0))
+    assert arrived() == ids(0)
     assert exporter.export([]) is SpanExportResult.SUCCESS
 
 
@@ -383,7 +361,7 @@ def in_ms(clock, ms):
     return MonotonicNs(clock.monotonic_ns() + ms * 10**6)
 
 
-def test_an_outage_holds_up_the_lane_for_seconds_and_not_for_the_whole_export_timeout(delivery, broker, clock):
+def test_outage_delays_each_delivery_by_seconds_only(delivery, broker, clock):
     broker.takes = lambda _message: False
     for number in range(3):
         assert delivery.deliver([spooled(str(number))], in_ms(clock, 30_000)).messages == ()
@@ -395,7 +373,7 @@ def test_an_outage_holds_up_the_lane_for_seconds_and_not_for_the_whole_export_ti
     assert delivery.stats()["spooled"] == 6
 
 
-def test_a_deadline_that_is_nearer_is_kept(delivery, broker, clock):
+def test_earlier_deadline_is_kept(delivery, broker, clock):
     broker.takes = lambda _message: False
     delivery.deliver([spooled("a")], in_ms(clock, 300))
     clock.advance(ms=5_000)
@@ -403,7 +381,7 @@ def test_a_deadline_that_is_nearer_is_kept(delivery, broker, clock):
     assert broker.waited_ms == [300, 300]
 
 
-def test_the_broker_is_back_when_it_takes_the_oldest_message(delivery, broker, clock):
+def test_accepted_oldest_message_ends_an_outage(delivery, broker, clock):
     broker.takes = lambda _message: False
     for text in ("a", "b", "c"):
         delivery.deliver([spooled(text)], in_ms(clock, 30_000))
@@ -420,7 +398,7 @@ def test_the_broker_is_back_when_it_takes_the_oldest_message(delivery, broker, c
     }
 
 
-def test_one_message_that_never_gets_through_does_not_make_the_broker_seem_away(delivery, broker, clock):
+def test_one_undeliverable_message_is_not_an_outage(delivery, broker, clock):
     broker.takes = lambda each: each.value != b"poison"
     delivery.deliver([spooled("poison"), spooled("a")], in_ms(clock, 30_000))
     delivery.deliver([spooled("b")], in_ms(clock, 30_000))
@@ -428,7 +406,7 @@ def test_one_message_that_never_gets_through_does_not_make_the_broker_seem_away(
     assert delivery.stats()["spool_waiting"] == 1
 
 
-def test_what_siblings_leave_is_looked_for_twice_a_minute_and_at_once_by_a_child(delivery, broker, clock, tmp_path):
+def test_files_of_other_processes_are_read_twice_a_minute_and_at_once_after_a_fork(delivery, broker, clock, tmp_path):
     def leave(text):
         sibling = Spool(tmp_path, max_bytes=10**6)
         sibling.put([spooled(text)])
@@ -447,7 +425,7 @@ def test_what_siblings_leave_is_looked_for_twice_a_minute_and_at_once_by_a_child
     assert broker.taken == ["a", "b"]
 
 
-def test_a_shutdown_in_the_middle_of_a_delivery_leaves_it_on_disk(delivery, broker, tmp_path):
+def test_shutdown_during_a_delivery_leaves_the_message_on_disk(delivery, broker, tmp_path):
     inside, let_go = threading.Event(), threading.Event()
 
     def hang(_message):

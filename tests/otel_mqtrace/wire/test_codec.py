@@ -109,6 +109,10 @@ def test_number_that_java_refuses_is_a_bad_record(text, reason):
     assert _bad(_body_length(text)) == ("body_length", reason)
 
 
+def test_ordinal_with_a_sign_is_read_as_java_reads_it():
+    assert _one(PUB + "\x01+0\x02").beans[0].msg_type is MessageType.NORMAL
+
+
 def test_glued_cloud_records_are_split():
     """X19: what 4.9.5-4.9.8 and 5.1.4-5.3.0 glued together, even to a record of another type, is recovered."""
     decoded = decode_body(ODD["G27"] + GOOD.encode())

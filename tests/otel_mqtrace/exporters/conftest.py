@@ -1,0 +1,67 @@
+"""What the tests of the native exporters share: traced processors, and a broker that has the trace topic."""
+
+import pytest
+
+from bridge.forwarder.sources.kafka import KafkaTraceSource
+from otel_mqtrace.testing.embedded import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
+from tests.support.native_spans import traced as trace_with
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@pytest.fixture
+def traced():
+    """Make a processor of an exporter and the function that traces a context through it; shut all down at the end."""
+    made = []
+
+    def make(*exporters, **options):
+        processor, trace = trace_with(*exporters, **options)
+        made.append(processor)
+        return processor, trace
+
+    yield make
+    for processor in made:
+        processor.shutdown()
+
+
+@pytest.fixture
+def exported(traced):
+    """Trace contexts through a processor of an exporter and flush it, with success; return the processor."""
+
+    def export(exporter, *contexts, **options):
+        processor, trace = traced(exporter, **options)
+        for each in contexts:
+            trace(each)
+        assert processor.force_flush()
+        return processor
+
+    return export
+
+
+@pytest.fixture
+def kafka():
+    """A broker of the test's own that has the trace topic."""
+    with EmbeddedKafka() as embedded:
+        embedded.create_topic(TOPIC)
+        yield embedded
+
+
+@pytest.fixture
+def landed(kafka):
+    """Read the messages of a trace topic and the records in them."""
+
+    def read(topic=TOPIC):
+        with KafkaTraceSource(kafka.bootstrap_servers, topic) as source:
+            messages = [message for batch in source.drain() for message in batch]
+        bodies = [decode_body(message.body) for message in messages]
+        assert not any(body.errors for body in bodies)
+        return messages, [record for body in bodies for record in body.contexts]
+
+    return read
+
+
+@pytest.fixture
+def arrived(landed):
+    """Return the ids of the messages in the trace topic, in order of arrival."""
+    return lambda topic=TOPIC: [record.beans[0].msg_id for record in landed(topic)[1]]
