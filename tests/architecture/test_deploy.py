@@ -42,14 +42,14 @@ def _parsed(words):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_container_of_ours_starts_a_command_that_exists(name):
+def test_container_of_ours_starts_a_command_that_exists(name):
     options = _parsed(SERVICES[name]["command"])
     assert Path(options["landing"]).is_relative_to("/landing")
     assert SERVICES[name]["volumes"] == ["landing:/landing"]
     assert "VOLUME /landing" in CONTAINERFILE
 
 
-def test_the_services_know_each_other():
+def test_services_know_each_other():
     for service in SERVICES.values():
         assert ("image" in service) != ("build" in service)
         assert set(service.get("depends_on", {})) <= set(SERVICES)
@@ -70,7 +70,7 @@ def test_collector_container_has_everything_its_configuration_needs():
     assert {"4317", "4318"} == listens
 
 
-def test_the_images_are_of_the_versions_that_are_tested():
+def test_images_are_of_the_versions_that_are_tested():
     assert {SERVICES[name]["image"] for name in ("kafka", "trace-topic")} == {f"apache/kafka:{VERSION}"}
     assert SERVICES["collector"]["image"].endswith(f":{PROGRAMS['collector'].version}")
 
@@ -116,7 +116,7 @@ def test_images_are_public_ones():
     assert {image.partition(":")[0] for image in images} <= PUBLIC_IMAGES
 
 
-def test_the_landing_is_made_as_the_container_file_makes_it(tmp_path):
+def test_landing_is_made_as_the_container_file_makes_it(tmp_path):
     (line,) = [words for name, words in _instructions() if name == "RUN" and words.startswith("mkdir")]
     landing = tmp_path / "landing"
     owner = f"{os.getuid()}:{os.getgid()}"
@@ -127,7 +127,7 @@ def test_the_landing_is_made_as_the_container_file_makes_it(tmp_path):
     assert ("USER", "65532:65532") in _instructions()
 
 
-def test_the_forwarder_starts_as_in_its_container(tmp_path):
+def test_forwarder_starts_as_in_its_container(tmp_path):
     (entrypoint,) = [json.loads(words) for name, words in _instructions() if name == "ENTRYPOINT"]
     words = [word for word in SERVICES["forwarder"]["command"] if not word.startswith("--otlp-endpoint")]
     places = {"kafka://kafka:9092/RMQ_SYS_TRACE_TOPIC": f"files:{tmp_path / 'in'}", "/landing": str(tmp_path / "out")}
@@ -153,7 +153,7 @@ def test_everything_that_the_container_file_copies_is_there():
     assert re.findall(r"/src\[([a-z,]+)\]", CONTAINERFILE) == ["cli,kafka,otlp"]
 
 
-def test_the_unit_starts_the_same_command():
+def test_unit_starts_the_same_command():
     start = _unit()["Service"]["ExecStart"]
     program, *words = shlex.split(start)
     assert program.endswith("/bin/mqtrace")

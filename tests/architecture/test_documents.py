@@ -56,7 +56,7 @@ def _options_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_generated_page_is_what_the_code_prints_now(name):
+def test_generated_page_is_current(name):
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
 
 
@@ -153,7 +153,7 @@ COMMAND_MODULES = sorted(entry_points(group="mqtrace.commands"), key=lambda entr
 
 
 @pytest.mark.parametrize("entry", COMMAND_MODULES, ids=lambda entry: entry.name)
-def test_a_command_s_options_are_types_at_run_time(entry):
+def test_command_options_are_types_at_run_time(entry):
     """typer evaluates annotations: a name imported for type checkers only breaks the command."""
     signature = inspect.signature(entry.load(), eval_str=True)
     assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())

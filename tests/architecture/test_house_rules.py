@@ -206,7 +206,7 @@ def test_registry_names_are_in_the_installed_conventions_package():
     assert missing == {}
 
 
-def test_the_registry_s_namespace_is_not_grown():
+def test_own_names_stay_out_of_the_registry_namespace():
     assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
 
 
@@ -232,7 +232,7 @@ def test_clients_import_no_attribute_names():
 
 
 @pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
-def test_a_small_adapter_uses_no_attribute_s_constant(adapter):
+def test_small_adapter_uses_no_attribute_constant(adapter):
     found = [
         f"{name_of(path)}:{node.lineno}: {node.attr}"
         for path in shipped()

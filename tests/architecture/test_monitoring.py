@@ -48,7 +48,7 @@ def test_every_metric_is_shown_or_left_out_with_a_reason():
     assert all(LEFT_OUT.values())
 
 
-def test_an_expression_with_an_unknown_metric_is_refused():
+def test_expression_with_an_unknown_metric_is_refused():
     with pytest.raises(KeyError):
         resolved("rate(<mqtrace.forwarder.renamed>[5m])")
 
@@ -79,7 +79,7 @@ def test_panels_have_places_and_numbers_of_their_own():
     assert max(x for x, _ in cells) == 23
 
 
-def test_the_dashboard_is_one_by_the_models_of_grafana():
+def test_dashboard_is_one_by_the_models_of_grafana():
     models = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="its releases need Python 3.11")
     import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
     encoder = import_module("grafana_foundation_sdk.cog.encoder").JSONEncoder()

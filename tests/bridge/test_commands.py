@@ -70,7 +70,7 @@ def test_bad_records_are_reported_in_place_and_counted(mqtrace):
     assert err == "mqtrace: 1 of 4 records are bad; first: body 1, record 1: 2 fields, needs 8\n"
 
 
-def test_lines_without_a_body_are_bad_and_the_rest_goes_on(mqtrace):
+def test_line_without_a_body_is_bad_alone(mqtrace):
     """Damaged lines keep their body index; blank lines are nothing; a cut-off tail is one bad line."""
     lines = [
         b"\n",
@@ -117,7 +117,7 @@ def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
     assert f"2 of {records + 4} records are bad; first: body 1, record 1" in err
 
 
-def test_a_large_body_of_a_line_keeps_its_index(mqtrace):
+def test_large_body_of_a_line_keeps_its_index(mqtrace):
     records = 2 * PART_BYTES // len(PUB)
     _, out, _ = mqtrace("decode", stdin=body_line(PUB * records) + body_line(SUB_BEFORE))
     items = objects(out)
@@ -154,7 +154,7 @@ def test_options_reach_the_codec(mqtrace):
     assert (item["msg_type"], item["keys"]) == ("Order_Msg", "订单")
 
 
-def test_nothing_is_not_an_error(mqtrace):
+def test_empty_input_is_no_error(mqtrace):
     assert mqtrace("decode") == (0, b"", "")
     assert mqtrace("encode") == (0, b"", "")
 
@@ -200,7 +200,7 @@ def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
     assert err.count("\n") == 1
 
 
-def test_a_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
+def test_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
     good = tmp_path / "body"
     good.write_bytes(PUB)
     code, out, _ = mqtrace("decode", good, tmp_path / "missing")
@@ -209,7 +209,7 @@ def test_a_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
 @pytest.mark.parametrize("command", ["decode", "encode"])
-def test_a_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
+def test_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
     code, out, err = mqtrace(command, "/proc/self/mem")
     said = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
     assert (code, out, err) == (2, b"", f"mqtrace: error: {said}\n")
@@ -250,7 +250,7 @@ def _watched(path, items, **options):
     return given, screen.getvalue()
 
 
-def test_a_large_file_is_read_under_a_bar(tmp_path):
+def test_large_file_is_read_under_a_bar(tmp_path):
     path = tmp_path / "part-0.jsonl"
     path.write_bytes(body_line(PUB) * 50)
     lines = path.read_bytes().splitlines(keepends=True)

@@ -10,7 +10,7 @@ from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
 from tests.support.native_vectors import RECORDED, recorded
 
 
-def test_a_table_is_for_people(mqtrace):
+def test_table_is_for_people(mqtrace):
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB + BAD + SUB_BEFORE)
     shown = out.decode()
     assert code == 1
@@ -35,7 +35,7 @@ def test_table_is_whole_at_120_columns(mqtrace):
     assert shown[at + 1].startswith("Java 4.4.0 to 4.7.1 +4")
 
 
-def test_a_long_table_has_pages(mqtrace):
+def test_long_table_has_pages(mqtrace):
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
     shown = lines_of(out)
     assert code == 1
@@ -44,7 +44,7 @@ def test_a_long_table_has_pages(mqtrace):
     assert shown[-1].startswith("bad: body 0 record 200")
 
 
-def test_a_table_of_nothing_is_nothing(mqtrace):
+def test_empty_table_prints_nothing(mqtrace):
     assert mqtrace("decode", "--format", "table") == (0, b"", "")
     _, out, _ = mqtrace("decode", "--format", "table", stdin=BAD)
     assert lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
@@ -97,7 +97,7 @@ def test_bodies_without_a_record_are_one_line_without_a_writer(mqtrace):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_list_of_writers_is_readable(mqtrace, columns):
+def test_list_of_writers_is_readable(mqtrace, columns):
     mqtrace.width(columns)
     _, out, _ = mqtrace("dialects")
     shown = lines_of(out)

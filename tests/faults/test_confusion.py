@@ -18,7 +18,7 @@ def worlds(corpora, judged_corpora):
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_every_fault_gets_its_true_verdict(worlds, name):
+def test_fault_gets_its_true_verdict(worlds, name):
     assert disagreements(worlds[name]) == []
 
 

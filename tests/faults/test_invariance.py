@@ -30,7 +30,7 @@ def verdicts(judged):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_verdicts_do_not_depend_on_the_order_or_the_files_of_the_input(corpora, judged_corpora, tmp_path, way):
+def test_verdicts_do_not_depend_on_order_or_files(corpora, judged_corpora, tmp_path, way):
     name, laid = WAYS[way]
     again = reconciled(corpora[name], tmp_path, laid=laid)
     assert verdicts(again) == verdicts(judged_corpora[name])

@@ -90,7 +90,7 @@ def test_switched_off_by_one_variable_nothing_is_traced(kafka, tmp_path):
     assert '"name"' not in done.stdout
 
 
-def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
+def test_file_exporter_needs_no_trace_topic(kafka, tmp_path):
     done = _run(kafka, tmp_path, group="files", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="mqtrace_native_file")
     assert done.returncode == 0, done.stderr
     parts = list((tmp_path / "mqtrace-landing").rglob("part-*.jsonl"))
@@ -99,7 +99,7 @@ def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
     assert all("body_base64" in line for line in lines)
 
 
-def test_an_exporter_that_cannot_be_had_does_not_stop_the_application(kafka, tmp_path):
+def test_missing_exporter_does_not_stop_the_application(kafka, tmp_path):
     done = _run(kafka, tmp_path, group="unlucky", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="no_such_thing")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no_such_thing") == 1

@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     return demo(*QUICKSTART, cwd=directory), directory / "mqtrace-demo"
 
 
-def test_it_is_the_one_of_the_quickstart() -> None:
+def test_command_is_the_one_of_the_quickstart() -> None:
     """Which its reader starts; the documents' own test reads its options only."""
     said = (ROOT / "docs" / "quickstart.md").read_text("utf-8").splitlines()
     assert " ".join(("mqtrace demo", *QUICKSTART)) in said

@@ -17,7 +17,7 @@ def strict(text):
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def test_the_json_of_a_cut_off_file_has_the_public_keys(capsys):
+def test_json_of_a_cut_off_file_has_the_public_keys(capsys):
     assert inspect.run([str(VECTORS / "otlp/killed/kill.pb.framed")], as_json=True) == 0
     found = strict(capsys.readouterr().out)
     assert {

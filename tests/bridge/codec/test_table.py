@@ -64,7 +64,7 @@ def future_layout():
     return text.replace(_FORM, _FORM + longer).replace(_ROWS_END, row + _ROWS_END)
 
 
-def test_a_new_row_is_enough(tmp_path):
+def test_new_row_is_enough(tmp_path):
     for package in ("otel_mqtrace", "bridge"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout(), encoding="utf-8")
@@ -90,7 +90,7 @@ def test_a_new_row_is_enough(tmp_path):
     assert NAME in shown
 
 
-def test_the_json_of_a_record_has_every_field_that_is_kept():
+def test_json_of_a_record_has_every_field_that_is_kept():
     assert set(RECORD_KEYS) - {"body_index", "record_index", "dialect", "written_by", "trace_type"} == set(KEPT_FIELDS)
     assert set(FIELDS) - set(KEPT_FIELDS) == {"exactly_once_status"}
 

@@ -59,7 +59,7 @@ def test_oldest_waiting_halves_are_released_beyond_the_limit():
     assert (pairing.pending, pairing.counts.overflowed) == (2, 2)
 
 
-def test_memory_is_bounded_while_calls_come_and_go():
+def test_memory_of_pairing_is_bounded():
     pairing = Pairing(max_pending=10)
     for number in range(1_000):
         pairing.add([_record(before(request_id=f"R{number}"), offset=2 * number)])

@@ -43,7 +43,7 @@ def _times_ms(span):
     return span.start_time // MS, span.end_time // MS
 
 
-def test_a_send_is_the_root_of_its_message_s_trace():
+def test_send_is_the_root_of_its_trace():
     span = _span(pub())
     assert (span.context.trace_id, span.context.span_id, span.parent) == (trace_id_of("M1"), ROOT_SPAN_ID, None)
     assert (span.name, span.kind, span.status.status_code) == ("send orders", SpanKind.PRODUCER, StatusCode.UNSET)
@@ -98,7 +98,7 @@ def test_short_half_of_the_cloud_channel_is_completed_from_the_first():
     assert _times_ms(span) == (START_MS + 100, START_MS + 150)
 
 
-def test_a_short_half_alone_takes_the_time_it_arrived():
+def test_short_half_alone_takes_the_time_it_arrived():
     span = _span(decode_body(body_of(cloud(after()))).contexts[0], half=Half.AFTER)
     assert _times_ms(span) == (ARRIVAL_MS - 50, ARRIVAL_MS)
     assert span.resource.attributes["service.name"] == "unknown_service"
@@ -118,7 +118,7 @@ def test_failure_is_an_error_of_its_code(span, error):
     assert span.attributes[semconv.MQTRACE_SUCCESS] is (error == "TIME_OUT")
 
 
-def test_a_send_has_rocketmq_s_own_names_and_ours():
+def test_send_has_the_names_of_rocketmq_and_ours():
     said = _span(pub(msg_type=MessageType.DELAY, keys="k1 k2")).attributes
     assert said[semconv.MESSAGING_SYSTEM] == "rocketmq"
     assert said[semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE] == "delay"
@@ -135,14 +135,14 @@ def test_placeholder_texts_are_no_attributes():
     assert nothing.isdisjoint(said)
 
 
-def test_a_batch_is_one_send_in_the_trace_of_each_message():
+def test_batch_is_one_send_in_the_trace_of_each_message():
     contexts = explode(pub("M1,M2"))
     spans = [_span(each, messages=len(contexts)) for each in contexts]
     assert [span.context.trace_id for span in spans] == [trace_id_of("M1"), trace_id_of("M2")]
     assert {span.attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] for span in spans} == {2}
 
 
-def test_a_client_that_stamps_after_the_send_ends_at_its_stamp():
+def test_client_that_stamps_after_the_send_ends_at_its_stamp():
     """Go's clients do; they are told by their group."""
     rules = SpanRules(stamped_after=("PG_*",))
     assert _times_ms(_span(pub(), rules)) == (START_MS - 9, START_MS)
@@ -159,7 +159,7 @@ def test_clock_set_back_gives_no_negative_time():
     assert span.attributes[semconv.MQTRACE_COST_TIME] == -10
 
 
-def test_another_system_has_none_of_rocketmq_s_names():
+def test_span_of_another_system_has_no_rocketmq_names():
     """Our own exporter writes native records of Kafka's messages, too."""
     said = _span(pub(), SpanRules(system="kafka")).attributes
     assert said[semconv.MESSAGING_SYSTEM] == "kafka"

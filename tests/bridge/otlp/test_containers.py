@@ -121,7 +121,7 @@ def test_file_appended_to_after_a_kill_loses_the_torn_message_only(name, whole):
     assert after <= ids(spans)
 
 
-def test_values_at_the_edges_of_the_format_read_alike_in_both_encodings():
+def test_edge_values_are_read_alike_in_both_encodings():
     """Unknown kinds, zero times, missing ids, duplicate keys, maps in arrays: JSON and protobuf say the same."""
     in_json, in_proto = (read(OTLP / "odd" / name)[0] for name in ("traces.jsonl", "traces.pb.framed"))
     for one, other in zip(in_json, in_proto, strict=True):
@@ -198,7 +198,7 @@ def test_named_file_of_another_side_is_refused(tmp_path):
 
 
 @given(st.binary(max_size=400))
-def test_no_bytes_make_the_frame_reader_raise_or_lose_its_place(tmp_path_factory, data):
+def test_frame_reader_reads_any_bytes(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("wild") / "f"
     path.write_bytes(struct.pack(">I", len(data)) + data + data)
     for layout in (Layout.PROTO_FRAMED, Layout.JSON_LINES, Layout.JSON, Layout.PROTO, Layout.KAFKA_DUMP):
@@ -313,7 +313,7 @@ def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_pa
         assert (detect(path).layout, len(spans), len(bad)) == expected
 
 
-def test_a_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
+def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
     """Foreign parquet is passed over beside a landing and refused by name; one cut short is never passed over."""
     parquet.write_table(pa.table({"body": [b"x"], "source": ["T"]}), tmp_path / "part-1.parquet")
     parquet.write_table(pa.table({"msg_id": ["x"]}), tmp_path / "verdicts.parquet")

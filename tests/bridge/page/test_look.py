@@ -30,7 +30,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("name", HUES)
-def test_a_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
+def test_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
     for page in (markup.LIGHT_PAGE, markup.DARK_PAGE):
         assert contrast(getattr(markup, name), page) >= 3
 
@@ -52,7 +52,7 @@ def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
 @pytest.mark.parametrize(
     ("package", "name"), [("bridge.query", "style.css"), ("spark_jobs.report", "templates/style.css")]
 )
-def test_a_page_defines_no_colour_of_its_own(package, name):
+def test_page_defines_no_colour_of_its_own(package, name):
     whole = style_sheet(package, name)
     shared = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
     assert whole.startswith(shared)
@@ -62,7 +62,7 @@ def test_a_page_defines_no_colour_of_its_own(package, name):
     assert not re.search(r"url\(|@import|https?:", whole)
 
 
-def test_the_policy_knows_the_digests_of_what_the_page_brings_and_nothing_else():
+def test_content_policy_allows_only_the_digests_of_the_page():
     policy = content_policy("a{}", "go()")
     assert policy != content_policy("a{}", "gone()")
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
@@ -70,7 +70,7 @@ def test_the_policy_knows_the_digests_of_what_the_page_brings_and_nothing_else()
     assert "script-src" not in content_policy("a{}")
 
 
-def test_what_a_template_engine_calls_markup_is_markup_here_and_the_reverse():
+def test_markup_of_a_template_engine_is_markup():
     ours, theirs = element("b", "<x>"), ForeignMarkup("<i>y</i>")
     assert joined((ours, theirs, "<z>")) == "<b>&lt;x&gt;</b><i>y</i>&lt;z&gt;"
     assert ForeignMarkup("{}").format(ours) == "<b>&lt;x&gt;</b>"

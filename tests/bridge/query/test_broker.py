@@ -107,11 +107,11 @@ def test_body_that_cannot_be_inflated_is_a_remark(cluster):
     assert len(answer.searched.remarks) == 1
 
 
-def test_a_topic_that_is_not_there_is_one_line(cluster):
+def test_topic_that_is_not_there_is_one_line(cluster):
     with pytest.raises(PeerError, match="NO_SUCH"):
         _search(cluster, topics=["NO_SUCH"])
 
 
-def test_the_command_searches_a_cluster(cluster, capsys):
+def test_command_searches_a_cluster(cluster, capsys):
     assert main(["query", "--msg-id", ID, "--namesrv", cluster.namesrv, "--trace-topic", "T", "--scan"]) == 0
     assert "consumed by 1 group" in capsys.readouterr().out

@@ -119,7 +119,7 @@ def test_bad_records_beside_a_message_are_a_finding():
     assert "3 bad records" in findings(story)[0].text
 
 
-def test_a_hostile_group_cannot_leave_its_finding():
+def test_hostile_group_cannot_leave_its_finding():
     bad = consume("R", T0 + 30, group="\x1b[2J\u202e" + "g" * 500, success=False, code=ContextCode.FAILED)
     (finding,) = findings(story_of(pub(), *bad))
     assert "⟨U+001B⟩[2J⟨U+202E⟩ggg" in finding.text

@@ -52,7 +52,7 @@ def test_recorded_message_has_its_story(file, key, sentence, codes):
     assert (in_one_sentence(story), [finding.code for finding in findings(story)]) == (sentence, codes)
 
 
-def test_the_checks_of_a_transaction_are_shown_in_order():
+def test_checks_of_a_transaction_are_shown_in_order():
     (story,) = answer_of(recorded_messages("rocketmq-5.3.3"), key="tx-unknown").stories
     first, *others = events(story)
     assert (first.name, first.took_ms) == ("send", 192)

@@ -28,7 +28,7 @@ NOW = 1_795_260_000_000
         ("253402300799999", 253_402_300_799_999),
     ],
 )
-def test_an_instant_is_read(text, expected):
+def test_instant_is_read(text, expected):
     assert parse_instant_ms(text, name="--begin", now_ms=NOW) == expected
 
 
@@ -38,7 +38,7 @@ def test_other_text_is_refused_with_the_accepted_forms(text):
         parse_instant_ms(text, name="--end", now_ms=NOW)
 
 
-def test_a_range_that_ends_before_it_begins_is_refused():
+def test_range_that_ends_before_it_begins_is_refused():
     with pytest.raises(UsageError, match="before --begin"):
         arrival_range("2026-11-21", "2026-11-20", now_ms=NOW)
 

@@ -88,7 +88,7 @@ def test_every_page_has_one_first_heading():
         assert [tag for tag, _ in Page(_page(*stories)).elements].count("h1") == 1
 
 
-def test_a_message_without_any_time_has_a_page():
+def test_message_without_any_time_has_a_page():
     story = story_of(context(TraceType.SUB_AFTER, None, request_id="R", success=True), dialect="4.4.0")
     written = Page(_page(story))
     assert "lanes" not in [attrs.get("class") for tag, attrs in written.elements if tag == "svg"]
@@ -100,7 +100,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_s
 
 @settings(max_examples=100, deadline=None)
 @given(SPANS)
-def test_an_axis_keeps_order_and_stays_inside(spans):
+def test_axis_keeps_order_and_stays_inside(spans):
     spans = [(start, start + length) for start, length in spans]
     scale = scale_spans(spans, left=16, width=800)
     instants = sorted(instant for span in spans for instant in span)
@@ -109,14 +109,14 @@ def test_an_axis_keeps_order_and_stays_inside(spans):
     assert all(15.9 <= place <= 816.1 for place in places)
 
 
-def test_a_long_pause_is_cut_short_and_labelled():
+def test_long_pause_is_cut_short_and_labelled():
     scale = scale_spans([(0, 20), (600_000, 600_030)], left=0, width=800)
     assert len(scale.gaps) == 1
     assert scale.x(20) - scale.x(0) > 200
     assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
 
 
-def test_a_short_pause_keeps_its_length():
+def test_short_pause_keeps_its_length():
     scale = scale_spans([(0, 300), (500, 800)], left=0, width=800)
     assert scale.gaps == ()
     assert [round(scale.x(instant_ms)) for instant_ms in (0, 300, 500, 800)] == [0, 300, 500, 800]

@@ -89,7 +89,7 @@ def test_message_has_its_trace_id_and_link(landing, capsysbinary):
     assert f"trace id {message['trace_id']}" in out
 
 
-def test_a_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, capsysbinary):
+def test_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, capsysbinary):
     """Its fields have other names: topic, store_ms, queue_id, queue_offset."""
     recorded = str(RECORDED / "rocketmq-5.3.3.jsonl")
     code, out, _ = _query(capsysbinary, recorded, landing, "--key", "retry", "--json")
@@ -163,7 +163,7 @@ def test_input_that_can_be_read_in_part_is_searched(tmp_path, landing, capsysbin
     assert "broken.parquet: not a readable Parquet file" in err
 
 
-def test_a_secret_is_never_printed(monkeypatch, capsysbinary):
+def test_secret_is_never_printed(monkeypatch, capsysbinary):
     monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
     code, out, err = _query(capsysbinary, "--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200")
@@ -185,12 +185,12 @@ def test_json_lists_messages_with_their_timelines(landing, capsysbinary):
     assert {finding["code"] for finding in answer["messages"][1]["findings"]} <= set(FINDING_CODES)
 
 
-def test_the_json_of_nothing_is_an_answer_too(landing, capsysbinary):
+def test_empty_answer_is_valid_json(landing, capsysbinary):
     code, out, _ = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--json")
     assert (code, json.loads(out)["messages"]) == (1, [])
 
 
-def test_a_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
+def test_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     file = tmp_path / "message.html"
     code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(file))
     assert (code, err) == (0, f"mqtrace: the page is {file}\n")

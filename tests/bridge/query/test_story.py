@@ -99,14 +99,14 @@ def test_halves_without_a_request_id_are_never_paired():
 
 
 @pytest.mark.parametrize("dialect", ["4.4.0", "4.9.1"])
-def test_an_end_without_group_and_time_takes_both_from_its_begin(dialect):
+def test_end_without_group_and_time_takes_both_from_its_begin(dialect):
     """Old clients write seven fields: the group is the begin's, the end is begin plus cost and said to be estimated."""
     (group,) = story_of(*consume("R", T0, 7), dialect=dialect).groups
     (attempt,) = group.attempts
     assert (group.group, attempt.end_ms, attempt.end_estimated, attempt.elapsed_ms) == ("billing", T0 + 7, True, 7)
 
 
-def test_an_end_alone_without_a_group_is_shown_under_no_name():
+def test_end_alone_without_a_group_is_shown_under_no_name():
     (group,) = story_of(*consume("R", T0)[1:], dialect="4.4.0").groups
     assert (group.group, group.attempts[0].from_ms) == (None, None)
 
@@ -129,13 +129,13 @@ def test_client_host_is_shown_if_on_the_wire():
     assert story_of(pub(client_host="10.0.0.1")).sends[0].client_host is None
 
 
-def test_a_single_id_of_a_batch_finds_its_send():
+def test_single_id_of_a_batch_finds_its_send():
     batch = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
     story = story_of(batch, msg_id="B2")
     assert [(send.offset_msg_id, send.of_batch) for send in story.sends] == [("P2", 3)]
 
 
-def test_the_joined_ids_of_a_batch_are_each_of_its_messages():
+def test_joined_ids_of_a_batch_are_each_of_its_messages():
     answer = answer_of(landed(pub(msg_id="A1,B2,C3")), "A1,B2,C3", "A1", "B2", "C3")
     assert [story.msg_id for story in answer.stories] == ["A1", "B2", "C3"]
 
@@ -158,7 +158,7 @@ def test_keys_of_a_4_x_client_are_one_key():
     assert len(answer_of(landed(pub(keys="k1 k2"), dialect="4.9.0"), key="k1 k2").stories) == 1
 
 
-def test_a_record_without_an_id_is_found_by_its_key_alone():
+def test_record_without_an_id_is_found_by_its_key_alone():
     """Java writes the word null: no second pass may take it for an id."""
     nameless = pub(msg_id=None)
     (story,) = answer_of(landed(nameless, pub(T0 + 1, msg_id=None, keys="other")), key="order-1").stories
@@ -182,7 +182,7 @@ def test_newest_messages_are_kept_beyond_the_limit():
     assert ([story.msg_id for story in answer.stories], answer.left_off) == (["M3", "M4"], 3)
 
 
-def test_an_id_with_separators_is_found_as_it_was_written():
+def test_id_with_separators_is_found_as_it_was_written():
     story = story_of(pub(msg_id="a\x01b"), msg_id="a_b")
     assert answer_of(landed(pub(msg_id="a\x01b")), "a\x01b").stories == (story,)
 
@@ -206,7 +206,7 @@ def test_late_consume_is_a_success_to_take_care_of():
     ]
 
 
-def test_a_repeated_record_is_counted_with_every_place():
+def test_repeated_record_is_counted_with_every_place():
     (message,) = landed(pub())
     (story,) = answer_of([message, message, again(message, offset=7)], ID).stories
     (sighting,) = story.sends[0].evidence

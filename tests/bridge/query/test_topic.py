@@ -78,7 +78,7 @@ def test_messages_that_arrived_later_are_left_out(kafka):
     assert (answer.searched.messages, answer.searched.last_arrival_ms) == (1, T0)
 
 
-def test_an_empty_topic_is_searched_at_once(kafka):
+def test_empty_topic_is_searched_at_once(kafka):
     answer = _search(kafka, _filled(kafka, "empty", []))
     assert (answer.stories, answer.searched.messages) == ((), 0)
 
@@ -91,7 +91,7 @@ def test_large_topic_is_read_in_batches_with_progress(kafka):
     assert (answer.searched.messages, seen[-1]) == (1704, (1704, 1704))
 
 
-def test_a_broker_that_does_not_answer_is_one_line():
+def test_broker_that_does_not_answer_is_one_line():
     archive = TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200)
     with pytest.raises(PeerError, match=r"127\.0\.0\.1:1 does not answer.*check the address"):
         search(archive, Query(frozenset({ID})), Reading(), limit=1)
@@ -104,14 +104,14 @@ def test_properties_that_the_client_refuses_are_a_usage_error():
     assert "secret" not in str(refused.value)
 
 
-def test_a_topic_that_cannot_be_read_is_one_line(kafka):
+def test_topic_that_cannot_be_read_is_one_line(kafka):
     kafka.create_topic("forbidden")
     kafka.set_topic_error("forbidden", confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(PeerError, match="the trace topic forbidden cannot be read"):
         _search(kafka, "forbidden")
 
 
-def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
+def test_message_of_an_instrumented_application_is_found_by_its_key(kafka):
     kafka.create_topic(TOPIC, 2)
     kafka.create_topic("orders", 1)
     exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=TOPIC)

@@ -142,20 +142,18 @@ def at_minute(rows, minute: int):
     return [row for row in rows if (row["event_ms"] - START_MS) // MINUTE_MS == minute]
 
 
-def test_bucket_with_as_many_drops_as_losses_explains_exactly_these(outcome):
-    assert reasons(at_minute(outcome.rows, 10), "C0") == {("DROP_ATTRIBUTED", "queue_full"): 12}
-
-
-def test_bucket_with_fewer_drops_explains_the_keys_that_ended_first(outcome):
-    rows = at_minute(outcome.rows, 20)
-    found = [row["event_ms"] for row in rows if row["reason"] == "DROP_ATTRIBUTED"]
-    assert sorted(found) == sorted(row["event_ms"] for row in rows)[:4]
-    assert reasons(rows, "C0") == {("DROP_ATTRIBUTED", "export_failed"): 4, ("UNEXPLAINED", None): 6}
-
-
-@pytest.mark.parametrize("minute", [30, 40])
-def test_drops_of_another_service_or_process_explain_nothing(outcome, minute):
-    assert set(reasons(at_minute(outcome.rows, minute), "C0")) == {("UNEXPLAINED", None)}
+@pytest.mark.parametrize(
+    ("minute", "expected"),
+    [
+        (10, {("DROP_ATTRIBUTED", "queue_full"): 12}),
+        (20, {("DROP_ATTRIBUTED", "export_failed"): 4, ("UNEXPLAINED", None): 6}),
+        (30, {("UNEXPLAINED", None): 3}),
+        (40, {("UNEXPLAINED", None): 2}),
+    ],
+    ids=["as many drops as losses", "fewer drops", "drops of another service", "drops of another process"],
+)
+def test_losses_of_a_bucket_are_explained_by_its_drops(outcome, minute, expected):
+    assert reasons(at_minute(outcome.rows, minute), "C0") == expected
 
 
 def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):

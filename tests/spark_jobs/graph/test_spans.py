@@ -118,7 +118,7 @@ def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
     assert found == call_plainly(rows, begin_ms, end_ms)
 
 
-def test_files_whose_spans_all_name_their_message_are_left_as_they_are(tmp_path):
+def test_files_of_spans_with_ids_are_not_rewritten(tmp_path):
     named, other = {"kind": "publish", "msg_id": "M1"}, {"kind": None, "scope": "NOT_MESSAGING"}
     files = files_of(str(tmp_path), [{"side": "otlp", **row} for row in (named, other)])
     assert tie_spans(PlainEngine(), files, str(tmp_path / "tied")) == tuple(files)

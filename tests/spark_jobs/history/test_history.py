@@ -102,7 +102,7 @@ def test_next_run_finds_what_was_left(kept):
         assert [drop.count for drop in past.used_drops()] == [5]
 
 
-def test_state_of_a_run_goes_when_the_next_is_committed(kept):
+def test_state_of_a_run_is_removed_by_the_next_commit(kept):
     with open_history(kept) as past:
         past.keep_closed(read_rows(past.closed_files()[0], CLOSED))
         past.commit({"run": 2})

@@ -125,17 +125,20 @@ def test_every_scenario_is_on_both_sides(scenarios):
 
 def test_one_sided_scenarios_are_all_explained(scenarios):
     result, _ = scenarios
+    counts = {
+        "rocketmq_records_no_delivery_of_batch_sent_messages": 12,
+        "java_agent_makes_no_span_for_recall": 2,
+        "java_agent_makes_no_span_for_lite_pull": 2,
+        "producer_made_no_trace_context": 26,
+        "java_agent_makes_no_span_for_transaction_end": 10,
+    }
+    assert result.reason_detail.items() >= counts.items()
     assert result.reason == {
         "BY_DESIGN": 28 + 26 + 2,  # producers without native trace; the lite pull consumer, which makes no spans
         "WRITER_SILENT": 10,  # such producers again, of topics that nobody else sends to
         "COUNTERPART_MALFORMED": 1,
         "TRACE_TRAFFIC": 65,
     }
-    assert result.reason_detail["rocketmq_records_no_delivery_of_batch_sent_messages"] == 12
-    assert result.reason_detail["java_agent_makes_no_span_for_recall"] == 2
-    assert result.reason_detail["java_agent_makes_no_span_for_lite_pull"] == 2
-    assert result.reason_detail["producer_made_no_trace_context"] == 26
-    assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 10
 
 
 def test_broken_record_is_counted_located_and_fails_a_gate(scenarios):

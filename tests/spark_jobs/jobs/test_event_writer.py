@@ -31,9 +31,8 @@ def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
     found = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
     assert found.path == str(file)
-    expected = [
-        {name: event[name] for name in NORMALISED.names} for event in events(*rows) if event["expected"] is None
-    ]
+    kept = [event for event in events(*rows) if event["expected"] is None]
+    expected = [{name: event[name] for name in NORMALISED.names} for event in kept]
     assert parquet.read_table(file).to_pylist() == expected
     assert (sum(row.rows for row in found.survey.rows), found.survey.malformed) == (3, {"otlp": 1})
 
@@ -45,7 +44,7 @@ def test_answer_counts_what_is_in_the_file(tmp_path):
 
 
 @given(dues=st.lists(st.integers(0, 9), max_size=5))
-def test_ledger_is_added_up_whatever_batch_its_rows_stand_in(tmp_path_factory, dues):
+def test_ledger_rows_of_all_batches_are_added_up(tmp_path_factory, dues):
     batches = [batch({**LEDGER_ROW, "expected": expected, "tails": 1}) for expected in dues]
     found = written(tmp_path_factory.mktemp("events"), *batches)
     assert (found.expected, found.tails) == (sum(dues), len(dues))
@@ -76,7 +75,7 @@ def test_task_that_is_run_again_writes_its_file_again(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "size"), [(10, 1 << 30), (1 << 30, 4_000)])
-def test_rows_are_written_as_soon_as_they_are_enough(tmp_path, monkeypatch, rows, size):
+def test_rows_are_written_in_bounded_groups(tmp_path, monkeypatch, rows, size):
     """By number or by bytes: what a task holds does not grow with its input."""
     monkeypatch.setattr(reading, "_GROUP_ROWS", rows)
     monkeypatch.setattr(reading, "_GROUP_BYTES", size)

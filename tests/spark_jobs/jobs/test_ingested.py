@@ -1,6 +1,5 @@
 """What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
 
-import json
 import shutil
 from dataclasses import fields, replace
 
@@ -44,8 +43,9 @@ def take(ingested, name, msg_ids, given=None, *, of="native"):
     ingested.commit(name, {of: given or side()}, sizes={"a.jsonl": 10})
 
 
-def test_batch_counts_once_it_is_taken_in(tmp_path):
+def test_batch_counts_once_it_is_committed(tmp_path):
     ingested = Ingested(tmp_path)
+    assert ingested.sides() == (EventSide(), EventSide())
     ingested.incoming("b-1")
     assert ingested.names() == ()
     take(ingested, "b-1", "AB")
@@ -55,7 +55,7 @@ def test_batch_counts_once_it_is_taken_in(tmp_path):
     assert ingested.sizes() == {"a.jsonl": 10}
 
 
-def test_same_batch_again_replaces_itself(tmp_path):
+def test_batch_committed_again_replaces_itself(tmp_path):
     ingested = Ingested(tmp_path)
     take(ingested, "b-1", "AB")
     take(ingested, "b-1", "C")
@@ -99,7 +99,7 @@ def test_few_batches_are_left_as_they_are(tmp_path):
     assert ingested.names() == ("b-1",)
 
 
-def test_batches_are_joined_as_often_as_a_stream_goes_on_and_no_name_comes_back(tmp_path):
+def test_joined_batches_never_get_an_earlier_name(tmp_path):
     ingested = Ingested(tmp_path)
     names = []
     for _ in range(60):
@@ -113,7 +113,7 @@ def test_batches_are_joined_as_often_as_a_stream_goes_on_and_no_name_comes_back(
     assert {path.name for path in tmp_path.iterdir()} == {f"batch={name}" for name in ingested.names()}
 
 
-def test_old_batches_are_dropped_and_what_they_read_counts_as_read_while_it_is_there(tmp_path):
+def test_sources_of_dropped_batches_count_as_read(tmp_path):
     ingested = Ingested(tmp_path)
     for day in range(8):
         take(
@@ -132,18 +132,8 @@ def test_old_batches_are_dropped_and_what_they_read_counts_as_read_while_it_is_t
     assert ingested.sources() == {*"1234567", "junk"}
 
 
-def test_small_row_groups_are_read_at_once_after_joining(tmp_path):
-    ingested = Ingested(tmp_path)
-    for number in range(2):
-        take(ingested, f"b-{number}", ["A"] * 20)
-    ingested.compact(most_batches=1)
-    (joined,) = ingested.names()
-    files = list_files(str(tmp_path / f"batch={joined}" / "native"))
-    assert {parquet.read_metadata(path).num_row_groups for path in files} == {1}
-
-
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
-def test_batch_without_readable_books_is_refused(tmp_path, text):
+def test_batch_without_readable_counts_is_refused(tmp_path, text):
     ingested = Ingested(tmp_path)
     take(ingested, "b-1", "A")
     (tmp_path / "batch=b-1" / "books.json").write_text(text)
@@ -151,15 +141,7 @@ def test_batch_without_readable_books_is_refused(tmp_path, text):
         ingested.batches()
 
 
-def test_books_are_plain_json(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A", side(offsets=(span_range(0, 5),)))
-    plain = json.loads((tmp_path / "batch=b-1" / "books.json").read_text())
-    assert plain["native"]["offsets"] == [["broker:9092", "spans", 0, 0, 5]]
-    assert plain["instead_of"] == []
-
-
-def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
+def test_sides_equal_those_of_one_batch_run(tmp_path):
     ingested = Ingested(tmp_path)
     take(ingested, "b-1", "A", side(sources=("s.jsonl",)), of="otlp")
     take(ingested, "b-2", "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
@@ -171,7 +153,7 @@ def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
     assert (native.sources, otlp.sources) == (("a.jsonl",), ("s.jsonl",))
 
 
-def test_all_facts_of_a_side_are_joined(tmp_path):
+def test_fields_of_a_side_are_joined(tmp_path):
     full = {
         "records_read": 1,
         "exploded": 1,
@@ -194,20 +176,11 @@ def test_all_facts_of_a_side_are_joined(tmp_path):
     assert replace(ingested.sides()[0], files=()) == EventSide(**full)
 
 
-def test_nothing_taken_in_has_two_empty_sides(tmp_path):
-    assert Ingested(tmp_path).sides() == (EventSide(), EventSide())
-
-
-def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_path):
+def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
     """An earlier batch took the sends to a trace topic for the application's."""
     ingested = Ingested(tmp_path)
-    rows = pa.Table.from_pylist(
-        [
-            {**publish("otlp", name, topic=topic), "bad": None}
-            for name, topic in zip("AB", ("orders", "mine"), strict=True)
-        ],
-        schema=NORMALISED,
-    )
+    sends = publish("otlp", "A"), publish("otlp", "B", topic="mine")
+    rows = pa.Table.from_pylist([{**row, "bad": None} for row in sends], schema=NORMALISED)
     directory = ingested.incoming("b-1") / "otlp"
     directory.mkdir()
     parquet.write_table(rows, directory / "part.parquet")
@@ -220,7 +193,7 @@ def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_p
     assert survey_again(PlainEngine(), otlp, ()) is otlp
 
 
-def test_next_batch_of_files_has_a_name_that_no_batch_had_before(tmp_path):
+def test_next_batch_of_files_has_a_new_name(tmp_path):
     ingested = Ingested(tmp_path)
     assert ingested.next_name() == "files-000000001"
     for _ in range(2):
@@ -230,7 +203,7 @@ def test_next_batch_of_files_has_a_name_that_no_batch_had_before(tmp_path):
     assert ingested.sources() == {"a.jsonl"}
 
 
-def test_what_a_killed_run_left_half_written_or_half_removed_goes(tmp_path):
+def test_half_written_batches_of_a_killed_run_are_removed(tmp_path):
     ingested = Ingested(tmp_path)
     take(ingested, "files-000000001", ["a"])
     ingested.incoming("files-000000002")

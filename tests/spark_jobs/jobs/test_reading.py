@@ -19,7 +19,7 @@ NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
 SPANS = VECTORS / "otlp" / "layouts" / "traces.jsonl"
 
 
-def test_every_task_has_a_file_of_its_own_and_nothing_is_left_of_an_earlier_run(tmp_path, monkeypatch):
+def test_task_has_a_file_of_its_own_and_earlier_files_are_removed(tmp_path, monkeypatch):
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "files-00099.parquet").write_bytes(b"of a run that was killed")
     once = native_side(tmp_path, NATIVE)
@@ -35,7 +35,7 @@ def test_every_task_has_a_file_of_its_own_and_nothing_is_left_of_an_earlier_run(
     assert (cut.records_read, cut.exploded, cut.trace_topics) == (once.records_read, once.exploded, once.trace_topics)
 
 
-def test_books_hold_for_both_sides_and_say_where_the_data_ends(tmp_path):
+def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
     native, spans = native_side(tmp_path, NATIVE), otlp_side(tmp_path, SPANS)
     for side in (native, spans):
         assert side.records_read + side.exploded == side.events + side.malformed
@@ -47,7 +47,7 @@ def test_books_hold_for_both_sides_and_say_where_the_data_ends(tmp_path):
 
 
 @pytest.mark.parametrize("read", [read_native, read_otlp])
-def test_side_is_what_it_was_after_it_was_written_down(tmp_path, read):
+def test_side_is_read_back_unchanged_from_json(tmp_path, read):
     side = read(PlainEngine(), [str(NATIVE if read is read_native else SPANS)], str(tmp_path / "events"))
     one = PartitionRange(address=TopicAddress("h:1,i:2", "t"), partition=3, first=5, end=9)
     for each in (side, EventSide(offsets=(one,), files=("a", "b")), EventSide()):

@@ -26,14 +26,14 @@ def left_in(out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir())
 
 
-def test_the_directory_goes_with_the_block(tmp_path: Path) -> None:
+def test_directory_is_removed_after_the_block(tmp_path: Path) -> None:
     with work_directory(tmp_path) as work:
         (work / "rows.parquet").write_bytes(b"some")
         assert left_in(tmp_path) == [work.name]
     assert left_in(tmp_path) == []
 
 
-def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_directory_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", _KILLED_WITHIN, str(tmp_path)], check=False)
     assert killed.returncode < 0
     assert len(left_in(tmp_path)) == 1

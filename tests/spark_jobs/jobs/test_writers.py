@@ -73,7 +73,7 @@ def pair(folder: str, out: Path, **named: str):
     ("folder", "release", "equal"),
     [("app-4.9.8-dup", "rocketmq-4.9.8", 337), ("scenarios-5.3.3-old", "rocketmq-5.3.3", 214)],
 )
-def test_recorded_pair_is_judged_right_without_options(tmp_path, folder, release, equal):
+def test_recorded_pair_is_judged_alike_without_options(tmp_path, folder, release, equal):
     found, rows = pair(folder, tmp_path / "auto")
     named, expected = pair(folder, tmp_path / "named", profile="java-agent", native_writer=release)
     assert rows == expected
@@ -98,50 +98,48 @@ def test_recorded_pair_is_judged_right_without_options(tmp_path, folder, release
         ("rocketmq-5.3.3-cloud", "rocketmq"),
     ],
 )
-def test_recorded_clients_are_found_with_a_release_of_their_rules(recording, writer):
+def test_recorded_client_is_found_with_a_release_of_its_rules(recording, writer):
     found = found_in(str(RECORDED / f"{recording}.jsonl"), str(DUAL / "app-4.9.8-dup" / "otlp.jsonl"))
     assert (found.profile, found.native_writer) == ("java-agent", writer)
 
 
-def test_own_spans_and_records_are_mqtrace(tmp_path):
-    native = landing(tmp_path / "native.jsonl", pub(), *consume("A" * 32, 1_700_000_000_000))
-    otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
-    found = found_in(native, otlp)
-    assert (found.profile, found.native_writer) == ("mqtrace", "mqtrace")
-    assert found.reasons.keys() == EITHER.keys()
+OWN_SPAN = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
+OF_A_BROKER = pub(offset_msg_id=BROKER_ID)
+DELIVERY = consume("A" * 32, 1_700_000_000_000)
+WRITERS = {
+    "our spans and records": ([pub(), *DELIVERY], OWN_SPAN, {}, ("mqtrace", "mqtrace")),
+    # Our hooks write the offset ids that a client gives them: the spans tell whose records these are.
+    "our spans beside ids of a broker": ([OF_A_BROKER], OWN_SPAN, {}, ("mqtrace", "mqtrace")),
+    # Deliveries have no offset id, and a region says nothing about the writer.
+    "the agent's spans beside deliveries": (DELIVERY, (AGENT, MESSAGING), {}, ("java-agent", "rocketmq")),
+    "forwarded spans beside ids of a broker": (
+        [OF_A_BROKER],
+        ("bridge.forwarder", {"mqtrace.trace_type": "Pub", **MESSAGING}),
+        {},
+        ("mqtrace", "rocketmq"),
+    ),
+    "no evidence at all": ([], ("io.opentelemetry.jdbc", {"db.system": "mysql"}), {}, ("mqtrace", "mqtrace")),
+    "a named profile": ([OF_A_BROKER], ("acme.tracing", MESSAGING), {"profile": "mqtrace"}, ("mqtrace", "rocketmq")),
+}
 
 
-def test_sources_without_evidence_stay_mqtrace(tmp_path):
-    (tmp_path / "native.jsonl").touch()
-    otlp = spans(tmp_path / "otlp.jsonl", ("io.opentelemetry.jdbc", {"db.system": "mysql"}))
-    found = found_in(str(tmp_path / "native.jsonl"), otlp)
-    assert found == ("mqtrace", "mqtrace", {})
+@pytest.mark.parametrize(("contexts", "scope", "named", "writers_found"), WRITERS.values(), ids=WRITERS)
+def test_writers_are_found_in_the_sources(tmp_path, contexts, scope, named, writers_found):
+    native, otlp = landing(tmp_path / "native.jsonl", *contexts), spans(tmp_path / "otlp.jsonl", scope)
+    found = found_in(native, otlp, **named)
+    assert (found.profile, found.native_writer) == writers_found
 
 
-def test_records_that_show_no_writer_go_with_the_java_agent(tmp_path):
-    """Deliveries have no offset id; a region says nothing about who wrote it."""
-    native = landing(tmp_path / "native.jsonl", *consume("A" * 32, 1_700_000_000_000))
-    found = found_in(native, spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING)))
-    assert (found.profile, found.native_writer) == ("java-agent", "rocketmq")
-
-
-def test_forwarded_spans_beside_records_of_a_broker(tmp_path):
-    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
-    otlp = spans(tmp_path / "otlp.jsonl", ("bridge.forwarder", {"mqtrace.trace_type": "Pub", **MESSAGING}))
-    found = found_in(native, otlp)
-    assert (found.profile, found.native_writer) == ("mqtrace", "rocketmq")
-
-
-def test_named_writers_are_not_looked_for(tmp_path):
-    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
-    otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
-    found = found_in(native, otlp, profile="mqtrace")
-    assert (found.profile, found.native_writer) == ("mqtrace", "rocketmq")
+def test_reason_is_given_for_each_writer_that_was_found(tmp_path):
+    native, otlp = landing(tmp_path / "native.jsonl", OF_A_BROKER), spans(tmp_path / "otlp.jsonl", OWN_SPAN)
+    assert found_in(native, otlp).reasons.keys() == EITHER.keys()
     why = "native writer rocketmq: sends with offset ids of a RocketMQ broker in native.jsonl"
-    assert found.reasons == {"native_writer": why}
+    assert found_in(native, [], profile="mqtrace").reasons == {"native_writer": why}
+    (tmp_path / "native.jsonl").write_text("")
+    assert found_in(native, []).reasons == {}
 
 
-def test_messaging_spans_of_an_unknown_scope_ask_for_the_profile(tmp_path):
+def test_messaging_spans_of_an_unknown_scope_require_the_profile(tmp_path):
     native = landing(tmp_path / "native.jsonl", pub())
     otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
     with pytest.raises(UsageError, match=r"otlp\.jsonl.*acme\.tracing: give --profile mqtrace or --profile java-agent"):
@@ -159,8 +157,7 @@ def test_delivery_without_region_rules_out_later_clients(tmp_path):
 
 def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "MOST_MESSAGING_SPANS", 3)
-    own = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
-    otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, own)
+    otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, OWN_SPAN)
     assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"
 
 
@@ -196,13 +193,6 @@ def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
     found = found_in([], str(path), native_writer="rocketmq")
     assert found.profile == "java-agent"
-
-
-def test_own_spans_beside_records_with_ids_of_a_broker(tmp_path):
-    """Our hooks write the offset ids that a client gives them: the spans tell whose records these are."""
-    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
-    otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
-    assert found_in(native, otlp).native_writer == "mqtrace"
 
 
 def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):

@@ -24,7 +24,7 @@ def _fitting(value):
 
 
 @given(pairs=st.lists(st.tuples(longs, longs), min_size=1))
-def test_sums_that_no_long_holds_are_unknown(pairs):
+def test_overflowing_sum_is_unknown(pairs):
     one, other = (_ints(column) for column in zip(*pairs, strict=True))
     expected = {"+": [], "-": [], "*": []}
     for a, b in pairs:

@@ -180,7 +180,7 @@ def test_lone_surrogate_of_utf_7_is_a_question_mark():
     assert [row["topic"] for row in read] == ["t?"]
 
 
-def test_bodies_of_separators_or_of_nothing_hold_no_record():
+def test_empty_body_holds_no_record():
     assert read_bodies(b"\x02" * (9 << 20), b"", {"path": "made", "line": 3, "body": None}) == ([], 0)
 
 

@@ -54,7 +54,7 @@ def test_ids_are_folded_and_placeholders_are_null(some):
 
 
 @given(some=st.lists(st.none() | st.text("ab \tnul", max_size=6) | st.sampled_from(sorted(ABSENT_TEXTS)), max_size=8))
-def test_the_keys_of_a_text_are_a_set(some):
+def test_keys_of_a_text_are_a_set(some):
     assert read_bodies(some, key_sets) == [(keys_in([text]) or None,) for text in some]
 
 
@@ -95,6 +95,6 @@ def test_null_stays_null_by_every_rule():
     assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
 
 
-def test_a_number_in_an_array_is_its_own_json():
+def test_number_in_an_array_is_its_own_json():
     """As Python writes it; Spark would write Java's 1.23456789E7."""
     assert json_texts("[12345678.9, 5]") == ["12345678.9", "5"]

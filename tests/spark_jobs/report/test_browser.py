@@ -8,12 +8,11 @@ import pytest
 from bridge.page.markup import DARK_PAGE, LIGHT_PAGE
 from bridge.query.render.html import page
 from bridge.query.search import Answer, Searched
-from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
 from spark_jobs.report.graph_files import render_graph_page
 from spark_jobs.report.html import render_page
 from tests.spark_jobs.report.browser import CHROMIUM, axe_source, chromium, findings
-from tests.support.archives import T0, consume, end, pub, recall, story_of
+from tests.support.archives import LIFE, story_of
 from tests.support.html_page import Page
 from tests.support.results import graph, result
 
@@ -27,18 +26,9 @@ TEXT = "document.body.innerText"
 
 
 def answered():
-    story = story_of(
-        pub(success=False, cost_ms=3000, offset_msg_id=""),
-        pub(T0 + 3000, msg_type=MessageType.TRANS_HALF),
-        end(T0 + 3010, TransactionState.UNKNOW),
-        end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
-        *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
-        *consume("R2", T0 + 619_010, retry=1),
-        *consume("R3", T0 + 9011, group="stock", code=ContextCode.TIME_OUT),
-        *consume("R4", T0 + 9012, group="mail")[:1],
-        recall(T0 + 20_000, success=False),
+    return page(
+        Answer((story_of(*LIFE),), 0, Searched(where="a landing", messages=9, remarks=("one file was cut off",)))
     )
-    return page(Answer((story,), 0, Searched(where="a landing", messages=9, remarks=("one file was cut off",))))
 
 
 PAGES = {
@@ -81,7 +71,7 @@ def type_in(tab, selector, text):
     tab.call("Input.insertText", text=text)
 
 
-def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report):
+def test_report_opens_offline_with_a_search(browser, report):
     with browser.tab(report) as tab:
         assert tab.ask("document.querySelector('h1').innerText").strip() == "FAIL"
         assert set(tab.ask("[...document.querySelectorAll('section')].map(one => one.id)")) == SECTIONS
@@ -91,7 +81,7 @@ def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report
         assert (tab.requests(), tab.complaints()) == ([], [])
 
 
-def test_without_script_the_report_is_complete(browser, report):
+def test_report_is_complete_without_script(browser, report):
     whole = Page(render_page(result())).text
     with browser.tab(report, script=False) as tab:
         dom = tab.ask("document.documentElement.outerHTML")
@@ -102,7 +92,7 @@ def test_without_script_the_report_is_complete(browser, report):
     assert seen[VERDICT_COLOUR["FAIL"]] > 500
 
 
-def test_a_link_opens_the_sample_of_its_message(browser, report):
+def test_link_opens_the_sample_of_its_message(browser, report):
     wanted = result().samples[2].verdict["msg_id"]
     with browser.tab(f"{report}#msg={wanted}") as tab:
         assert opened(tab) == [wanted]
@@ -113,7 +103,7 @@ def test_a_link_opens_the_sample_of_its_message(browser, report):
         assert opened(tab) == [wanted]
 
 
-def test_search_and_filters_leave_what_fits(browser, report):
+def test_search_and_filters_show_matching_samples(browser, report):
     with browser.tab(report) as tab:
         type_in(tab, "#find", "4bf92f3577b34da6")
         assert shown(tab) == 6  # three have no span
@@ -130,7 +120,7 @@ def test_search_and_filters_leave_what_fits(browser, report):
         assert "0 of 9: not among the samples" in tab.ask("document.getElementById('found').innerText")
 
 
-def test_the_report_can_be_used_without_a_mouse(browser, report):
+def test_report_can_be_used_without_a_mouse(browser, report):
     with browser.tab(report) as tab:
         tab.press("Tab", code=9)
         assert tab.ask("document.activeElement.innerText") == "Skip to the report"
@@ -143,7 +133,7 @@ def test_the_report_can_be_used_without_a_mouse(browser, report):
         assert tab.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_under_a_policy_that_blocks_script_and_style_the_drawings_keep_their_colours(browser, tmp_path):
+def test_drawings_keep_their_colours_without_script_and_style(browser, tmp_path):
     """Jenkins' default: nothing inline. The words stay, and the picture still has green and red in it."""
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"sandbox; default-src 'none'; img-src 'self';\">"
     strict = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', policy, render_page(result()))
@@ -177,7 +167,7 @@ def test_page_is_accessible_and_legible_in_light_dark_narrow_and_print(browser, 
         assert (tab.requests(), tab.complaints()) == ([], [])
 
 
-def test_axe_does_find_what_is_wrong(browser, tmp_path):
+def test_axe_reports_known_faults(browser, tmp_path):
     """A judge that cannot say no proves nothing: a picture without words and grey on grey are both told."""
     poor = tmp_path / "poor.html"
     poor.write_text("<title>t</title><img src='data:,'><p style='color:#999;background:#aaa'>grey", encoding="utf-8")
@@ -188,7 +178,7 @@ def test_axe_does_find_what_is_wrong(browser, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["report", "graph"])
-def test_no_section_is_longer_than_ten_screens_of_a_phone(browser, pages, name):
+def test_section_is_at_most_ten_screens_of_a_phone(browser, pages, name):
     with browser.tab(pages[name], width=390) as tab:
         heights = "[...document.querySelectorAll('header,section')].map(one => one.getBoundingClientRect().height)"
         assert max(tab.ask(heights)) < 8000
@@ -196,14 +186,14 @@ def test_no_section_is_longer_than_ten_screens_of_a_phone(browser, pages, name):
         assert tab.ask("getComputedStyle(document.querySelector('.scroll')).backgroundImage").count("gradient") == 4
 
 
-def test_the_first_screen_has_the_counts_and_the_timeline(browser, report):
+def test_first_screen_has_the_counts_and_the_timeline(browser, report):
     with browser.tab(report, width=1280) as tab:
         ends = "['.meaning', '.steps', '#timeline svg.wide'].map(one => document.querySelector(one).getBoundingClientRect())"
         assert tab.ask(f"{ends}.map(one => one.bottom)") == sorted(tab.ask(f"{ends}.map(one => one.bottom)"))
         assert tab.ask(f"{ends}.pop().bottom") <= 900
 
 
-def test_an_injected_script_does_not_run(browser, tmp_path):
+def test_injected_script_does_not_run(browser, tmp_path):
     """Even if escaping failed, the page's own policy knows the digest of one script only."""
     evil = tmp_path / "evil.html"
     broken = render_page(result()).replace("</main>", "<script>document.title='OWNED'</script></main>")
