@@ -36,6 +36,11 @@ class SystemClock:
     monotonic_ns: Callable[[], MonotonicNs] = cast("Callable[[], MonotonicNs]", staticmethod(time.monotonic_ns))
 
 
+def compute_deadline(clock: Clock, timeout_ms: float) -> MonotonicNs:
+    """Return the instant that is ``timeout_ms`` away."""
+    return MonotonicNs(clock.monotonic_ns() + int(timeout_ms * NS_PER_MS))
+
+
 def pause(seconds: float) -> None:
     """Let the calling thread do nothing for so long; a signal whose handler raises ends it."""
     time.sleep(seconds)

@@ -23,7 +23,7 @@ from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.workers import started_early
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
@@ -71,21 +71,6 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def instant_ms(name: str) -> Callable[[str], int]:
-    """Return the parser of the option ``name`` that is a time; see :func:`~bridge.addresses.parse_instant_ms`."""
-    return partial(parse_instant_ms, name=name)
-
-
-def duration_ms(name: str) -> Callable[[str], int]:
-    """Return the parser of the option ``name`` that is a duration, as in 60s or 5m, in milliseconds."""
-    return partial(parse_duration_ms, name=name)
-
-
-def directory(name: str) -> Callable[[str], AnyPath]:
-    """Return the parser of the option ``name`` that is a directory, of this machine or of a store."""
-    return lambda text: parse_directory(text, option=name)
-
-
 # -- the options -------------------------------------------------------------------------------------------------------
 Native = Annotated[
     list[str] | None,
@@ -111,7 +96,7 @@ Out = Annotated[
     option(
         "Output",
         "Required. Directory for the verdicts and the reports.",
-        parser=directory("--out"),
+        parser=partial(parse_directory, option="--out"),
         show_default=False,
         metavar="DIR",
     ),
@@ -139,7 +124,7 @@ Grace = Annotated[
         "Judgement",
         "How late a record may arrive, as in 60s or 5m; a bare number is seconds.",
         "--grace",
-        parser=duration_ms("--grace"),
+        parser=partial(parse_duration_ms, name="--grace"),
         metavar="DURATION",
     ),
 ]
@@ -152,11 +137,14 @@ Begin = Annotated[
         "Input",
         "Start of the window: ISO 8601 or epoch milliseconds.",
         "--begin",
-        parser=instant_ms("--begin"),
+        parser=partial(parse_instant_ms, name="--begin"),
         metavar="TIME",
     ),
 ]
-End = Annotated[int | None, option("Input", "End of the window.", "--end", parser=instant_ms("--end"), metavar="TIME")]
+End = Annotated[
+    int | None,
+    option("Input", "End of the window.", "--end", parser=partial(parse_instant_ms, name="--end"), metavar="TIME"),
+]
 Strict = Annotated[bool, option("Judgement", "Let warnings fail the run.", "--strict")]
 EngineName = Annotated[
     str | None,
@@ -202,7 +190,7 @@ Every = Annotated[
         "Spark",
         "With --stream: again and again, as in 30s, until SIGINT or SIGTERM.",
         "--every",
-        parser=duration_ms("--every"),
+        parser=partial(parse_duration_ms, name="--every"),
         metavar="DURATION",
     ),
 ]

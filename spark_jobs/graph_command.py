@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import commands as opt  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.commands import directory, duration_ms, parse_settings, repeat_options
+from spark_jobs.commands import parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +43,12 @@ _Otlp = Annotated[
         metavar="SRC",
     ),
 ]
-_Out = Annotated[Path, typer.Option(parser=directory("--out"), help="Directory for the graph's files.", metavar="DIR")]
+_Out = Annotated[
+    Path,
+    typer.Option(
+        parser=partial(parse_directory, option="--out"), help="Directory for the graph's files.", metavar="DIR"
+    ),
+]
 _Formats = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,7 +59,7 @@ _Grace = Annotated[
     int | None,
     typer.Option(
         "--grace",
-        parser=duration_ms("--grace"),
+        parser=partial(parse_duration_ms, name="--grace"),
         help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.",
         metavar="DURATION",
     ),

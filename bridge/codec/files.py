@@ -35,10 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the bytes are to be understood: see :func:`~otel_mqtrace.wire.native.decode_body`."""
+    """How the bytes are to be understood: see :func:`~otel_mqtrace.wire.native.decode_body`.
+
+    Raises:
+        UsageError: unknown charset or map of message types.
+    """
 
     msg_type_map: str = "a"
     charset: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        decode_body(b"", msg_type_map=self.msg_type_map, charset=self.charset)
 
     def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
         """Yield the contexts of one body in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
@@ -121,7 +128,7 @@ def decode_files(  # noqa: PLR0913 - the command's options
     Raises:
         UsageError, UnreadableInputError: a file, the charset or the map of message types is wrong.
     """
-    how = _reading(msg_type_map, charset)
+    how = Reading(msg_type_map, charset)  # a wrong charset fails before any output
     tally = _Tally()
     items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
     if as_table:
@@ -140,7 +147,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
         UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
     """
     target = Target.named(dialect) if dialect else None
-    decode_body(b"", charset=charset)  # a wrong charset fails before any output
+    Reading(charset=charset)  # as above
     tally = _Tally()
     with _opened(file) as stream:
         results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), _why_refused)
@@ -185,26 +192,26 @@ def _guesses(files: list[str], framing: Framing) -> tuple[Guess, ...]:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts what passes through, and remembers the first complaint."""
+    """Counts the items that pass through and the defective ones; keeps the first reason."""
 
     passed: int = 0
-    complaints: int = 0
+    defects: int = 0
     first: str = ""
 
-    def counting(self, items: Iterable[_Item], complaint: Callable[[_Item], str | None]) -> Iterator[_Item]:
+    def counting(self, items: Iterable[_Item], reason_of: Callable[[_Item], str | None]) -> Iterator[_Item]:
         for item in items:
             self.passed += 1
-            reason = complaint(item)
+            reason = reason_of(item)
             if reason is not None:
                 self.first = self.first or reason
-                self.complaints += 1
+                self.defects += 1
             yield item
 
     def report(self, fate: str) -> int:
         """Print to standard error how many records met ``fate`` and return the exit code."""
-        if self.complaints:
-            typer.echo(f"mqtrace: {self.complaints} of {self.passed} records {fate}; first: {self.first}", err=True)
-        return 1 if self.complaints else 0
+        if self.defects:
+            typer.echo(f"mqtrace: {self.defects} of {self.passed} records {fate}; first: {self.first}", err=True)
+        return 1 if self.defects else 0
 
 
 def _why_bad(item: dict[str, Any]) -> str | None:
@@ -217,11 +224,6 @@ def _why_bad(item: dict[str, Any]) -> str | None:
 
 def _why_refused(item: EncodedLine | Refusal) -> str | None:
     return f"line {item.line}: {item.reason}" if isinstance(item, Refusal) else None
-
-
-def _reading(msg_type_map: str, charset: str) -> Reading:
-    decode_body(b"", msg_type_map=msg_type_map, charset=charset)  # a wrong charset fails before any output
-    return Reading(msg_type_map, charset)
 
 
 def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
@@ -245,7 +247,6 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
 def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:
     if not sys.stderr.isatty() or sys.stdout.isatty():  # records running over the terminal are progress enough
         return bodies
-
     return watched(bodies, stream, name=name)
 
 

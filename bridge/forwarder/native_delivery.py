@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import Address, Kind, parse_address
 from bridge.forwarder.store_landing import open_landing
@@ -12,7 +12,7 @@ from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import counted
 from bridge.storage import as_path
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures
@@ -37,21 +37,9 @@ if TYPE_CHECKING:
 _DELIVER_AT: Final = 5_000
 
 
-class NativeSink(Protocol):
-    """Where trace messages go."""
-
-    def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
-        """Have all ``messages`` taken, or raise ``PeerError`` or ``UsageError``; their spans came at ``arrival_ms``."""
-        ...
-
-    def close(self) -> None:
-        """Let the connection go."""
-        ...
-
-
 @dataclass(slots=True)
 class NativeCounts:
-    """What became of the spans so far.
+    """The outcome of the spans so far.
 
     ``without_record`` counts the spans that are not a message event, by reason; ``bad_spans`` those that could not be
     read, ``unreadable`` the messages that are not OTLP. ``refused`` counts records that the format cannot carry,
@@ -77,10 +65,10 @@ class NativeCounts:
 class NativeForwarding:
     """Takes OTLP messages, and delivers the records of their spans. Not thread-safe.
 
-    It implements :class:`~bridge.forwarder.service.Forwarding`. Spans do not wait for each other.
+    It is used as ``SpanForwarding`` is; but spans do not wait for each other.
     """
 
-    def __init__(self, sink: NativeSink, *, dialect: str, max_message_bytes: int) -> None:
+    def __init__(self, sink: TopicSink | LandingSink, *, dialect: str, max_message_bytes: int) -> None:
         self.counts = NativeCounts()
         self._sink = sink
         self._dialect = dialect_named(dialect).name
@@ -159,7 +147,7 @@ def open_native(  # noqa: PLR0913 - the options, by name
     client_config: Mapping[str, str] | None = None,
     timeout_ms: float = 10_000,
     clock: Clock | None = None,
-) -> NativeSink:
+) -> TopicSink | LandingSink:
     """Return where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
 
     Raises:
@@ -169,9 +157,9 @@ def open_native(  # noqa: PLR0913 - the options, by name
     address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     clock = clock or SystemClock()
     if address.kind is Kind.FILES:
-        return _Landing(open_landing(as_path(address.path), landing_format))
+        return LandingSink(open_landing(as_path(address.path), landing_format))
     opener = _kafka_delivery if address.kind is Kind.KAFKA else _rocketmq_delivery
-    return _Topic(opener(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock)
+    return TopicSink(opener(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock)
 
 
 def _kafka_delivery(
@@ -214,19 +202,19 @@ class _LastFailure(DeliveryFailures):
         self.text = text
 
 
-class _Topic:
+class TopicSink:
     """A trace topic of a broker."""
 
     def __init__(self, delivery: Any, target: str, timeout_ms: float, clock: Clock) -> None:
         self._delivery = delivery
         self._target = target
-        self._timeout_ns = int(timeout_ms * NS_PER_MS)
+        self._timeout_ms = timeout_ms
         self._clock = clock
         self._failures = delivery.failures = _LastFailure()
 
     def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:  # noqa: ARG002 - a broker has a clock
-        """See :class:`NativeSink`."""
-        undelivered = self._delivery.deliver(messages, self._deadline()).messages
+        """Have all ``messages`` taken, or raise ``PeerError``."""
+        undelivered = self._delivery.deliver(messages, compute_deadline(self._clock, self._timeout_ms)).messages
         if undelivered:
             raise PeerError(
                 f"{self._target} did not take {len(undelivered)} of {counted(len(messages), 'trace message')} "
@@ -234,14 +222,11 @@ class _Topic:
             )
 
     def close(self) -> None:
-        """See :class:`NativeSink`."""
-        self._delivery.close(self._deadline())
-
-    def _deadline(self) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
+        """Close the connection."""
+        self._delivery.close(compute_deadline(self._clock, self._timeout_ms))
 
 
-class _Landing:
+class LandingSink:
     """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery.
 
     A message arrived when its spans did: a landing made today from old files is not late.
@@ -252,7 +237,7 @@ class _Landing:
         self._topic = Settings.from_env({}).trace_topic
 
     def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:
-        """See :class:`NativeSink`."""
+        """Write a part of ``messages``, whose spans came at ``arrival_ms``, or raise ``UsageError``."""
         self._writer.write(
             [
                 LandedMessage(source=self._topic, arrival_ms=arrival_ms, keys=each.keys, body=each.value)
@@ -262,7 +247,7 @@ class _Landing:
         self._writer.finish()
 
     def close(self) -> None:
-        """See :class:`NativeSink`; every delivery has finished its part."""
+        """Every delivery has finished its part."""
 
 
 def check_native_options(*, landing: AnyPath | None, otlp_endpoint: str | None, source: str) -> None:

@@ -91,7 +91,7 @@ _new_event: Final[Callable[[tuple[Record, Record | None, Half | None, bool]], Ev
 
 @dataclass(slots=True)
 class PairingCounts:
-    """What became of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
+    """The outcome of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
 
     paired: int = 0
     halves: int = 0

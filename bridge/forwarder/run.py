@@ -31,7 +31,6 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, without_password
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing import claim, native_directory
-from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
@@ -131,13 +130,13 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
             "nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both, or --native URL for spans"
         )
     _check_places(options)
-    decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
+    reading = Reading(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
         opened.enter_context(_alone(options))
         source = opened.enter_context(_open_source(options))
         native = None if options.native is None else _open_native(opened, options, options.native)
-        spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint)
+        spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
         forwarding = native or spans
         measures = Measures(spans)
         answering = _FirstAnswer(source)
@@ -209,7 +208,6 @@ def _open_source(options: ForwardOptions) -> OpenSource:
 
 
 def _client_config(options: ForwardOptions) -> dict[str, str]:
-
     return {} if options.client_config is None else read_properties(options.client_config)
 
 
@@ -225,8 +223,7 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
     return NativeForwarding(sink, dialect=options.dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
 
 
-def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> SpanForwarding:
-
+def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, reading: Reading) -> SpanForwarding:
     delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
     opened.callback(delivery.close)
     return SpanForwarding(
@@ -235,7 +232,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
         rules=SpanRules(
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
-        reading=Reading(msg_type_map=options.msg_type_map, charset=options.charset),
+        reading=reading,
         memory=ResumeFile(_state_file(options)),
     )
 

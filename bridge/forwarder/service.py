@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions
 
+    from bridge.forwarder.native_delivery import NativeForwarding
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.span_delivery import SpanForwarding
-    from otel_mqtrace.landing import LandedMessage, LandedPart
+    from bridge.forwarder.store_landing import StoreLanding
+    from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
+
+    Landing = LandingWriter | StoreLanding
+    Forwarding = SpanForwarding | NativeForwarding
 
 
 class TraceSource(Protocol):
@@ -36,7 +41,7 @@ class TraceSource(Protocol):
         ...
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield what is there now, in batches; an empty one gives the caller a chance to look around.
+        """Yield what is there now, in batches; after an empty one the caller may stop.
 
         The next drain of this source goes on behind what was yielded before the last :meth:`commit`.
         """
@@ -47,52 +52,6 @@ class TraceSource(Protocol):
 
         A later source of the same group begins there; this one has yielded them already.
         """
-        ...
-
-
-class Landing(Protocol):
-    """Where raw messages are kept; ``LandingWriter`` and ``StoreLanding`` are two."""
-
-    @property
-    def due(self) -> bool:
-        """Return whether a part is full or old."""
-        ...
-
-    def write(self, messages: Sequence[LandedMessage]) -> None:
-        """Take ``messages``."""
-        ...
-
-    def finish(self) -> tuple[LandedPart, ...]:
-        """Make everything taken durable; return the parts finished now."""
-        ...
-
-
-class Forwarding(Protocol):
-    """The conversion of a source's messages: ``SpanForwarding`` or ``NativeForwarding``."""
-
-    @property
-    def due(self) -> bool:
-        """Return whether enough was taken to be worth a commit."""
-        ...
-
-    def take(self, messages: Sequence[LandedMessage]) -> Sequence[LandedMessage]:
-        """Take ``messages`` and return those that are new."""
-        ...
-
-    def expire(self, behind: Collection[int | None] = ()) -> None:
-        """Release records that waited too long."""
-        ...
-
-    def flush(self) -> None:
-        """Release all waiting records."""
-        ...
-
-    def deliver(self) -> int:
-        """Have everything delivered that does not wait; return how many spans or records."""
-        ...
-
-    def hold(self) -> set[Place]:
-        """Return where lies what still waits."""
         ...
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -75,19 +76,18 @@ class OtlpDelivery:
             left -= len(request.events)
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._failures)
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> None:
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional extra
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
             ExportTraceServiceResponse,
         )
 
-        try:
+        with suppress(DecodeError):  # receivers answer all kinds of things; the status has decided already
             self.rejected += ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans
-        except Exception:  # noqa: BLE001 - receivers answer all kinds of things; the status has decided already
-            return
 
 
 def open_exporter(
@@ -167,16 +167,6 @@ _NO_CONNECTION: Final = re.compile(
 _SETTLE_AT: Final = 20_000
 
 
-class Delivery(Protocol):
-    """Where the spans of events go; ``OtlpDelivery`` is one."""
-
-    rejected: int
-
-    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
-        """Have the spans of all ``events`` accepted, or raise ``PeerError``."""
-        ...
-
-
 @dataclass(slots=True)
 class SpanCounts:
     """The outcome of the records so far.
@@ -209,7 +199,7 @@ class SpanForwarding:
 
     def __init__(  # noqa: PLR0913 - every collaborator by name
         self,
-        delivery: Delivery,
+        delivery: OtlpDelivery,
         *,
         pairing: Pairing | None = None,
         rules: SpanRules | None = None,
@@ -231,7 +221,7 @@ class SpanForwarding:
 
     @property
     def counts(self) -> SpanCounts:
-        """What became of everything so far."""
+        """The outcome of everything so far."""
         paired = self._pairing.counts
         self._counts.halves, self._counts.overflowed = paired.halves, paired.overflowed
         self._counts.repeated, self._counts.pending = paired.repeated, self._pairing.pending

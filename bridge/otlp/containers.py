@@ -21,7 +21,15 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, is_whole_zstd, open_zstd
+from bridge.otlp.detect import (
+    LONGEST_LINE_BYTES,
+    ZSTD_MAGIC,
+    Layout,
+    LineTooLongError,
+    is_whole_zstd,
+    open_zstd,
+    zstd_error,
+)
 from bridge.storage import StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
@@ -239,8 +247,8 @@ class _Unpacked:
     def _next(self) -> bytes:
         try:
             data: bytes = self._reader.read1(_CHUNK_BYTES)  # what comes before damage
-        except Exception:  # noqa: BLE001  (the library's own error class)
-            self._is_damaged = True
+        except zstd_error():
+            self._is_damaged = True  # reported by `damage`
             return b""
         return data
 
@@ -365,7 +373,7 @@ def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
     reader = open_zstd(io.BytesIO(payload))
     try:
         unpacked: bytes = reader.read()
-    except Exception:  # noqa: BLE001  (the library's own error class: a damaged frame)
+    except zstd_error():
         return None
     return unpacked
 

@@ -157,7 +157,7 @@ def _first_zstd_bytes(data: bytes) -> bytes:
     reader = open_zstd(io.BytesIO(data))
     try:
         first: bytes = reader.read(16)
-    except Exception:  # noqa: BLE001  (the library's own error class; a damaged first frame is still a zstd frame)
+    except zstd_error():  # a damaged first frame is still a zstd frame
         return b""
     return first
 
@@ -222,15 +222,22 @@ def open_zstd(raw: Any) -> Any:
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 
+def zstd_error() -> type[Exception]:
+    """Return what a reader of :func:`open_zstd` raises for damaged data."""
+    import zstandard  # noqa: PLC0415  (optional extra, present where something was unpacked)
+
+    return zstandard.ZstdError
+
+
 def is_whole_zstd(data: bytes) -> bool:
     """Return whether ``data`` is exactly one zstd frame."""
     if not data.startswith(ZSTD_MAGIC):
         return False
-    import zstandard  # noqa: PLC0415  (optional extra; who unpacked it before has it)
+    import zstandard  # noqa: PLC0415  (as above)
 
     reader = zstandard.ZstdDecompressor().decompressobj()
     try:
         reader.decompress(data)
-    except zstandard.ZstdError:
+    except zstd_error():
         return False
     return bool(reader.eof) and not reader.unused_data

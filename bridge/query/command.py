@@ -211,12 +211,11 @@ def query(  # noqa: PLR0913 - one parameter per option
     from bridge.codec.files import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
-    from bridge.query.search import arrival_range, search  # noqa: PLC0415
-    from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from bridge.query.search import arrival_range, search  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
-    decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
+    how = Reading(msg_type_map.value, charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // NS_PER_MS)
     places = Sources.parse(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
@@ -228,7 +227,7 @@ def query(  # noqa: PLR0913 - one parameter per option
             places, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
         ) as archive,
     ):
-        answer = search(archive, criteria, Reading(msg_type_map.value, charset), limit=limit, page=page)
+        answer = search(archive, criteria, how, limit=limit, page=page)
     return _show(replace(answer, link_template=template), html, as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
+from otel_mqtrace._clock import MonotonicNs, compute_deadline
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.exporters.spool import Spool
@@ -324,7 +324,7 @@ class NativeDeliveryExporter(NativeExporter):
         self._clock = clock
 
     def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:
-        deadline = self._deadline(self._timeout_ms if timeout_millis is None else timeout_millis)
+        deadline = compute_deadline(self._clock, self._timeout_ms if timeout_millis is None else timeout_millis)
         return self._delivery.deliver(messages, deadline).messages
 
     def stats(self) -> dict[str, int | dict[str, int]]:
@@ -340,19 +340,16 @@ class NativeDeliveryExporter(NativeExporter):
 
     def force_flush(self, timeout_millis: float = 30_000) -> bool:
         """Return whether nothing is on its way, nor in the spool; ``export`` has waited already."""
-        return self._delivery.flush(self._deadline(timeout_millis))
+        return self._delivery.flush(compute_deadline(self._clock, timeout_millis))
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Refuse further batches, end a running ``export`` early, close the connection within ``timeout_millis``."""
-        self._delivery.close(self._deadline(timeout_millis))
+        self._delivery.close(compute_deadline(self._clock, timeout_millis))
 
     def after_fork(self) -> None:
         """In a child: build a new connection when needed, and never touch the parent's."""
         self._delivery.after_fork()
         super().after_fork()
-
-    def _deadline(self, timeout_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * NS_PER_MS))
 
 
 def with_spool(

@@ -13,7 +13,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from otel_mqtrace._clock import Clock
+    from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
     from otel_mqtrace.rocketmq.commands import Queue
 
@@ -125,7 +125,7 @@ class RocketMqTraceProducer(MessageDelivery):
             return Undelivered(tuple(messages))
         try:
             attempts = [self._attempt(message) for message in messages]
-            self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
+            self._deliver(self._connected(), attempts, min(deadline, compute_deadline(self._clock, self._timeout_ms)))
         except MqTraceError as error:
             self.failures.report(str(error), kind=_kind_of(error))
             return Undelivered(tuple(messages))
@@ -140,7 +140,7 @@ class RocketMqTraceProducer(MessageDelivery):
         )
 
     def _deliver(self, client: RemotingClient, attempts: Sequence[_Attempt], deadline: MonotonicNs) -> None:
-        no_such_topic = min(deadline, self._after(_TOPIC_WAIT_MS))
+        no_such_topic = min(deadline, compute_deadline(self._clock, _TOPIC_WAIT_MS))
         pause_s = _FIRST_PAUSE_S
         while True:
             another_may_do = self._try(client, [each for each in attempts if each.is_open], deadline)
@@ -182,7 +182,7 @@ class RocketMqTraceProducer(MessageDelivery):
             if each.is_open:
                 failing.add(outgoing.queue.broker)
                 client.forget_route(each.topic)
-        self._shunned |= dict.fromkeys(failing, self._after(_SHUN_MS))
+        self._shunned |= dict.fromkeys(failing, compute_deadline(self._clock, _SHUN_MS))
         return bool(failing - shunned)
 
     def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
@@ -238,12 +238,9 @@ class RocketMqTraceProducer(MessageDelivery):
                 timeout_ms=min(self._timeout_ms, _SEND_TIMEOUT_MS),
                 clock=self._clock,
             )
-            if self._closed.is_set():  # meanwhile, when there was no client yet
+            if self._closed.is_set():  # meanwhile, before there was a client
                 self._client.interrupt()
         return self._client
-
-    def _after(self, wait_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * NS_PER_MS))
 
 
 def _kind_of(error: MqTraceError) -> str:

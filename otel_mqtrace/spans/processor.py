@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.limits import bounded
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from typing_extensions import Self
 
-    from otel_mqtrace._clock import Clock
+    from otel_mqtrace._clock import Clock, MonotonicNs
     from otel_mqtrace.spans.loss_ledger import OnDrop
     from otel_mqtrace.spans.queue import DropPolicy
     from otel_mqtrace.spans.settings import LingerFrom
@@ -237,7 +237,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             lane.finish()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(min(_LONGEST_MS, timeout_ms) * NS_PER_MS))
+        return compute_deadline(self._clock, min(_LONGEST_MS, timeout_ms))
 
     # -- forks ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_messages
 from bridge.otlp.detect import Layout
-from bridge.otlp.json_spans import parse_json
-from bridge.otlp.spans import count_expected_spans, is_proto, parse_message, spans_of
+from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
 from spark_jobs.schemas import bad_piece
 from spark_jobs.sources.files import span_files

@@ -1,7 +1,7 @@
 """Read a block of ordinary OTLP/JSON messages as Arrow columns, without a Python step per span.
 
-The columns equal those of ``json_spans``, which reads any block that the two might read differently. Arrow's parser
-refuses undeclared types; the bytes and the parsed columns are checked for the rest.
+The columns equal those of ``bridge.otlp.spans``, which reads any block that the two might read differently.
+Arrow's parser refuses undeclared types; the bytes and the parsed columns are checked for the rest.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from bridge.otlp.json_spans import json_scalar
 from bridge.otlp.span_count import count_written_ids
+from bridge.otlp.spans import json_scalar
 from bridge.otlp.values import KINDS, STATUSES, attribute_text, enum_name, long_or_none
 from spark_jobs.columns import (
     DIGITS,

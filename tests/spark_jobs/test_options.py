@@ -2,8 +2,9 @@
 
 import pytest
 
+from bridge.addresses import parse_duration_ms, parse_instant_ms
 from otel_mqtrace._errors import UsageError
-from spark_jobs.commands import duration_ms, parse_instant_ms, parse_settings, repeat_options
+from spark_jobs.commands import parse_settings, repeat_options
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,5 @@ def test_instant_out_of_range_is_refused(text):
 @pytest.mark.parametrize("text", ["36501d", "10000000000000000000000ms", "9" * 400, "1e3"])
 def test_duration_over_a_hundred_years_is_refused(text):
     with pytest.raises(UsageError, match=r"--grace: (invalid duration|duration '.*' is longer than a hundred years)"):
-        duration_ms("--grace")(text)
-    assert duration_ms("--grace")("36500d") == 36_500 * 86_400_000
+        parse_duration_ms(text, name="--grace")
+    assert parse_duration_ms("36500d", name="--grace") == 36_500 * 86_400_000

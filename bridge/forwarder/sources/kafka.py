@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import Consumer
 
 from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage
 
@@ -79,14 +79,14 @@ class KafkaTraceSource(TopicSource[int]):
             return
         self._consumer.assign([TopicPartition(self.topic, p, self._next[p]) for p in sorted(behind)])
         try:
-            deadline_ns = self._answer_by()
+            deadline_ns = compute_deadline(self._clock, self._timeout_ms)
             while behind:
                 batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
                 landed = [self._landed(message) for message in batch]
                 behind = {partition for partition in behind if self._position(partition) < ends[partition]}
                 self.behind = frozenset(behind)
                 if landed:
-                    deadline_ns = self._answer_by()
+                    deadline_ns = compute_deadline(self._clock, self._timeout_ms)
                 elif behind and self._clock.monotonic_ns() > deadline_ns:
                     raise self._silent()
                 yield landed
@@ -109,7 +109,7 @@ class KafkaTraceSource(TopicSource[int]):
             raise PeerError(f"the offsets of {self.topic} were not committed: {bad}")
 
     def close(self) -> None:
-        """Let the connection go; nothing is committed."""
+        """Close the connection; nothing is committed."""
         self._consumer.close()
 
     # -- positions ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class KafkaTraceSource(TopicSource[int]):
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""
-        deadline_ns = self._answer_by()
+        deadline_ns = compute_deadline(self._clock, self._timeout_ms)
         left_s = self._timeout_s
         while True:
             try:
@@ -164,7 +164,7 @@ class KafkaTraceSource(TopicSource[int]):
         return sorted(known.partitions)
 
     def _check_overrun(self, partition: int, end: int) -> None:
-        """Complain of a partition that is shorter than what was committed: nothing new would be read of it for long."""
+        """Raise for a partition shorter than what was committed: nothing new would be read of it for long."""
         if self._next[partition] > end:
             raise PeerError(
                 f"{self.topic} [{partition}] ends at {end}, but the group {self._group} remembers "
@@ -201,8 +201,8 @@ class KafkaTraceSource(TopicSource[int]):
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def _silent(self, cause: object = None) -> PeerError:
-        complaint = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
-        return PeerError(f"the broker {self._bootstrap_servers} {complaint}")
+        reason = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
+        return PeerError(f"the broker {self._bootstrap_servers} {reason}")
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
@@ -75,7 +75,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         ends = self._ends()
         behind = [queue for queue, end in ends.items() if self._next[queue] < end]
         self.behind = frozenset(map(partition_of, behind))
-        deadline_ns, suspend_ms = self._answer_by(), 0
+        deadline_ns, suspend_ms = compute_deadline(self._clock, self._timeout_ms), 0
         while behind:
             queues = behind[:_QUEUES_AT_ONCE]
             came = 0
@@ -88,7 +88,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
             behind = [q for q in (*behind[len(queues) :], *queues) if self._next[q] < ends[q]]
             suspend_ms = 0 if came else _SUSPEND_MS
             if came:
-                deadline_ns = self._answer_by()
+                deadline_ns = compute_deadline(self._clock, self._timeout_ms)
             elif behind and self._clock.monotonic_ns() > deadline_ns:
                 raise PeerError(f"the broker {behind[0].broker} gives nothing of {self.topic}, though there is more")
 
@@ -105,7 +105,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
             self._client.commit(offsets, self._group)
 
     def close(self) -> None:
-        """Let the connections go; nothing is committed."""
+        """Close the connections; nothing is committed."""
         self._client.close()
 
     # -- positions ---------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
             self._start[queue] = self._next[queue] = low
 
     def _check_overrun(self, queue: Queue) -> None:
-        """Complain of a queue that is shorter than what was committed; a slave may be, and catches up."""
+        """Raise for a queue shorter than what was committed; a slave may be, and catches up."""
         try:
             _, end = self._client.bounds([queue], masters_only=True)[queue]
         except SilentError:

@@ -52,7 +52,7 @@ class TopicSource(ABC, Generic[_P]):
         self._group = group
         self._clock = clock
         self._accept_trimmed = accept_trimmed
-        self._timeout_ns = int(timeout_ms * 1e6)
+        self._timeout_ms = timeout_ms
         self._start: dict[_P, int] = {}  # where the next drain begins
         self._next: dict[_P, int] = {}  # behind what was yielded
         self._committed: dict[_P, int] = {}  # what the group remembers
@@ -87,16 +87,13 @@ class TopicSource(ABC, Generic[_P]):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the connections go; nothing is committed."""
+        """Close the connections; nothing is committed."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _answer_by(self) -> int:
-        return self._clock.monotonic_ns() + self._timeout_ns
 
     def _pass_over(self, gone: Trimmed[_P], name: str, setting: str) -> None:
         if not self._accept_trimmed:

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import Consumer
 from bridge.forwarder.sources.kafka import landed_message, reason_of
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Scan
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class TopicArchive(Scan):
             [TopicPartition(topic, partition, start) for (topic, partition), (start, _) in ranges.items()]
         )
         try:
-            deadline_ns = self._answer_by()
+            deadline_ns = compute_deadline(self._clock, self._timeout_ms)
             while behind:
                 batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
                 for message in batch:
@@ -142,7 +142,7 @@ class TopicArchive(Scan):
                         yield landed_message(message, otherwise_ms=0)
                 self._take_stock(behind)
                 if batch:
-                    deadline_ns = self._answer_by()
+                    deadline_ns = compute_deadline(self._clock, self._timeout_ms)
                 elif behind and self._clock.monotonic_ns() > deadline_ns:
                     raise self._silent()
         finally:
@@ -162,9 +162,6 @@ class TopicArchive(Scan):
         if error is not None:
             raise KafkaException(error)
         return message
-
-    def _answer_by(self) -> int:
-        return self._clock.monotonic_ns() + int(self._timeout_ms * 1e6)
 
     def _silent(self, cause: KafkaException | None = None) -> PeerError:
         return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check the address")
