@@ -124,37 +124,32 @@ def test_wrong_plan_raises_the_error_of_pyspark(spark):
         spark.range(1).select("no such column")
 
 
-def _read_with(spark, read):
-    with peer_errors():
-        spark.range(1).mapInArrow(read, "x int").collect()
-
-
 @pytest.mark.spark
-def test_error_of_a_task_keeps_its_own_message_and_a_defect_stays_a_python_error(spark):
-
-    def silent(batches):
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            PeerError("kafka://h:1/t [0] has been silent at offset 7"),
+            PeerError,
+            r"^Spark failed: kafka://h:1/t \[0\] has been silent at offset 7; fix that",
+        ),
+        (
+            OSError(28, "No space left on device", "/there/otlp"),
+            PeerError,
+            r"^Spark failed: OSError: \[Errno 28\] No space left on device: '/there/otlp'; ",
+        ),
+        (ZeroDivisionError("ours"), PythonException, "ours"),
+    ],
+    ids=["a peer", "a full disk", "a defect"],
+)
+def test_error_of_a_task_keeps_its_own_message(spark, error, kind, message):
+    def failing(batches):
         list(batches)
-        raise PeerError("kafka://h:1/t [0] has been silent at offset 7")
+        raise error
         yield
 
-    def full(batches):
-        list(batches)
-        raise OSError(28, "No space left on device", "/there/otlp")
-        yield
-
-    def broken(batches):
-        list(batches)
-        raise ZeroDivisionError("ours")
-        yield
-
-    with pytest.raises(PeerError, match=r"^Spark failed: kafka://h:1/t \[0\] has been silent at offset 7; fix that"):
-        _read_with(spark, silent)
-    with pytest.raises(
-        PeerError, match=r"^Spark failed: OSError: \[Errno 28\] No space left on device: '/there/otlp'; "
-    ):
-        _read_with(spark, full)
-    with pytest.raises(PythonException, match="ours"):
-        _read_with(spark, broken)
+    with pytest.raises(kind, match=message), peer_errors():
+        spark.range(1).mapInArrow(failing, "x int").collect()
 
 
 def test_error_of_a_connect_server_is_its_first_line():

@@ -7,23 +7,13 @@ way through OpenTelemetry's SDK: span objects and their encoder.
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing.connection import Connection
-from statistics import median
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.forwarder.pairing import Event
@@ -34,6 +24,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.decode import decode_rows
 from tests.proofs.bench.rows import run_in_turns
+from tests.proofs.scoreboard import receiving
 from tests.support.forwarded_spans import span_of
 
 ALL, THROUGH_SDK = "decode, pair, write, send", "the same through the SDK"
@@ -176,54 +167,7 @@ class _ThroughSdk:
 # -- the receiver ------------------------------------------------------------------------------------------------------
 @contextmanager
 def receiver() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Run a receiver in another process; give its endpoint, and what tells how many spans it has got."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, its = spawn.Pipe()
-    process = spawn.Process(target=_receive, args=(its,), daemon=True)
-    process.start()
-
-    def received() -> int:
-        ours.send("how many")
-        return int(ours.recv())
-
-    try:
-        yield f"http://127.0.0.1:{ours.recv()}", received
-    finally:
-        ours.close()
-        process.join(10)
-
-
-def _receive(asked: Connection) -> None:
-    counted = [0]
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-            scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
-            counted[0] += sum(len(scope.spans) for scope in scopes)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    asked.send(server.server_address[1])
-    try:
-        while asked.recv():
-            asked.send(counted[0])
-    except EOFError:  # nobody will ask any more
-        server.shutdown()
-
-
-if __name__ == "__main__":
-    for name, speeds in forwarding().items():
-        speed = median(speeds)
-        sys.stdout.write(f"{name:<26} {1e6 / speed:7.2f} us a record {speed:9,.0f} records/s\n")
+    """Run a receiver in another process; give its endpoint and a function that counts the spans it received."""
+    with receiving.receiver() as url:
+        endpoint = f"{url}/forwarded"
+        yield endpoint, lambda: receiving.spans_by_kind(endpoint).total()

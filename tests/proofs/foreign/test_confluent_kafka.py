@@ -20,10 +20,10 @@ def _send(cls):
     producer.produce("orders", b"x")
     assert producer.flush(10) == 0
 
-def test_a_send_by_a_name_taken_early():
+def test_send_by_a_name_taken_early():
     _send(Producer)
 
-def test_a_send_of_a_subclass():
+def test_send_of_a_subclass():
     _send(Silent)
 
 def test_no_configuration_is_refused():
@@ -55,7 +55,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def test_what_tracing_breaks_is_found_and_nothing_else(checkout, capsys):
+def test_only_tests_broken_by_tracing_are_reported(checkout, capsys):
     modes = ["early", "records-late"]
     assert main([str(checkout), *(word for mode in modes for word in ("--mode", mode))]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -68,7 +68,7 @@ def test_what_tracing_breaks_is_found_and_nothing_else(checkout, capsys):
     assert [line for line in lines if line.startswith("WRONG")] == [f"WRONG: {mode}: 1 tests broken" for mode in modes]
 
 
-def test_a_suite_that_takes_too_long_is_ended(checkout, capsys):
+def test_suite_that_takes_too_long_is_ended(checkout, capsys):
     assert main([str(checkout), "--mode", "early", "--within-s", "0"]) == 2
     assert "not done in time" in capsys.readouterr().err
 
@@ -94,6 +94,6 @@ def test_fewer_spans_late_than_early_are_wrong():
     assert verdict({"bare": bare, "early": early}, {"early": []}) == []
 
 
-def test_a_folder_that_is_no_checkout_is_told(tmp_path, capsys):
+def test_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("foreign suite: error: ")

@@ -43,7 +43,7 @@ def _suite(directory):
     return directory / f"opentelemetry_sdk-{release}"
 
 
-def test_the_sdks_own_tests_pass_with_our_processor_in_its_place(tmp_path):
+def test_sdks_own_tests_pass_with_our_processor_in_its_place(tmp_path):
     suite = _suite(tmp_path)
     arguments = ["-p", "batch_processor_shim", "-p", "no:randomly", "-p", "no:cacheprovider", "-q", "-rs"]
     done = subprocess.run(

@@ -23,14 +23,14 @@ def test_every_seed_keeps_the_laws():
         lambda whole: replace(whole, dialects=()),
     ],
 )
-def test_a_body_with_a_gap_breaks_the_law(broken):
+def test_body_with_a_gap_breaks_the_law(broken):
     whole = decode_body(GOOD * 2)
     laws.every_piece_is_accounted_for(whole)
     with pytest.raises(AssertionError):
         laws.every_piece_is_accounted_for(broken(whole))
 
 
-def test_a_stream_that_says_something_else_breaks_the_law():
+def test_stream_that_says_something_else_breaks_the_law():
     body = GOOD * 3
     laws.parts_say_what_the_whole_says(body, decode_body(body), "utf-8", "a", part_bytes=7)
     with pytest.raises(AssertionError):

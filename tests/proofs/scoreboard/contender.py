@@ -88,16 +88,8 @@ class _Calls:
         return consumer
 
     def _warmed(self, call: str) -> Callable[[int], None]:
-        made = {
-            "produce": self._producing,
-            "poll": self._polling,
-            "consume": self._consuming,
-            "look": self._looking,
-            "relay": self._relaying,
-            "paced": self._producing,
-            "held": self._producing,
-        }
-        return made[call]()
+        receiving = {"poll": self._polling, "look": self._looking, "relay": self._relaying, "consume": self._consuming}
+        return receiving.get(call, self._producing)()
 
     def _producing(self) -> Callable[[int], None]:
         producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})

@@ -43,6 +43,7 @@ def receiver() -> Iterator[str]:
 
 class _Connection(asyncio.Protocol):
     kept: ClassVar[dict[str, list[bytes]]] = defaultdict(list)
+    counted: ClassVar[dict[str, Counter[str]]] = defaultdict(Counter)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -67,17 +68,18 @@ class _Connection(asyncio.Protocol):
         if method == "POST":
             self.kept[sender].append(body)
         else:
-            text = json.dumps(_kinds(self.kept[sender])).encode()
+            self.counted[sender] += _kinds(self.kept.pop(sender, []))
+            text = json.dumps(self.counted[sender]).encode()
         self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))  # type: ignore[attr-defined]
 
 
-def _kinds(bodies: list[bytes]) -> dict[str, int]:
+def _kinds(bodies: list[bytes]) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for body in bodies:
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for scope in resource.scope_spans:
                 kinds.update(SpanKind(span.kind - 1).name for span in scope.spans)
-    return dict(kinds)
+    return kinds
 
 
 async def _serve() -> None:

@@ -100,6 +100,20 @@ class Stage:
                 return message
         raise AssertionError("no message came")
 
+    def poll_one(self, offset: int = 0, **conf: Any) -> Any:
+        """Poll one message with a consumer of its own and close it."""
+        consumer = self.consumer(offset, **conf)
+        message = self.poll(consumer)
+        consumer.close()
+        return message
+
+    def handle_one(self, **conf: Any) -> None:
+        """Poll one message with a consumer of its own, handle it, and close the consumer."""
+        consumer = self.consumer(**conf)
+        with self.handling(self.poll(consumer)):
+            pass
+        consumer.close()
+
     def _conf(self, conf: dict[str, Any]) -> dict[str, Any]:
         return {"bootstrap.servers": self.servers, "log_level": 0, **conf}
 

@@ -28,14 +28,14 @@ def seen():
 
 
 @pytest.mark.parametrize("row", OBSERVED)
-def test_ours_does_what_is_asked(row, seen):
+def test_ours_meets_the_requirement(row, seen):
     """Every row, ``yes`` without a condition."""
     found = seen["ours"][row.probe.__name__]
     assert found.yes is True, f"{row.number} {row.requirement}: {found.word}: {found.evidence}"
 
 
 @pytest.mark.parametrize("row", OBSERVED)
-def test_the_incumbent_does_what_was_measured(row, seen):
+def test_incumbent_has_its_measured_verdict(row, seen):
     """A newer release that does better is said, not held against anybody; the measured one must not have changed."""
     found = seen["incumbent"][row.probe.__name__]
     said = (
@@ -49,7 +49,7 @@ def test_the_incumbent_does_what_was_measured(row, seen):
     assert found.word == row.incumbent, said
 
 
-def test_the_page_says_what_was_seen(seen):
+def test_page_shows_the_verdicts_of_this_run(seen):
     """Both verdicts of every row that is probed; ``make scoreboard`` fixes it."""
     written = verdicts(PAGE.read_text(encoding="utf-8"))
     now = {row.number: tuple(seen[s][row.probe.__name__].word for s in SUBJECTS) for row in ROWS if row.probe}
@@ -92,7 +92,7 @@ def test_cost_row_fails_where_one_call_misses_the_mark():
     assert published_costs(figures)["ours"]["F17"].yes is False
 
 
-def test_a_page_can_be_read_back():
+def test_page_can_be_read_back():
     theirs, ours = Seen("partly", "1 | 2"), Seen(True, "line\nline")
     every = [*PROBES, *(row.number for row in ROWS if row.probe is None)]
     text = page({"incumbent": dict.fromkeys(every, theirs), "ours": dict.fromkeys(every, ours)})
@@ -100,7 +100,7 @@ def test_a_page_can_be_read_back():
     assert set(verdicts(text)) == {row.number for row in ROWS}
 
 
-def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
+def test_probe_that_raises_or_dies_is_no(monkeypatch):
     from tests.proofs.scoreboard import runner  # noqa: PLC0415 - its table is changed
 
     monkeypatch.setitem(runner.PROBES, "raises", lambda _: 1 / 0)
@@ -111,6 +111,6 @@ def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
     assert (died.word, died.evidence) == ("no", "the process died: signal 9")
 
 
-def test_the_rows_are_the_findings_and_the_features():
+def test_rows_are_the_findings_and_the_features():
     numbers = [row.number for row in ROWS]
     assert numbers == [f"F{n}" for n in range(1, 18)] + [f"T{n}" for n in range(1, 40)]

@@ -27,9 +27,7 @@ def consume_single(stage: Stage) -> Seen:
     """One message polled: a CONSUMER span that refers to its sender's."""
     stage.instrument()
     stage.send()
-    consumer = stage.consumer()
-    stage.poll(consumer)
-    consumer.close()
+    stage.poll_one()
     (processed,) = stage.spans("process") or [None]
     ways = _refers(processed, stage.spans("send")) if processed else set()
     whole = processed is not None and processed.kind is SpanKind.CONSUMER and bool(ways)
@@ -91,9 +89,7 @@ def parent_or_link(stage: Stage) -> Seen:
         stage.exporter.clear()
         stage.instrument(process_context=mode)
         stage.send()
-        consumer = stage.consumer(offset, **{"group.id": f"{stage.topic}-{mode}"})
-        stage.poll(consumer)
-        consumer.close()
+        stage.poll_one(offset, **{"group.id": f"{stage.topic}-{mode}"})
         stage.uninstrument()
         ways = _refers(stage.spans("process")[0], stage.spans("send"))
         found[mode] = (ways, ways == wanted)
@@ -137,9 +133,7 @@ def same_trace(stage: Stage) -> Seen:
     """Sender and consumer are one trace, so that a dependency graph has an edge between them."""
     stage.instrument()
     stage.send()
-    consumer = stage.consumer()
-    stage.poll(consumer)
-    consumer.close()
+    stage.poll_one()
     traces = {span.context.trace_id for span in stage.spans()}
     processed = stage.spans("process")[0]
     child = _refers(processed, stage.spans("send"))
@@ -165,10 +159,8 @@ def queue_time(stage: Stage) -> Seen:
     """How long a message lay on the broker can be read from its process span."""
     stage.instrument()
     stage.send()
-    consumer = stage.consumer()
-    message = stage.poll(consumer)
+    message = stage.poll_one()
     stored_ms = message.timestamp()[1]
-    consumer.close()
     (processed,) = stage.spans("process")
     holding = sorted(name for name, value in processed.attributes.items() if value == stored_ms)
     lain = holding and (processed.start_time or 0) // 1_000_000 >= stored_ms

@@ -162,10 +162,7 @@ def user_hooks(stage: Stage) -> Seen:
 
     stage.instrument(produce_hook=note, consume_hook=note)
     stage.send()
-    consumer = stage.consumer()
-    with stage.handling(stage.poll(consumer)):
-        pass
-    consumer.close()
+    stage.handle_one()
     noted = sorted({span.name for span in stage.spans() if span.attributes.get("shop.id") == 7})
     return Seen(len(noted) == 2, stage.told(f"noted on: {', '.join(noted) or 'no span'}"))
 
@@ -185,9 +182,7 @@ def suppressed(stage: Stage) -> Seen:
     stage.instrument()
     with suppress_instrumentation():
         stage.send()
-        consumer = stage.consumer()
-        stage.poll(consumer)
-        consumer.close()
+        stage.poll_one()
     (headers,) = stage.on_the_wire()
     return Seen(not stage.spans() and not headers, f"{stage.names()}; headers on the wire: {len(headers)}")
 
@@ -211,10 +206,7 @@ def rocketmq_attributes(stage: Stage) -> Seen:
     """What RocketMQ's console shows of a message is on the spans of both sides."""
     stage.instrument()
     stage.send(headers=[("TAGS", b"paid"), ("KEYS", b"order-7 shop-1")])
-    consumer = stage.consumer()
-    with stage.handling(stage.poll(consumer)):
-        pass
-    consumer.close()
+    stage.handle_one()
     wanted = {"mqtrace.tags", "mqtrace.keys", "mqtrace.store_host", "mqtrace.msg_type"}
     held = [wanted & set(span.attributes) for span in stage.spans()]
     both = len(held) == 2 and all(each == wanted for each in held)

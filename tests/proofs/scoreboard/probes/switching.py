@@ -83,10 +83,7 @@ def native_output(stage: Stage) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         stage.instrument(exporters=["mqtrace_native_file"], landing_dir=folder)
         stage.send()
-        consumer = stage.consumer()
-        with stage.handling(stage.poll(consumer)):
-            pass
-        consumer.close()
+        stage.handle_one()
         stage.uninstrument()
         parts = sorted(Path(folder).rglob("part-*.jsonl"))
         kinds = _record_types(parts)
