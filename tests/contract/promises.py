@@ -19,26 +19,26 @@ _METRICS: Final = f"{_HOOKS}/test_metrics.py"
 _CODEC: Final = "tests/otel_mqtrace/wire/test_codec.py"
 _FILE: Final = "tests/otel_mqtrace/exporters/test_native_file.py"
 _PACKING: Final = "tests/otel_mqtrace/exporters/test_packing.py"
-_TABLE_OF_SEND: Final = f"{_CLIENTS}/test_producer.py::test_a_delivered_message_carries_every_field_of_the_table"
-_TABLE_OF_PROCESS: Final = f"{_CLIENTS}/test_consumer.py::test_a_handled_message_carries_every_field_of_the_table"
+_TABLE_OF_SEND: Final = f"{_CLIENTS}/test_producer.py::test_delivered_message_has_every_field_of_the_table"
+_TABLE_OF_PROCESS: Final = f"{_CLIENTS}/test_consumer.py::test_handled_message_has_every_field_of_the_table"
 _PYTHON_API: Final = f"""
 the five public names -> test_public_names
 instrument(tracer_provider, **config) -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
-instrument(meter_provider) -> {_CLIENTS}/test_statistics.py::test_the_lag_is_what_the_group_has_not_committed
+instrument(meter_provider) -> {_CLIENTS}/test_statistics.py::test_lag_is_the_uncommitted_messages_of_the_group
 configuration is a dataclass -> {_SWITCH}::test_the_configuration_is_a_dataclass_of_every_setting
 entry point mqtrace_confluent_kafka -> test_entry_point_of_the_instrumentor
 _instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITCH}::test_an_object_that_cannot_do_what_it_is_for_is_one_sentence
-works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_names_taken_before_are_traced
-uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_ten_times_on_and_off_leaves_no_trace
-steps back with a warning -> {_CLIENTS}/test_classes.py::test_ours_steps_back_for_who_replaced_the_names
-on_conflict -> {_CLIENTS}/test_patching.py::test_ours_traces_as_well_if_configured
-process: context manager, current inside -> {_BLOCKS}::test_a_block_takes_the_automatic_span_over
+works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_name_imported_before_is_traced
+uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_uninstrument_restores_every_name_ten_times
+steps back with a warning -> {_CLIENTS}/test_classes.py::test_instrument_steps_back_for_another_instrumentation
+on_conflict -> {_CLIENTS}/test_patching.py::test_client_of_another_instrumentation_is_traced_if_configured
+process: context manager, current inside -> {_BLOCKS}::test_block_uses_the_automatic_span
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_only
 process: decorator -> {_FORMS}::test_message_is_found_among_all_arguments
-process: exceptions recorded -> {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
+process: exceptions recorded -> {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
 process: outcome to contextCode -> {_BLOCKS}::test_handle_sets_the_outcome
 process.each -> {_FORMS}::test_each_message_is_current_in_the_body_of_the_loop_only
-automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_a_message_is_in_process_until_the_next_poll
+automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_message_is_current_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
 MqTraceSpanProcessor: defaults -> {_SPANS}/test_mapping.py::test_default_settings_are_those_of_the_contract
 one queue and one worker per exporter -> {_SPANS}/test_processor.py::test_flush_of_a_lane_does_not_wait_for_a_stuck_one
@@ -66,7 +66,7 @@ MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporter
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
-MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_the_trace_topic_and_excluded_topics_are_never_traced
+MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_trace_topic_and_excluded_topics_are_not_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
 each variable sets its setting -> {_CONFIG}::test_the_environment_sets_every_setting
 the defaults of the table -> {_CONFIG}::test_the_defaults_are_those_of_the_contract
@@ -81,17 +81,17 @@ every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple
 every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_written_context_is_read_back
 msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
 offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_message_without_an_id_has_its_offset_as_id
-storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_a_send_span_and_its_record_name_the_leader_of_the_partition
-bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out
+storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_send_span_and_record_have_the_leader_of_the_partition
+bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out_of_the_span
 retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}/test_headers.py::test_retry_count_other_than_a_32_bit_number_is_zero
-msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
+msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
-success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_an_exception_is_recorded_and_goes_on
+success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
 requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_a_message_leaves_the_records_of_a_native_client
-transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_gets_an_end_linked_to_its_send
-message headers written, one of each -> {_CLIENTS}/test_producer.py::test_the_trace_goes_on_from_the_current_span_into_the_header, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
-the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_the_callers_headers_are_never_touched
-what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {_CLIENTS}/test_consumer.py::test_a_batch_is_one_span_with_a_link_per_message
+transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
+message headers written, one of each -> {_CLIENTS}/test_producer.py::test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
+the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_headers_of_the_caller_are_not_changed
+what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {_CLIENTS}/test_consumer.py::test_batch_is_one_span_with_a_link_for_each_message
 poll T, commit T -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll, {_HOOKS}/test_settle.py::test_settlement_is_a_client_span_named_as_the_client_does
 the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
 self-metrics -> {_SPANS}/test_processor.py::test_processor_metrics_equal_the_stats

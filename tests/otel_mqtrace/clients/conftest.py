@@ -49,3 +49,41 @@ def stored(kafka):
         return messages
 
     return read
+
+
+@pytest.fixture
+def producer_of(instrument, kafka):
+    """Make a producer with more properties, traced with options (``False``: not traced); all are closed at the end.
+
+    A property has underscores for dots.
+    """
+    made = []
+
+    def make(options=None, make_producer=None, **conf):
+        if options is not False:
+            instrument(**(options or {}))
+        own = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop", "log_level": 0}
+        own |= {name if name == "on_delivery" else name.replace("_", "."): value for name, value in conf.items()}
+        producer = (make_producer or confluent_kafka.Producer)(own)
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+CALLBACKS = [
+    {},
+    {"callback": "callback"},
+    {"on_delivery": "on_delivery"},
+    {"callback": "callback", "on_delivery": "on_delivery"},
+    {"callback": None, "on_delivery": "on_delivery"},
+    {"callback": None},
+]
+
+
+@pytest.fixture(params=CALLBACKS, ids=str)
+def callbacks(request):
+    """Every way to give a callback in a call: argument → the name it reports under; ``None`` is given as such."""
+    return request.param

@@ -1,6 +1,5 @@
 """What ``produce_batch`` records under each policy, and that it answers, refuses and calls back as the C code does."""
 
-import confluent_kafka
 import pytest
 from confluent_kafka import SerializingProducer
 from opentelemetry import trace
@@ -14,30 +13,13 @@ TOO_LARGE = b"x" * 2_000_000
 POLICIES = ["correlate", "send_each"]
 
 
-@pytest.fixture
-def producer_of(instrument, kafka):
-    """Make a producer traced under a policy; ``None`` makes one that was never traced. All are closed at the end."""
-    made = []
-
-    def make(policy, *, make_producer=None, **conf):
-        if policy is not None:
-            instrument(headerless_sends=policy)
-        settings = {name.replace("_", "."): value for name, value in conf.items() if name != "on_delivery"}
-        if "on_delivery" in conf:
-            settings["on_delivery"] = conf["on_delivery"]
-        producer = (make_producer or confluent_kafka.Producer)(
-            {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop", **settings}
-        )
-        made.append(producer)
-        return producer
-
-    yield make
-    for producer in made:
-        producer.close()
+def _under(policy):
+    """Return the options of a policy; ``None`` stands for no tracing."""
+    return False if policy is None else {"headerless_sends": policy}
 
 
-def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, spans, topic, tracer, stored):
-    producer = producer_of("correlate")
+def test_correlated_message_of_a_batch_has_its_offset_as_id(producer_of, spans, topic, tracer, stored):
+    producer = producer_of(_under("correlate"))
     with tracer.start_as_current_span("checkout") as checkout:
         assert producer.produce_batch(topic, [{"value": b"1", "key": "k"}, {"value": "é"}, {"value": None}]) == 3
     spans.take("checkout")
@@ -47,14 +29,14 @@ def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, s
     assert [send.attributes["messaging.message.id"] for send in sends] == [f"{topic}-0@{n}" for n in range(3)]
     assert [send.attributes["messaging.message.body.size"] for send in sends] == [1, 2, 0]
     assert [send.attributes.get("messaging.kafka.message.key") for send in sends] == ["k", None, None]
-    assert {send.parent.span_id for send in sends} == {checkout.get_span_context().span_id}
-    assert {send.kind for send in sends} == {SpanKind.CLIENT}
+    parent = checkout.get_span_context().span_id
+    assert {(send.parent.span_id, send.kind) for send in sends} == {(parent, SpanKind.CLIENT)}
     assert all("messaging.batch.message_count" not in send.attributes for send in sends)
     assert [message.headers() for message in stored(topic, 3)] == [None] * 3
 
 
-def test_each_message_sent_alone_carries_its_span_and_its_own_headers(producer_of, spans, topic, stored):
-    producer = producer_of("send_each")
+def test_message_of_a_batch_sent_alone_has_its_span_in_its_headers(producer_of, spans, topic, stored):
+    producer = producer_of(_under("send_each"))
     messages = [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2"}]
     assert producer.produce_batch(topic, messages) == 2
     producer.flush(10)
@@ -71,8 +53,8 @@ def test_each_message_sent_alone_carries_its_span_and_its_own_headers(producer_o
     assert messages == [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2"}]
 
 
-def test_a_batch_left_alone_leaves_no_span(producer_of, spans, topic, stored):
-    producer = producer_of("leave")
+def test_batch_under_leave_has_no_span(producer_of, spans, topic, stored):
+    producer = producer_of(_under("leave"))
     assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
     producer.flush(10)
     assert stored(topic, 1)[0].headers() is None
@@ -81,31 +63,20 @@ def test_a_batch_left_alone_leaves_no_span(producer_of, spans, topic, stored):
 
 class TestAsTheClient:
     @pytest.mark.parametrize("policy", POLICIES)
-    @pytest.mark.parametrize(
-        "given",
-        [
-            {},
-            {"callback": "callback"},
-            {"on_delivery": "on_delivery"},
-            {"callback": "callback", "on_delivery": "on_delivery"},
-            {"callback": None, "on_delivery": "on_delivery"},
-            {"callback": None},
-        ],
-    )
-    def test_the_same_callbacks_fire(self, producer_of, spans, topic, policy, given):
+    def test_callbacks_are_called_as_without_tracing(self, producer_of, spans, topic, policy, callbacks):
         def run(policy):
             calls = []
 
             def named(name):
                 return None if name is None else lambda _error, message: calls.append((name, message.value()))
 
-            producer = producer_of(policy, on_delivery=named("config"))
+            producer = producer_of(_under(policy), on_delivery=named("config"))
             messages = [
                 {"value": b"own", "callback": named("own")},
                 {"value": b"none", "callback": None},
                 {"value": b"alias", "on_delivery": named("never")},
             ]
-            producer.produce_batch(topic, messages, **{name: named(value) for name, value in given.items()})
+            producer.produce_batch(topic, messages, **{name: named(value) for name, value in callbacks.items()})
             producer.flush(10)
             return calls
 
@@ -118,7 +89,7 @@ class TestAsTheClient:
         def run(policy):
             calls = []
             messages = [{"value": b"1"}, {"value": TOO_LARGE, "callback": lambda *_: calls.append(1)}, {"value": b"2"}]
-            producer = producer_of(policy)
+            producer = producer_of(_under(policy))
             queued = producer.produce_batch(topic, messages)
             producer.flush(10)
             return queued, [repr(message.get("_error")) for message in messages], calls
@@ -132,10 +103,10 @@ class TestAsTheClient:
         assert [send.attributes["mqtrace.success"] for send in delivered] == [True, True]
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_a_full_queue_refuses_the_rest_of_the_batch(self, producer_of, spans, topic, policy):
+    def test_full_queue_refuses_the_rest_of_the_batch(self, producer_of, spans, topic, policy):
         def run(policy):
             messages = [{"value": b"1"} for _ in range(4)]
-            producer = producer_of(policy, queue_buffering_max_messages=2, linger_ms=60_000)
+            producer = producer_of(_under(policy), queue_buffering_max_messages=2, linger_ms=60_000)
             queued = producer.produce_batch(topic, messages)
             refused = spans.take_all()
             producer.purge()
@@ -164,35 +135,35 @@ class TestAsTheClient:
             ([{}], {"nope": 1}),
         ],
     )
-    def test_a_wrong_call_raises_the_same_error(self, producer_of, spans, topic, policy, messages, kwargs):
+    def test_wrong_call_of_a_batch_raises_the_same_error(self, producer_of, spans, topic, policy, messages, kwargs):
         with pytest.raises((TypeError, ValueError, NotImplementedError)) as untraced:
-            producer_of(None).produce_batch(topic, messages, **kwargs)
-        producer = producer_of(policy)
+            producer_of(_under(None)).produce_batch(topic, messages, **kwargs)
+        producer = producer_of(_under(policy))
         with pytest.raises(type(untraced.value)) as traced:
             producer.produce_batch(topic, messages, **kwargs)
         assert str(traced.value) == str(untraced.value)
         assert {span.attributes["error.type"] for span in spans.take_all()} <= {type(untraced.value).__name__}
 
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_the_callers_list_and_dicts_are_not_changed(self, producer_of, spans, topic, policy):
+    def test_list_and_dicts_of_the_caller_are_not_changed(self, producer_of, spans, topic, policy):
         messages = [{"value": b"1", "callback": lambda *_: None, "_error": "old"}]
         before = [dict(message) for message in messages]
-        producer = producer_of(policy)
+        producer = producer_of(_under(policy))
         assert producer.produce_batch(topic, messages) == 1
         producer.flush(10)
         assert messages == before
         assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
-    def test_the_partition_of_a_message_counts_no_more_than_ever(self, producer_of, kafka, spans):
+    def test_partition_of_a_message_is_ignored_as_without_tracing(self, producer_of, kafka, spans):
         kafka.create_topic(name := "batch-partitions", partitions=3)
-        producer = producer_of("send_each")
+        producer = producer_of(_under("send_each"))
         producer.produce_batch(name, [{"value": b"1", "partition": 0}, {"value": b"2"}], partition=2)
         producer.flush(10)
         sends = spans.take_all(f"send {name}")
         assert [send.attributes["messaging.destination.partition.id"] for send in sends] == ["2", "2"]
 
-    def test_a_closed_producer_refuses_a_batch(self, producer_of, spans, topic):
-        producer = producer_of("send_each")
+    def test_closed_producer_refuses_a_batch(self, producer_of, spans, topic):
+        producer = producer_of(_under("send_each"))
         producer.close()
         with pytest.raises(RuntimeError, match="closed"):
             producer.produce_batch(topic, [{"value": b"1"}])
@@ -200,8 +171,8 @@ class TestAsTheClient:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_callback_of_a_batch_runs_in_the_context_it_was_sent_from(producer_of, tracer, spans, topic, policy):
-    producer, seen = producer_of(policy), []
+def test_callback_of_a_batch_runs_in_the_context_of_the_call(producer_of, tracer, spans, topic, policy):
+    producer, seen = producer_of(_under(policy)), []
     with tracer.start_as_current_span("checkout") as checkout:
         producer.produce_batch(topic, [{"value": b"x", "callback": lambda *_: seen.append(trace.get_current_span())}])
     producer.flush(10)
@@ -211,16 +182,16 @@ def test_a_callback_of_a_batch_runs_in_the_context_it_was_sent_from(producer_of,
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_batch_of_a_serializing_producer_is_traced(producer_of, spans, topic, policy):
-    producer = producer_of(policy, make_producer=SerializingProducer)
+def test_batch_of_a_serializing_producer_is_traced(producer_of, spans, topic, policy):
+    producer = producer_of(_under(policy), make_producer=SerializingProducer)
     assert producer.produce_batch(topic, [{"value": b"x"}]) == 1
     producer.flush(10)
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_not_traced_goes_as_it_is(producer_of, spans, topic, policy, stored):
-    producer = producer_of(policy)
+def test_suppressed_or_unsampled_batch_has_no_span(producer_of, spans, topic, policy, stored):
+    producer = producer_of(_under(policy))
     unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
     with suppress_instrumentation():
         assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
@@ -238,8 +209,8 @@ def test_what_is_not_traced_goes_as_it_is(producer_of, spans, topic, policy, sto
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_batch_inside_a_transaction_ends_with_it(producer_of, spans, topic, policy):
-    producer = producer_of(policy, transactional_id=f"batch-{topic}")
+def test_messages_of_a_batch_in_a_transaction_have_its_end(producer_of, spans, topic, policy):
+    producer = producer_of(_under(policy), transactional_id=f"batch-{topic}")
     producer.init_transactions(10)
     producer.begin_transaction()
     producer.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
@@ -252,9 +223,9 @@ def test_a_batch_inside_a_transaction_ends_with_it(producer_of, spans, topic, po
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, policy, monkeypatch):
+def test_exception_of_ours_loses_no_message_of_a_batch(producer_of, spans, topic, stored, policy, monkeypatch):
     monkeypatch.setattr(guard, "_failures", {})
-    producer = producer_of(policy)
+    producer = producer_of(_under(policy))
 
     def fail(_hook, _tracing):
         raise ZeroDivisionError
@@ -268,8 +239,8 @@ def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, p
     guard._failures.clear()
 
 
-def test_header_names_in_bytes_are_sent_one_by_one_as_well(producer_of, spans, topic, stored):
-    producer = producer_of("send_each")
+def test_header_name_in_bytes_is_kept_beside_ours(producer_of, spans, topic, stored):
+    producer = producer_of(_under("send_each"))
     assert producer.produce_batch(topic, [{"value": b"1", "headers": [(b"UNIQ_KEY", b"7")]}]) == 1
     producer.flush(10)
     written = dict(stored(topic, 1)[0].headers())

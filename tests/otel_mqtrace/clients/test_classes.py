@@ -91,12 +91,11 @@ class Raising(cimpl.Producer):
 
 
 @pytest.fixture
-def sent_by(instrument, kafka, topic, stored):
+def sent_by(producer_of, topic, stored):
     """Send with a class while tracing, and return the message as it lies there."""
 
     def send(make_producer, *args, **kwargs):
-        instrument()
-        producer = make_producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer = producer_of(make_producer=make_producer)
         producer.produce(*args, **kwargs)
         assert producer.flush(10) == 0
         return stored(topic, 1)[0]
@@ -105,7 +104,7 @@ def sent_by(instrument, kafka, topic, stored):
 
 
 @pytest.mark.parametrize("make_producer", [ByName, AnyName, ThroughTheName])
-def test_one_span_whatever_can_be_named(sent_by, spans, topic, make_producer):
+def test_produce_with_other_arguments_has_one_span(sent_by, spans, topic, make_producer):
     message = sent_by(make_producer, topic=topic, value="x")
     send = spans.take(f"send {topic}")
     assert message.value() == b"x"
@@ -127,7 +126,7 @@ def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
     assert f"{__name__}.{make_producer.__name__}.produce" in MqTraceInstrumentor().patches.untraceable
 
 
-def test_a_class_made_while_tracing_is_traced_as_well(sent_by, instrument, spans, topic):
+def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
     instrument()
 
     class Late(confluent_kafka.Producer, abc.ABC):
@@ -139,7 +138,7 @@ def test_a_class_made_while_tracing_is_traced_as_well(sent_by, instrument, spans
     spans.take(f"send {topic}")
 
 
-def test_another_message_sent_on_the_way_has_its_own_span(sent_by, kafka, spans, topic):
+def test_message_sent_inside_produce_has_its_own_span(sent_by, kafka, spans, topic):
     kafka.create_topic(f"{topic}-copy", 1)
     sent_by(WithACopy, topic, b"x")
     spans.take(f"send {topic}-copy")
@@ -147,25 +146,21 @@ def test_another_message_sent_on_the_way_has_its_own_span(sent_by, kafka, spans,
 
 
 @pytest.mark.parametrize("policy", ["correlate", "send_each"])
-def test_own_produce_batch_sends_its_own_messages_and_is_reported(instrument, kafka, spans, topic, policy):
-    instrument(headerless_sends=policy)
-    producer = InBatches({"bootstrap.servers": kafka.bootstrap_servers})
+def test_own_produce_batch_sends_its_own_messages_and_is_reported(producer_of, spans, topic, policy):
+    producer = producer_of({"headerless_sends": policy}, InBatches)
     assert producer.produce_batch(topic, [b"1", b"2"], tenant="t1") == 2
     assert producer.flush(10) == 0
     spans.assert_empty()
     assert f"{__name__}.InBatches.produce_batch" in MqTraceInstrumentor().patches.untraceable
 
 
-def test_an_error_that_is_no_exception_class_ends_the_span(instrument, kafka, spans, topic):
+def test_raised_kafka_error_ends_the_span(producer_of, spans, topic):
     """``except BaseException`` would not see it, and the span would never end."""
-    instrument()
     caught = None
-    # What is raised this way keeps its frames, and the producer in them, for good.
-    with Raising({"bootstrap.servers": kafka.bootstrap_servers}) as producer:
-        try:
-            producer.produce(topic, b"x")
-        except:  # noqa: E722 - nothing else catches it
-            caught = True
+    try:
+        producer_of(make_producer=Raising).produce(topic, b"x")
+    except:  # noqa: E722 - nothing else catches it
+        caught = True
     assert caught
     assert spans.take(f"send {topic}").attributes["error.type"] == "_QUEUE_FULL"
 
@@ -250,7 +245,7 @@ def test_class_held_in_another_way_is_left_alone_and_reported(application, instr
     assert application.Settings.typed.__annotations__["producer"] is ours.ORIGINAL_PRODUCER
 
 
-def test_name_changed_by_the_application_meanwhile_stays_changed(application, instrument):
+def test_name_changed_by_the_application_stays_changed(application, instrument):
     instrument()
     application.Producer = str
     MqTraceInstrumentor().uninstrument()
@@ -288,31 +283,25 @@ def incumbent():
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_a_neighbour_is_known_by_its_classes(stranger, name):
+def test_other_instrumentation_is_identified_by_its_classes(stranger, name):
     (known,) = [each for each in INSTRUMENTATIONS["confluent-kafka"] if each.name == name]
     assert identify_class("confluent-kafka", stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
-
-
-def test_unknown_classes_belong_to_no_instrumentation(stranger):
     assert identify_class("confluent-kafka", ours.ORIGINAL_PRODUCER) is None
     assert identify_class("confluent-kafka", stranger("ddtracer.of.our.own")) is None
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_ours_steps_back_for_who_replaced_the_names(stranger, instrument, monkeypatch, caplog, name):
+def test_instrument_steps_back_for_another_instrumentation(stranger, instrument, monkeypatch, caplog, name):
     theirs = stranger(SHAPES[name])
     monkeypatch.setattr(confluent_kafka, "Producer", theirs)
-    with caplog.at_level(logging.WARNING):
-        instrument()
+    instrument()
     assert confluent_kafka.Producer is theirs
     assert MqTraceInstrumentor().patches is None
-    (said,) = [record.getMessage() for record in caplog.records if "already wraps" in record.getMessage()]
-    assert name in said
-    assert "off with" in said
-    assert "MQTRACE_ON_CONFLICT=wrap" in said
+    (warning,) = [record.getMessage() for record in caplog.records if "already wraps" in record.getMessage()]
+    assert all(word in warning for word in (name, "off with", "MQTRACE_ON_CONFLICT=wrap"))
 
 
-def test_who_replaced_the_class_in_the_c_module_is_seen(stranger, monkeypatch):
+def test_class_replaced_in_the_c_module_is_found(stranger, monkeypatch):
     """As New Relic does before the package imports it: what we took for the original is none."""
     swapped = stranger(SHAPES["New Relic's agent"])
     monkeypatch.setattr(confluent_kafka, "Producer", swapped)

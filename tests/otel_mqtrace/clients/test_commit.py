@@ -24,6 +24,7 @@ def _message(n):
 
 @pytest.fixture
 def handled(consuming, spans, topic):
+    """Consume two messages with settlements recorded; return the consumer, the messages and the current span's id."""
     consumer = consuming(_message(0), _message(1), conf={"enable_auto_offset_store": False}, settle_spans=True)
     messages = [poll(consumer), poll(consumer)]
     yield consumer, messages, current_span_id()
@@ -44,9 +45,11 @@ class TestCommit:
             (lambda c, m, t: c.commit(message=m[1]), 2, 1),
             (lambda c, m, t: c.commit(offsets=[TopicPartition(t, 0, 1)], asynchronous=False), 1, 0),
             (lambda c, m, t: c.commit(None, [TopicPartition(t, 0, 2)]), 2, 1),
+            (lambda c, m, t: c.commit(offsets=[TopicPartition(t, 0, 40)], asynchronous=False), 40, None),
         ],
+        ids=["message", "message by name", "asynchronous", "offsets", "offsets by position", "undelivered"],
     )
-    def test_it_settles_the_message_before_its_offset(self, handled, spans, topic, commit, offset, linked):
+    def test_commit_settles_the_message_before_its_offset(self, handled, spans, topic, commit, offset, linked):
         consumer, messages, current = handled
         commit(consumer, messages, topic)
         span = spans.take(f"commit {topic}")
@@ -55,10 +58,10 @@ class TestCommit:
         assert span.attributes["messaging.consumer.group.name"] == "billing"
         assert span.attributes["messaging.destination.partition.id"] == "0"
         assert span.attributes["messaging.kafka.offset"] == offset
-        assert _linked(span) == [PARENT_SPANS[linked]]
+        assert _linked(span) == ([] if linked is None else [PARENT_SPANS[linked]])
 
     @pytest.mark.parametrize("by_message", [True, False])
-    def test_without_arguments_it_settles_what_was_stored(self, handled, spans, topic, by_message):
+    def test_commit_without_arguments_settles_the_stored_offsets(self, handled, spans, topic, by_message):
         consumer, messages, current = handled
         consumer.store_offsets(**{"message": messages[0]} if by_message else {"offsets": [TopicPartition(topic, 0, 1)]})
         stored = spans.take(f"store {topic}")
@@ -67,11 +70,6 @@ class TestCommit:
         consumer.commit(asynchronous=False)
         span = spans.take(f"commit {topic}")
         assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
-
-    def test_offset_of_an_undelivered_message_has_no_link(self, handled, spans, topic):
-        consumer, *_ = handled
-        consumer.commit(offsets=[TopicPartition(topic, 0, 40)], asynchronous=False)
-        assert _linked(spans.take(f"commit {topic}")) == []
 
     def test_commit_that_raises_is_recorded_and_raises(self, handled, spans, topic):
         consumer, *_ = handled
@@ -109,7 +107,7 @@ def test_failed_partition_sets_the_error_of_the_span(instrument, spans):
     assert (span.status.status_code, span.events) == (StatusCode.ERROR, ())
 
 
-def test_a_batch_is_settled_by_its_last_message(consuming, spans, topic):
+def test_commit_of_a_batch_is_linked_to_its_last_message(consuming, spans, topic):
     consume(consumer := consuming(_message(0), _message(1), settle_spans=True), 2)
     consumer.commit(asynchronous=False)
     consumer.close()
@@ -118,22 +116,22 @@ def test_a_batch_is_settled_by_its_last_message(consuming, spans, topic):
 
 
 class TestSilence:
-    def test_what_the_client_commits_by_itself(self, consuming, spans, topic):
+    def test_automatic_commit_is_not_recorded(self, consuming, spans, topic):
         poll(consumer := consuming(_message(0), conf={"enable_auto_commit": True}, settle_spans=True))
         consumer.close()
         spans.take(f"process {topic}")
 
-    def test_tracing_is_suppressed(self, handled, topic):
+    def test_suppressed_commit_is_not_recorded(self, handled, topic):
         consumer, messages, _ = handled
         with suppress_instrumentation():
             consumer.commit(messages[0], asynchronous=False)
 
-    def test_a_topic_is_excluded(self, consuming, spans, topic):
+    def test_commit_of_an_excluded_topic_is_not_recorded(self, consuming, spans, topic):
         consumer = consuming(_message(0), settle_spans=True, topic_exclude=topic)
         consumer.commit(poll(consumer), asynchronous=False)
 
 
-def test_no_more_is_remembered_than_ten_thousand_messages():
+def test_remembered_positions_are_limited_to_ten_thousand():
     positions = Positions(ClientInfo())
     header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
     positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
@@ -147,19 +145,17 @@ def test_commit_settles_assigned_unsettled_messages(instrument, kafka, spans, fi
     kafka.create_topic(wide, partitions=2)
     fill(wide, {"value": b"0", "partition": 0}, {"value": b"1", "partition": 1})
     instrument(settle_spans=True)
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "enable.auto.commit": False, "log_level": 0}
-    )
-    for partition in (0, 1):
-        consumer.assign([TopicPartition(wide, partition, 0)])
-        poll(consumer)
-    consumer.commit()
-    span = spans.take(f"commit {wide}")
-    assert span.attributes["messaging.destination.partition.id"] == "1"
-    assert span.attributes["messaging.kafka.offset"] == 1
-    consumer.commit()
-    assert "messaging.kafka.offset" not in spans.take("commit").attributes
-    consumer.close()
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "enable.auto.commit": False}
+    with confluent_kafka.Consumer({**conf, "log_level": 0}) as consumer:
+        for partition in (0, 1):
+            consumer.assign([TopicPartition(wide, partition, 0)])
+            poll(consumer)
+        consumer.commit()
+        span = spans.take(f"commit {wide}")
+        assert span.attributes["messaging.destination.partition.id"] == "1"
+        assert span.attributes["messaging.kafka.offset"] == 1
+        consumer.commit()
+        assert "messaging.kafka.offset" not in spans.take("commit").attributes
     assert len(spans.take_all(f"process {wide}")) == 2
 
 
@@ -174,7 +170,7 @@ class Bare(confluent_kafka.Consumer):
 
 
 @pytest.mark.parametrize(("call", "name"), [("commit", "commit"), ("poll", "poll")])
-def test_a_kafka_error_that_is_raised_itself_is_recorded(instrument, spans, call, name):
+def test_raised_kafka_error_is_recorded(instrument, spans, call, name):
     instrument(settle_spans=True, receive_spans=True)
     raised = None
     with Bare({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:

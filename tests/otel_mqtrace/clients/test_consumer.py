@@ -26,7 +26,7 @@ PARENT_SPAN = 0xB7AD6B7169203331
 STORED_MS = 1_790_000_000_000
 
 
-def test_a_handled_message_carries_every_field_of_the_table(consuming, spans, kafka, topic):
+def test_handled_message_has_every_field_of_the_table(consuming, spans, kafka, topic):
     headers = [PARENT, ("UNIQ_KEY", "ID1"), ("TAGS", "paid"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")]
     full = {"value": b"xyz", "key": b"k", "headers": headers, "timestamp": STORED_MS}
     conf = {"client_id": "till"}
@@ -37,12 +37,12 @@ def test_a_handled_message_carries_every_field_of_the_table(consuming, spans, ka
         poll(consumer)
     consumer.close()
     span, tombstone = spans.take_all(f"process {topic}")
-    said = dict(span.attributes)
-    assert said.pop("mqtrace.client_host").count(".") == 3
-    assert said.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
-    assert read_unique_id(said.pop("mqtrace.request_id"))
+    attributes = dict(span.attributes)
+    assert attributes.pop("mqtrace.client_host").count(".") == 3
+    assert attributes.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
+    assert read_unique_id(attributes.pop("mqtrace.request_id"))
     host, port = kafka.bootstrap_servers.split(":")
-    assert said == {
+    assert attributes == {
         "messaging.system": "kafka",
         "messaging.client.id": "till",
         "messaging.operation.name": "process",
@@ -75,7 +75,7 @@ def test_a_handled_message_carries_every_field_of_the_table(consuming, spans, ka
     assert tombstone.attributes["messaging.kafka.message.tombstone"] is True
 
 
-def test_a_message_is_in_process_until_the_next_poll(consuming, spans):
+def test_message_is_current_until_the_next_poll(consuming, spans):
     consumer = consuming()
     poll(consumer)
     current = current_span_id()
@@ -85,7 +85,7 @@ def test_a_message_is_in_process_until_the_next_poll(consuming, spans):
     assert spans.take().context.span_id == current
 
 
-def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, consumer_of, topic):
+def test_end_of_a_partition_and_empty_poll_have_no_span(instrument, spans, consumer_of, topic):
     instrument(receive_spans=True)
     consumer = consumer_of(topic, enable_partition_eof=True)
     assert poll(consumer).error() is not None
@@ -93,7 +93,7 @@ def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, c
     assert consumer.consume(5, 0) == []
 
 
-def test_a_batch_is_one_span_with_a_link_per_message(consuming, spans, topic):
+def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, topic):
     consumer = consuming(*({"value": b"x", "headers": [PARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(3)))
     consume(consumer, 3)
     consumer.close()
@@ -116,7 +116,7 @@ def test_exception_that_closes_the_consumer_fails_the_message(consuming, spans, 
     assert span.attributes["error.type"] == "RuntimeError"
 
 
-def test_closing_from_another_thread_leaves_nothing_behind(consuming, spans, caplog):
+def test_close_in_another_thread_leaves_no_current_span(consuming, spans, caplog):
     consumer = consuming()
     poll(consumer)
     thread = threading.Thread(target=consumer.close)
@@ -129,7 +129,7 @@ def test_closing_from_another_thread_leaves_nothing_behind(consuming, spans, cap
     assert [message for message in caplog.messages if "detach" in message] == []
 
 
-def test_a_message_its_deserialiser_refuses_is_recorded(consuming, spans):
+def test_message_its_deserializer_refuses_is_recorded(consuming, spans):
     def refuse(value, ctx):
         raise ValueError("not mine")
 
@@ -143,7 +143,7 @@ def test_a_message_its_deserialiser_refuses_is_recorded(consuming, spans):
     assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "_VALUE_DESERIALIZATION")
 
 
-def test_an_interruption_is_no_failed_poll(instrument, spans):
+def test_interrupted_poll_is_not_recorded(instrument, spans):
     class Interrupted(confluent_kafka.Consumer):
         def poll(self, timeout=-1):
             raise KeyboardInterrupt
@@ -154,22 +154,18 @@ def test_an_interruption_is_no_failed_poll(instrument, spans):
     spans.assert_empty()
 
 
-class Pretending(cimpl.Consumer):
-    """An application's consumer whose poll hands over what its test wants."""
+def test_message_of_another_class_is_returned_unchanged(instrument, spans):
+    class Pretending(cimpl.Consumer):
+        def poll(self, *_args):
+            return Mock()
 
-    def poll(self, *_args):
-        return Mock()
-
-
-def test_a_pretended_message_passes_through_unchanged(instrument, spans):
     instrument()
-    consumer = Pretending({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0})
-    assert isinstance(consumer.poll(1), Mock)
-    consumer.close()
+    with Pretending({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}) as consumer:
+        assert isinstance(consumer.poll(1), Mock)
 
 
 @pytest.mark.parametrize(("failure", "name"), [(Mock(), "Mock"), (BufferError("full"), "_QUEUE_FULL"), (5, "int")])
-def test_whatever_is_no_failure_is_named_by_its_class(failure, name):
+def test_error_type_of_another_object_is_its_class(failure, name):
     assert error_type(failure) == name
 
 
@@ -185,7 +181,7 @@ _CONF = {
 
 
 @pytest.mark.parametrize(("kind", "more"), [("Producer", {}), ("Consumer", {"group.id": "billing"})])
-def test_a_client_does_not_show_its_password(instrument, kind, more):
+def test_client_does_not_show_its_password(instrument, kind, more):
     instrument()
     client = getattr(confluent_kafka, kind)({**_CONF, **more})
     seen = shown(client)
@@ -194,7 +190,7 @@ def test_a_client_does_not_show_its_password(instrument, kind, more):
     assert _PASSWORD not in seen
 
 
-def test_batch_is_recorded_whole_once_the_sampler_drops_no_longer_all(consuming, spans):
+def test_batch_is_recorded_whole_once_the_sampler_drops_less(consuming, spans):
     consumer = consuming(*[b"xx"] * 6)
     tracer = actual_tracer(active.tracing.tracer)
     for sampler in (ALWAYS_OFF, ALWAYS_OFF, ALWAYS_ON):

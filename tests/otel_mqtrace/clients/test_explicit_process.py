@@ -1,6 +1,5 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
-import asyncio
 import contextlib
 import gc
 import sys
@@ -28,7 +27,7 @@ from otel_mqtrace.testing import recording_provider
 from tests.support.consuming import consume, current_span_id, poll
 
 
-def test_a_block_takes_the_automatic_span_over(consuming, spans):
+def test_block_uses_the_automatic_span(consuming, spans):
     consumer = consuming(b"1", b"2")
     for _ in range(2):
         message = poll(consumer)
@@ -41,22 +40,23 @@ def test_a_block_takes_the_automatic_span_over(consuming, spans):
 
 
 @pytest.mark.parametrize(
-    ("say", "code", "success"),
+    ("outcome", "code", "success"),
     [
-        (lambda handling: None, ContextCode.SUCCESS, True),
-        (lambda handling: handling.failed(), ContextCode.FAILED, False),
-        (lambda handling: handling.outcome("RETURNNULL"), ContextCode.RETURNNULL, False),
-        (lambda handling: handling.outcome(ContextCode.SUCCESS), ContextCode.SUCCESS, True),
+        (None, ContextCode.SUCCESS, True),
+        ("FAILED", ContextCode.FAILED, False),
+        ("RETURNNULL", ContextCode.RETURNNULL, False),
+        (ContextCode.SUCCESS, ContextCode.SUCCESS, True),
     ],
 )
-def test_handle_sets_the_outcome(consuming, spans, say, code, success):
+def test_handle_sets_the_outcome(consuming, spans, outcome, code, success):
     with process(poll(consuming(b"1"))) as handling:
-        say(handling)
+        if outcome is not None:
+            handling.outcome(outcome)
     record = trace_context_of(spans.take())
     assert (record.context_code, record.success) == (code, success)
 
 
-def test_an_exception_is_recorded_and_goes_on(consuming, spans):
+def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
     message = poll(consuming(b"1"))
     with pytest.raises(KeyError, match="mine"), process(message):
         raise KeyError("mine")
@@ -67,25 +67,7 @@ def test_an_exception_is_recorded_and_goes_on(consuming, spans):
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_a_decorated_function_is_a_block(consuming, spans):
-    class Biller:
-        @process
-        def handle(self, message):
-            assert current_span_id()
-            return ContextCode.FAILED
-
-    @process
-    async def handle(message):
-        return current_span_id()
-
-    consumer = consuming(b"1", b"2")
-    Biller().handle(poll(consumer))
-    assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
-    current = asyncio.run(handle(poll(consumer)))
-    assert spans.take().context.span_id == current
-
-
-def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(consuming, spans):
+def test_blocks_share_the_span_of_the_first_batch_and_later_have_their_own(consuming, spans):
     consumer = consuming(*[b"x"] * 4)
     for message in process.each(consume(consumer, 2)):
         assert message.value() is not None
@@ -95,7 +77,7 @@ def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(consumin
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
 
 
-def test_a_second_attempt_at_the_same_message_is_a_second_span(consuming, spans):
+def test_second_block_of_a_message_has_a_second_span(consuming, spans):
     message = poll(consuming(b"1"))
     for _ in range(2):
         with process(message):
@@ -103,7 +85,7 @@ def test_a_second_attempt_at_the_same_message_is_a_second_span(consuming, spans)
     assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
 
 
-def test_a_worker_thread_that_comes_too_late_opens_no_second_span(consuming, spans):
+def test_late_block_has_no_second_span(consuming, spans):
     consumer = consuming(b"1", b"2", b"3")
     first = poll(consumer)
     second = poll(consumer)
@@ -118,7 +100,7 @@ def test_a_worker_thread_that_comes_too_late_opens_no_second_span(consuming, spa
     assert {span.attributes["mqtrace.group_name"] for span in spans.take_all()} == set()
 
 
-def test_explicit_mode_opens_nothing_by_itself(consuming, spans):
+def test_explicit_mode_has_a_span_in_the_block_only(consuming, spans):
     consumer = consuming(b"1", b"2", process_spans="explicit")
     message = poll(consumer)
     poll(consumer)
@@ -128,7 +110,7 @@ def test_explicit_mode_opens_nothing_by_itself(consuming, spans):
     assert spans.take().attributes["mqtrace.group_name"] == "billing"
 
 
-def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, topic):
+def test_block_without_instrumentation_has_no_span(spans, fill, consumer_of, topic):
     fill(topic, {"value": b"1"})
     with process(poll(consumer_of(topic))) as handling:
         handling.failed()
@@ -141,7 +123,7 @@ def unhandled():
     return lambda: {name: count - before[name] for name, count in missing_counts().items() if count != before[name]}
 
 
-def test_one_block_in_a_batch_does_not_silence_the_consumer(consuming, spans, unhandled):
+def test_block_for_one_message_of_a_batch_keeps_the_automatic_mode(consuming, spans, unhandled):
     consumer = consuming(*[b"x"] * 10)
     batch = consume(consumer, 5)
     with process(batch[0]):
@@ -153,7 +135,7 @@ def test_one_block_in_a_batch_does_not_silence_the_consumer(consuming, spans, un
     assert unhandled() == {}
 
 
-def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(consuming, spans, unhandled):
+def test_missing_blocks_end_the_explicit_mode_and_are_counted(consuming, spans, unhandled):
     consumer = consuming(*[b"x"] * 5)
     for _ in process.each(consume(consumer, 2)):
         pass
@@ -166,9 +148,7 @@ def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(co
     assert (missed.offset(), unhandled()) == (2, {"handed_over_unhandled": 1})
 
 
-def test_block_after_its_consumer_was_collected_is_recorded_and_not_missing(
-    instrument, kafka, spans, fill, topic, unhandled
-):
+def test_block_after_its_consumer_was_collected_is_recorded(instrument, kafka, spans, fill, topic, unhandled):
     fill(topic, {"value": b"x"}, {"value": b"y"})
     instrument(process_spans="explicit")
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
@@ -196,32 +176,32 @@ def test_late_block_is_logged_once_and_its_failure_is_counted(consuming, spans, 
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
 
 
-async def test_a_loop_that_is_closed_closes_the_generator_it_goes_over(spans):
-    said = []
+async def test_closed_loop_closes_its_generator(spans):
+    events = []
 
     async def arriving():
         try:
             yield 1
         finally:
-            said.append("inner closed")
+            events.append("inner closed")
 
     def coming():
         try:
             yield 1
         finally:
-            said.append("inner closed")
+            events.append("inner closed")
 
     async with contextlib.aclosing(process.each(arriving())) as loop:
         async for _ in loop:
             break
-    said.append("after")
+    events.append("after")
     with contextlib.closing(process.each(coming())) as loop:
         next(loop)
-    said.append("after")
-    assert said == ["inner closed", "after"] * 2
+    events.append("after")
+    assert events == ["inner closed", "after"] * 2
 
 
-def test_a_loop_does_not_close_what_is_no_generator(spans):
+def test_closed_loop_leaves_another_iterator_open(spans):
     """An iterator with a close() of its own may be the consumer itself."""
 
     class Stream:
@@ -254,7 +234,7 @@ def impatient():
     sys.setswitchinterval(usual)
 
 
-def test_consumers_in_several_threads_hand_over_at_once(impatient):
+def test_registry_is_limited_while_threads_add_messages(impatient):
     remembered = MessageRegistry(None, is_message=None, position_of=None, incoming=None, max_messages=8)
     number = remembered.register(owner := _Owner())
 
@@ -290,7 +270,7 @@ class _SecondLookFails(Sequence):
         return iter(self._messages)
 
 
-def test_a_hand_over_that_breaks_half_way_keeps_its_spans(spans):
+def test_failed_delivery_keeps_its_spans(spans):
     tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
     broken = _SecondLookFails(Message(topic="orders", partition=0, offset=1))
@@ -317,7 +297,7 @@ def _spans_now():
     return {id(each) for each in gc.get_objects() if type(each) is _Span}
 
 
-def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
+def test_registry_keeps_no_span_of_a_handled_message(spans, tracer):
     before = _spans_now()
     with tracer.start_as_current_span("around the poll"):
         state, message = _handed_over(spans)
@@ -328,7 +308,7 @@ def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
     del message
 
 
-def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
+def test_registry_forgets_a_collected_consumer(spans):
     registry.clear()
     state, message = _handed_over(spans)
     state.closing()
@@ -340,7 +320,7 @@ def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
     del message
 
 
-def test_switching_off_forgets_every_message(consuming, spans):
+def test_uninstrument_empties_the_registry(consuming, spans):
     message = poll(consuming(b"1"))
     assert len(registry) > 0
     MqTraceInstrumentor().uninstrument()
@@ -348,7 +328,7 @@ def test_switching_off_forgets_every_message(consuming, spans):
     spans.take_all()
 
 
-def test_a_late_block_still_has_the_parent_and_the_baggage(consuming, spans):
+def test_late_block_has_the_ended_span_and_the_baggage(consuming, spans):
     headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("baggage", "tenant=7")]
     consumer = consuming({"value": b"1", "headers": headers})
     message = poll(consumer)
@@ -367,7 +347,7 @@ class Thing:
         self.itself = self
 
 
-def test_live_objects_are_listed_while_another_thread_makes_more(impatient):
+def test_live_objects_are_listed_while_another_thread_adds(impatient):
     alive, over = LiveObjects(), Event()
 
     def make():

@@ -77,7 +77,7 @@ def test_cluster_id_comes_with_the_first_answer(leaders, cluster):
     assert leaders.cluster_id == "shop-cluster"
 
 
-def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
+def test_unknown_leader_is_looked_up_at_the_next_refresh(leaders, cluster):
     assert leaders.of("orders", 1) is None
     leaders.refresh()
     assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
@@ -85,7 +85,7 @@ def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
 
 
 @pytest.mark.parametrize("place", [("orders", None), ("orders", -1), (None, 0)])
-def test_a_message_without_a_partition_has_no_leader_to_ask_for(leaders, cluster, place):
+def test_position_without_a_partition_is_not_looked_up(leaders, cluster, place):
     assert leaders.of(*place) is None
     leaders.refresh()
     assert cluster.asked == []
@@ -103,7 +103,7 @@ def test_topic_is_looked_up_once_in_five_minutes(leaders, cluster, clock):
     assert leaders.of("orders", 0) == "b3:3"
 
 
-def test_absent_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, cluster, clock):
+def test_unreachable_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, cluster, clock):
     leaders.want("orders")
     leaders.refresh()
     cluster.away = True
@@ -121,7 +121,7 @@ def test_absent_cluster_is_queried_once_a_minute_and_keeps_its_leaders(leaders, 
 
 
 @pytest.mark.parametrize("name", ["or\0ders", "\ud800"], ids=["NUL inside", "half a surrogate pair"])
-def test_a_name_that_no_topic_can_have_is_quiet_and_costs_its_neighbours_nothing(three_brokers, truth, caplog, name):
+def test_invalid_topic_name_is_skipped_without_a_warning(three_brokers, truth, caplog, name):
     before = failures()
     leaders = Leaders({"bootstrap.servers": three_brokers.bootstrap_servers}, background=False)
     leaders.want(name)
@@ -132,7 +132,7 @@ def test_a_name_that_no_topic_can_have_is_quiet_and_costs_its_neighbours_nothing
     assert (failures(), caplog.records) == (before, [])
 
 
-def test_memory_is_bounded(leaders, cluster):
+def test_remembered_topics_are_limited(leaders, cluster):
     cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
     for number in range(10):
         leaders.want(f"t{number}")
@@ -143,14 +143,14 @@ def test_memory_is_bounded(leaders, cluster):
     assert [leaders.of(f"t{number}", 0) for number in (0, 2, 9)] == [None, "b2", "b9"]
 
 
-def test_clients_of_one_cluster_share_its_leaders():
+def test_clients_of_one_cluster_share_their_leaders():
     conf = {"bootstrap.servers": "one:1"}
     assert leaders_of(conf) is leaders_of(dict(conf))
     assert leaders_of({}) is None
     assert leaders_of({**conf, "oauth_cb": print}) is None
 
 
-def test_a_send_span_and_its_record_name_the_leader_of_the_partition(instrument, spans, three_brokers, truth):
+def test_send_span_and_record_have_the_leader_of_the_partition(instrument, spans, three_brokers, truth):
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
     producer.produce("spread", b"first", partition=0)
@@ -172,23 +172,19 @@ def reader(instrument, three_brokers, truth):
     """A traced consumer of all twelve partitions, one message in each, that has learned the leaders."""
     producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
     instrument()
-    placed = []
+    sent = []
     for partition in truth:
-        producer.produce("spread", b"x", partition=partition, on_delivery=lambda _, message: placed.append(message))
+        producer.produce("spread", b"x", partition=partition, on_delivery=lambda _, message: sent.append(message))
     producer.flush(10)
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": three_brokers.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
-    )
-    consumer.assign(
-        [confluent_kafka.TopicPartition("spread", message.partition(), message.offset()) for message in placed]
-    )
-    consumer.__dict__[STATE].leaders.settle(10)
-    yield consumer
-    consumer.close()
+    conf = {"bootstrap.servers": three_brokers.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
+    with confluent_kafka.Consumer(conf) as consumer:
+        consumer.assign([confluent_kafka.TopicPartition("spread", each.partition(), each.offset()) for each in sent])
+        consumer.__dict__[STATE].leaders.settle(10)
+        yield consumer
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_process_spans_and_links_name_the_leader_from_the_first_message_on(reader, spans, truth, batch):
+def test_process_spans_and_links_have_the_leader_from_the_first_message_on(reader, spans, truth, batch):
     seen = 0
     while seen < len(truth):
         seen += len(reader.consume(len(truth), 1)) if batch else reader.poll(1) is not None
@@ -197,7 +193,7 @@ def test_process_spans_and_links_name_the_leader_from_the_first_message_on(reade
     assert {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans} == truth
 
 
-def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_server(instrument, spans):
+def test_send_without_a_partition_has_the_bootstrap_server_as_store_host(instrument, spans):
     instrument()
     producer = confluent_kafka.Producer({"bootstrap.servers": NOBODY, "message.timeout.ms": 100, "log_level": 0})
     producer.produce("orders", b"x")
@@ -207,7 +203,7 @@ def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_ser
     producer.close()
 
 
-def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
+def test_close_does_not_wait_for_a_look_up(producer, spans, topic):
     answer, asking = threading.Event(), threading.Event()
 
     def slow(connection, topics):
@@ -227,7 +223,7 @@ def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
     spans.take(f"send {topic}")
 
 
-def test_child_forked_during_a_look_up_starts_its_own():
+def test_child_forked_during_a_look_up_starts_its_own_one():
     answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
 
     def look_up(connection, topics):
@@ -250,7 +246,7 @@ def test_child_forked_during_a_look_up_starts_its_own():
     assert leaders.of("orders", 0) == "b1:1"
 
 
-def test_an_application_that_ends_during_a_look_up_ends_at_once(run_code):
+def test_application_ends_at_once_during_a_look_up(run_code):
     code = (
         "import confluent_kafka\n"
         "from otel_mqtrace import MqTraceInstrumentor\n"
@@ -265,7 +261,7 @@ def test_an_application_that_ends_during_a_look_up_ends_at_once(run_code):
     assert run_code(code) == "over\n"
 
 
-def test_looking_for_a_topic_does_not_create_it(instrument, kafka, spans):
+def test_look_up_does_not_create_the_topic(instrument, kafka, spans):
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "early"})
     consumer.subscribe(["not-yet"])

@@ -44,16 +44,32 @@ def _left_behind(producer, topic):
     producer.produce(topic, b"x")
 
 
+def _ended_by(end):
+    def use(producer, topic):
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce(topic, b"x")
+        getattr(producer, end)(10)
+
+    return use
+
+
 @pytest.mark.parametrize(
-    ("make", "use"),
+    ("make", "conf", "use"),
     [
-        *(("Producer", use) for use in (lambda *_: None, _sent, _answered, _refused, _left_behind)),
-        ("SerializingProducer", lambda producer, topic: producer.produce(topic, value=b"x")),
+        *(("Producer", {}, use) for use in (lambda *_: None, _sent, _answered, _refused, _left_behind)),
+        *(
+            ("Producer", {"transactional.id": "freed"}, _ended_by(end))
+            for end in ("commit_transaction", "abort_transaction")
+        ),
+        ("SerializingProducer", {}, lambda producer, topic: producer.produce(topic, value=b"x")),
     ],
+    ids=["unused", "sent", "answered", "refused", "left behind", "committed", "aborted", "serializing"],
 )
-def test_a_producer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, make, use):
+def test_producer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, make, conf, use):
     instrument()
-    producer = getattr(confluent_kafka, make)({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    own = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    producer = getattr(confluent_kafka, make)({**own, **conf})
     use(producer, topic)
     alive = weakref.ref(producer)
     del producer
@@ -62,23 +78,8 @@ def test_a_producer_is_freed_with_its_last_reference(no_collector, instrument, k
     spans.take_all()
 
 
-@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_a_transactional_producer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, end):
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(10)
-    producer.begin_transaction()
-    producer.produce(topic, b"x")
-    getattr(producer, end)(10)
-    alive = weakref.ref(producer)
-    del producer
-    assert alive() is None
-    drain_deferred_ends()
-    spans.take_all()
-
-
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_consumer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, fill, closed):
+def test_consumer_is_freed_with_its_last_reference(no_collector, instrument, kafka, spans, topic, fill, closed):
     fill(topic, {"value": b"x"})
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "short"})
@@ -124,7 +125,7 @@ def lock(instrument):
     return processor
 
 
-def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+def test_collected_producer_waits_for_no_lock(lock, spans, topic):
     producer = confluent_kafka.Producer(NOBODY)
     producer.produce(topic, b"x")
     producer.itself = producer
@@ -151,7 +152,7 @@ def test_released_callback_waits_for_no_lock(lock, spans, kafka, topic):
     assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
 
-def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+def test_collected_buffer_waits_for_no_lock(lock, spans, topic):
     async def forget():
         producer = AIOProducer(NOBODY, buffer_timeout=0)
         await producer.produce(topic, b"x")
@@ -165,7 +166,7 @@ def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
     assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
 
-def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, topic):
+def test_next_send_ends_the_spans_of_a_collected_producer(lock, spans, kafka, topic):
     producer = confluent_kafka.Producer(NOBODY)
     producer.produce(topic, b"x")
     del producer
@@ -176,7 +177,7 @@ def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, t
     assert lock.stuck == []
 
 
-def test_a_child_abandons_no_message_of_its_parents(lock, spans, kafka, topic):
+def test_forked_child_abandons_no_message_of_its_parent(lock, spans, kafka, topic):
     with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5_000}) as producer:
         producer.produce(topic, b"x")
         gone = confluent_kafka.Producer(NOBODY)

@@ -50,44 +50,40 @@ def _fingerprint():
     return sorted(names), sorted(classes, key=str)
 
 
-def test_names_taken_before_are_traced(application, instrument, kafka, spans, topic):
-    instrument()
-    producer = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, b"x")
-    producer.flush(10)
-    spans.take(f"send {topic}")
-
-
-def test_instrumenting_again_makes_no_double_spans(application, instrument, kafka, spans, topic, fill, consumer_of):
-    instrument()
-    old = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    MqTraceInstrumentor().uninstrument()
-    instrument()
-    instrument()
-    new = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for producer in (old, new):
-        producer.produce(topic, b"x")
-        producer.flush(10)
-    consumer = consumer_of(topic)
-    assert len(consumer.consume(2, 10)) == 2
-    consumer.close()
-    assert len(spans.take_all(f"send {topic}")) == 2
-    assert len(spans.take_all(f"process {topic}")) == 1
-
-
-def test_a_client_that_outlives_uninstrument_goes_on_untraced(instrument, kafka, spans, topic):
-    instrument()
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    MqTraceInstrumentor().uninstrument()
+def _send(producer, topic):
     producer.produce(topic, b"x")
     assert producer.flush(10) == 0
 
 
-def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
+def test_name_imported_before_is_traced(application, instrument, kafka, spans, topic):
     instrument()
-    producer = SerializingProducer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "value.serializer": StringSerializer("utf_16")}
-    )
+    _send(application.Producer({"bootstrap.servers": kafka.bootstrap_servers}), topic)
+    spans.take(f"send {topic}")
+
+
+def test_instrumenting_again_makes_one_span_each(application, instrument, kafka, spans, topic, consumer_of):
+    conf = {"bootstrap.servers": kafka.bootstrap_servers}
+    instrument()
+    old = application.Producer(conf)
+    MqTraceInstrumentor().uninstrument()
+    instrument()
+    instrument()
+    for producer in (old, application.Producer(conf)):
+        _send(producer, topic)
+    with consumer_of(topic) as consumer:
+        assert len(consumer.consume(2, 10)) == 2
+    assert len(spans.take_all(f"send {topic}")) == 2
+    assert len(spans.take_all(f"process {topic}")) == 1
+
+
+def test_producer_after_uninstrument_is_not_traced(producer_of, spans, topic):
+    producer = producer_of()
+    MqTraceInstrumentor().uninstrument()
+    _send(producer, topic)
+
+
+def test_serializing_producer_is_traced(producer_of, spans, topic):
+    producer = producer_of(make_producer=SerializingProducer, value_serializer=StringSerializer("utf_16"))
     producer.produce(topic, "key-1", "ab")
     producer.flush(10)
     span = spans.take(f"send {topic}")
@@ -98,7 +94,7 @@ def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
     assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"
 
 
-def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
+def test_isinstance_holds_for_original_and_traced_classes(instrument, kafka):
     early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
     instrument()
     assert isinstance(early, confluent_kafka.Producer)
@@ -112,23 +108,20 @@ def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
     assert not isinstance(early, Mine)
 
 
-class TestAnotherInstrumentation:
-    @pytest.fixture
-    def incumbent(self):
-        ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
-        yield
-        ConfluentKafkaInstrumentor().uninstrument()
+@pytest.fixture
+def incumbent():
+    ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
+    yield
+    ConfluentKafkaInstrumentor().uninstrument()
 
-    def test_ours_traces_as_well_if_configured(self, incumbent, instrument, kafka, spans, topic, consumer_of):
-        instrument(on_conflict="wrap")
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        producer.produce(topic, b"x")
-        producer.flush(10)
-        spans.take(f"send {topic}")
-        MqTraceInstrumentor().uninstrument()
-        message = consumer_of(topic, make_consumer=ORIGINAL_CONSUMER).poll(10)
-        names = [name for name, _ in message.headers()]
-        assert (names.count("traceparent"), names.count("UNIQ_KEY")) == (1, 1)
+
+def test_client_of_another_instrumentation_is_traced_if_configured(incumbent, producer_of, spans, topic, consumer_of):
+    _send(producer_of({"on_conflict": "wrap"}), topic)
+    spans.take(f"send {topic}")
+    MqTraceInstrumentor().uninstrument()
+    message = consumer_of(topic, make_consumer=ORIGINAL_CONSUMER).poll(10)
+    names = [name for name, _ in message.headers()]
+    assert (names.count("traceparent"), names.count("UNIQ_KEY")) == (1, 1)
 
 
 class Slim:
@@ -145,24 +138,14 @@ class Slim:
         __slots__ = ()
 
 
-def test_a_client_without_attributes_works_as_ever(instrument, kafka, spans, topic):
-    instrument()
-    producer = Slim.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, b"x")
-    assert producer.flush(10) == 0
+def test_client_without_attributes_works_untraced_and_is_reported(producer_of, kafka, spans, topic):
+    _send(producer_of(make_producer=Slim.Producer), topic)
     with Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.consume(1, 10)[0].value() == b"x"
-    consumer = Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"})
-    consumer.close()
-    if hasattr(producer, "close"):
-        producer.close()
-
-
-def test_a_client_without_attributes_is_named_for_the_doctor(instrument):
-    instrument()
-    named = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
-    assert [name.rpartition("Slim.")[2] for name in named] == ["Producer", "Consumer"]
+    Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}).close()
+    untraceable = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
+    assert [name.rpartition("Slim.")[2] for name in untraceable] == ["Producer", "Consumer"]
 
 
 class _Interrupted(type):
@@ -190,18 +173,18 @@ def short_lived():
     gc.collect()
 
 
-def test_a_class_that_cannot_be_changed_is_named_and_the_rest_is_traced(short_lived, instrument, kafka, spans, topic):
+def test_class_that_cannot_be_changed_is_reported_and_the_others_are_traced(
+    short_lived, producer_of, kafka, spans, topic
+):
     frozen = short_lived(_Frozen, cimpl.Producer)
-    instrument()
+    producer = producer_of()
     assert f"{__name__}.Guest.produce" in MqTraceInstrumentor().patches.untraceable
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, b"x")
-    assert producer.flush(10) == 0
+    _send(producer, topic)
     spans.take(f"send {topic}")
     assert frozen({"bootstrap.servers": kafka.bootstrap_servers}).flush(0) == 0
 
 
-def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
+def test_interrupted_patching_is_taken_back(short_lived, application):
     before = _fingerprint()
     short_lived(_Interrupted, cimpl.Consumer)
     with pytest.raises(KeyboardInterrupt):
@@ -211,7 +194,7 @@ def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
     assert registry not in sources
 
 
-def test_ten_times_on_and_off_leaves_no_trace(application, instrument):
+def test_uninstrument_restores_every_name_ten_times(application, instrument):
     before, known_sources = _fingerprint(), list(sources)
     for _ in range(10):
         instrument()
@@ -222,14 +205,14 @@ def test_ten_times_on_and_off_leaves_no_trace(application, instrument):
     assert (active.tracing, active.on_new_client, active.configure) == (None, None, None)
 
 
-def test_a_client_without_configuration_is_refused_as_ever(instrument):
+def test_client_without_configuration_is_refused(instrument):
     instrument()
     for client in (confluent_kafka.Producer, confluent_kafka.Consumer, confluent_kafka.ShareConsumer):
         with pytest.raises(TypeError):
             client()
 
 
-def test_classes_and_clients_of_the_original_are_reported(instrument, kafka):
+def test_classes_and_clients_of_the_original_are_reported_to_the_doctor(instrument, kafka):
     early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
     original = type(early)
     instrument()
@@ -256,7 +239,7 @@ def _result(ask, *arguments):
 @pytest.mark.parametrize(
     "name", ["Producer", "Consumer", "ShareConsumer", "SerializingProducer", "DeserializingConsumer"]
 )
-def test_a_class_looks_as_it_did(instrument, name):
+def test_traced_class_looks_like_the_original(instrument, name):
     before = getattr(confluent_kafka, name)
     questions = (
         lambda cls: (cls.__name__, cls.__qualname__, cls.__module__, cls.__doc__),
@@ -272,7 +255,7 @@ def test_a_class_looks_as_it_did(instrument, name):
     assert [_result(each, getattr(confluent_kafka, name)) for each in questions] == expected
 
 
-def test_the_asyncio_classes_are_not_imported_and_traced_when_they_come(run_code):
+def test_asyncio_classes_are_traced_at_their_import(run_code):
     code = """
 import asyncio, sys
 from otel_mqtrace.testing.embedded import EmbeddedKafka
@@ -302,7 +285,7 @@ assert not hasattr(AIOProducer.produce, "__wrapped__")
     run_code(code)
 
 
-def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, instrument, monkeypatch):
+def test_failing_step_of_the_restore_leaves_the_others_done(application, instrument, monkeypatch):
     names = dict(vars(application))
     instrument()
     monkeypatch.setattr(ClientPatches, "ending", (*ClientPatches.ending, _refuse))
@@ -312,7 +295,7 @@ def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, 
     assert (active.tracing, registry in sources) == (None, False)
 
 
-def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, instrument, monkeypatch):
+def test_failed_restore_is_repeated_by_the_next_one(application, instrument, monkeypatch):
     names = dict(vars(application))
     instrument()
     with monkeypatch.context() as broken:

@@ -54,13 +54,13 @@ def _points(reader, name):
     return {tuple(sorted(point.attributes.items())): point.value for point in found}
 
 
-def _until(answer, turn, *, turns=200):
+def _until(result, turn, *, turns=200):
+    """Return the first true result, taking a turn before each further try."""
     for _ in range(turns):
-        found = answer()
-        if found:
+        if found := result():
             return found
         turn()
-    raise AssertionError("nothing was told")
+    raise AssertionError("nothing was reported")
 
 
 def test_statistics_are_off_by_default(instrument, kafka):
@@ -68,7 +68,7 @@ def test_statistics_are_off_by_default(instrument, kafka):
     assert active.configure is None
 
 
-def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fill, consumer_of, reader, spans):
+def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fill, consumer_of, reader, spans):
     fill(topic, *[{"value": b"x"}] * 10)
     measured()
     consumer = consumer_of(topic)
@@ -105,7 +105,7 @@ def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, reader, 
     spans.take(f"send {topic}")
 
 
-def test_application_callback_is_still_called(measured, kafka, topic, reader):
+def test_statistics_callback_of_the_application_is_called(measured, kafka, topic, reader):
     told = []
 
     def refuse(text):
@@ -125,7 +125,7 @@ def test_application_callback_is_still_called(measured, kafka, topic, reader):
     assert _points(reader, QUEUE)
 
 
-def test_statistics_that_were_switched_off_stay_off(measured, kafka):
+def test_statistics_switched_off_stay_off(measured, kafka):
     measured()
     given = ((), {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 0})
     assert active.configure(given) is None
@@ -140,7 +140,7 @@ def test_statistics_that_were_switched_off_stay_off(measured, kafka):
         (({"bootstrap.servers": "b:1"},), {"stats_cb": print}),
     ],
 )
-def test_every_way_to_give_a_configuration_is_kept(measured, args, kwargs):
+def test_configuration_is_extended_in_the_form_it_was_given(measured, args, kwargs):
     before = repr((args, kwargs))
     measured()
     changed_args, changed_kwargs = active.configure((args, kwargs))
@@ -152,29 +152,26 @@ def test_every_way_to_give_a_configuration_is_kept(measured, args, kwargs):
     assert (len(changed_args), "conf" in changed_kwargs) == (len(args), "conf" in kwargs)
 
 
-def test_our_own_clients_do_not_report(measured, kafka):
+def test_suppressed_client_does_not_report(measured, kafka):
     measured()
     with suppress_instrumentation():
         assert active.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
 
 
-def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans):
+def test_serializing_client_reports(measured, kafka, reader):
     measured()
     producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "serialising"})
     points = _until(lambda: _points(reader, QUEUE), lambda: producer.poll(0.1))
     assert dict(next(iter(points)))["messaging.client.id"] == "serialising"
 
 
-async def test_an_asyncio_client_reports_too(measured, kafka, reader):
+async def test_asyncio_client_reports(measured, kafka, reader):
     measured()
-    producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"})
-    points = {}
-    for _ in range(200):
-        await producer.poll(0.1)
-        points = points or _points(reader, QUEUE)
-        if points:
-            break
-    await producer.close()
+    async with AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"}) as producer:
+        points = {}
+        while not points:
+            await producer.poll(0.1)
+            points = _points(reader, QUEUE)
     assert dict(next(iter(points)))["messaging.client.id"] == "aio"
 
 
@@ -212,9 +209,10 @@ def _report(clock, told, **attributes):
     return report
 
 
-def _consumer(**partition):
-    shown = {"partition": 0, "desired": True, **partition}
-    return {"type": "consumer", "topics": {"orders": {"partitions": {"0": shown}}}}
+def _consumer(*partitions, topic="orders"):
+    """Return what a consumer reports of partitions of one topic."""
+    shown = {str(number): {"partition": number, "desired": True, **each} for number, each in enumerate(partitions)}
+    return {"type": "consumer", "topics": {topic: {"partitions": shown}}}
 
 
 @pytest.mark.parametrize(
@@ -231,13 +229,8 @@ def _consumer(**partition):
 )
 def test_known_lag_is_reported(observe, clock, partition, lag):
     """Committed, else stored, else handed over; nothing of a partition that is not ours, and no made-up number."""
-    report = _report(clock, _consumer(**partition))
+    report = _report(clock, _consumer(partition))
     assert observe(LAG, report) == lag
-
-
-def _partitions(*partitions):
-    shown = {str(each): {"partition": each, "desired": True, **told} for each, told in enumerate(partitions)}
-    return {"type": "consumer", "topics": {"orders": {"partitions": shown}}}
 
 
 @pytest.mark.parametrize(
@@ -251,25 +244,23 @@ def _partitions(*partitions):
         ([], 0),
     ],
 )
-def test_what_waits_is_counted_from_what_was_handed_over(observe, clock, partitions, messages):
+def test_waiting_messages_are_counted_from_the_delivered_offset(observe, clock, partitions, messages):
     """The queue of six bounds it, for offsets have gaps; of a partition not begun, all that came waits."""
     told = [{"fetchq_cnt": 6, "fetchq_size": 600, **each} for each in partitions]
-    assert observe(FETCHED, _report(clock, _partitions(*told))) == [messages]
+    assert observe(FETCHED, _report(clock, _consumer(*told))) == [messages]
 
 
-def test_an_excluded_topic_has_no_lag(observe, clock):
-    told = _consumer(consumer_lag=3)
-    told["topics"]["theirs"] = told["topics"].pop("orders")
-    report = _report(clock, told)
+def test_excluded_topic_has_no_lag(observe, clock):
+    report = _report(clock, _consumer({"consumer_lag": 3}, topic="theirs"))
     assert observe(LAG, report) == []
 
 
-def test_clients_that_look_the_same_are_added_up(observe, clock):
+def test_equal_clients_are_added_up(observe, clock):
     reports = [_report(clock, {"type": "producer", "msg_cnt": count}) for count in (2, 3)]
     assert observe(QUEUE, *reports) == [5]
 
 
-def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
+def test_counter_keeps_the_value_of_a_collected_client(observe, clock):
     brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}, "boot": {"nodeid": -1, "tx": 9}}}
     report = _report(clock, brokers)
     assert observe(REQUESTS, report) == [7]
@@ -280,7 +271,7 @@ def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
     assert observe(REQUESTS, later) == [14]
 
 
-def test_clients_that_come_and_go_do_not_add_up_for_ever(observe, clock, caplog):
+def test_series_of_collected_clients_are_limited(observe, clock, caplog):
     brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}}}
     for number in range(1_100):
         seen = observe(REQUESTS, _report(clock, brokers, **{"messaging.client.id": f"short-{number}"}))
@@ -290,26 +281,25 @@ def test_clients_that_come_and_go_do_not_add_up_for_ever(observe, clock, caplog)
     assert caplog.text.count("are not exported any more") == 1
 
 
-def test_an_old_number_is_no_number(observe, clock):
+def test_old_report_is_not_observed(observe, clock):
     report = _report(clock, {"type": "producer", "msg_cnt": 2})
     assert observe(QUEUE, report) == [2]
     clock.advance(ms=61_000)
     assert observe(QUEUE) == []
 
 
-def test_switched_off_nothing_is_observed(observe, clock, monkeypatch):
+def test_report_after_uninstrument_is_not_observed(observe, clock, monkeypatch):
     report = _report(clock, {"type": "producer", "msg_cnt": 2})
     monkeypatch.setattr(active, "tracing", None)
     assert observe(QUEUE, report) == []
 
 
-def test_the_number_of_series_is_bounded(observe, clock):
-    partitions = {str(each): {"partition": each, "desired": True, "consumer_lag": 1} for each in range(1500)}
-    report = _report(clock, {"type": "consumer", "topics": {"wide": {"partitions": partitions}}})
+def test_number_of_series_is_limited(observe, clock):
+    report = _report(clock, _consumer(*[{"consumer_lag": 1}] * 1500))
     assert len(observe(LAG, report)) == 1000
 
 
-def test_instrumenting_again_makes_no_second_set_of_instruments(measured, reader, caplog):
+def test_instrumenting_again_reuses_the_instruments(measured, reader, caplog):
     measured()
     first = active.configure
     MqTraceInstrumentor().uninstrument()

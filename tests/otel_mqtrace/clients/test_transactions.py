@@ -38,7 +38,7 @@ def transactional(transactional_of):
 @pytest.mark.parametrize(
     ("end", "state"), [("commit_transaction", "COMMIT_MESSAGE"), ("abort_transaction", "ROLLBACK_MESSAGE")]
 )
-def test_every_message_gets_an_end_linked_to_its_send(transactional, spans, topic, end, state):
+def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactional, spans, topic, end, state):
     for body in (b"1", b"2"):
         transactional.produce(topic, body)
     transactional.flush(10)
@@ -48,24 +48,23 @@ def test_every_message_gets_an_end_linked_to_its_send(transactional, spans, topi
     assert [end.links[0].context.span_id for end in ends] == [send.context.span_id for send in sends]
     for send, ended in zip(sends, ends, strict=True):
         record = trace_context_of(ended)
-        assert ended.kind is SpanKind.CLIENT
-        assert record.trace_type is TraceType.END_TRANSACTION
-        assert record.beans[0].transaction_state.name == state
-        assert record.beans[0].from_transaction_check is False
+        (bean,) = record.beans
+        assert (ended.kind, record.trace_type) == (SpanKind.CLIENT, TraceType.END_TRANSACTION)
+        assert (bean.transaction_state.name, bean.from_transaction_check) == (state, False)
+        assert bean.msg_type is MessageType.TRANS_COMMIT
         assert record.request_id not in {None, send.attributes["mqtrace.request_id"]}
-        assert record.beans[0].msg_type is MessageType.TRANS_COMMIT
-        assert record.beans[0].transaction_id == send.attributes["mqtrace.transaction_id"]
-        assert record.beans[0].msg_id == send.attributes["messaging.message.id"]
-        assert record.beans[0].offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
+        assert bean.transaction_id == send.attributes["mqtrace.transaction_id"]
+        assert bean.msg_id == send.attributes["messaging.message.id"]
+        assert bean.offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
 
 
-def test_a_transaction_without_messages_leaves_nothing(transactional, spans):
+def test_transaction_without_messages_has_no_end(transactional, spans):
     transactional.commit_transaction(10)
     spans.assert_empty()
     assert transactional._mqtrace_state.transaction.transaction_id is None
 
 
-def test_a_commit_that_failed_is_no_end_and_the_abort_after_it_is(transactional, kafka, spans, topic):
+def test_failed_commit_has_no_end_and_the_abort_after_it_has(transactional, kafka, spans, topic):
     kafka.push_request_errors(kafka.PRODUCE, MSG_SIZE_TOO_LARGE)
     transactional.produce(topic, b"x")
     with pytest.raises(KafkaException) as refused:
@@ -77,7 +76,7 @@ def test_a_commit_that_failed_is_no_end_and_the_abort_after_it_is(transactional,
     assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "ROLLBACK_MESSAGE"
 
 
-def test_a_fenced_producer_never_ends_its_transaction(transactional, kafka, spans, topic):
+def test_transaction_of_a_fenced_producer_has_no_end(transactional, kafka, spans, topic):
     """Another producer of the same id came: neither commit nor abort can be recorded, for neither happened."""
     transactional.produce(topic, b"x")
     transactional.flush(10)
@@ -90,7 +89,7 @@ def test_a_fenced_producer_never_ends_its_transaction(transactional, kafka, span
     spans.assert_empty()
 
 
-def test_a_commit_tried_again_ends_the_same_messages_once(transactional, kafka, spans, topic):
+def test_repeated_commit_ends_its_messages_once(transactional, kafka, spans, topic):
     transactional.produce(topic, b"x")
     transactional.flush(10)
     kafka.push_request_errors(END_TXN, *[COORDINATOR_LOADING] * 20)
@@ -109,7 +108,7 @@ class TestOffsets:
     def group(self, consumer_of, topic):
         return consumer_of(topic).consumer_group_metadata()
 
-    def test_the_offsets_are_recorded_as_a_settlement(self, transactional_of, spans, topic, group):
+    def test_offsets_are_recorded_as_a_settlement(self, transactional_of, spans, topic, group):
         transactional = transactional_of(settle_spans=True)
         transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         settled = spans.take(f"send_offsets {topic}")
@@ -120,27 +119,27 @@ class TestOffsets:
         assert settled.attributes.keys().isdisjoint({"error.type", "messaging.consumer.group.name"})
         transactional.commit_transaction(10)
 
-    def test_a_message_that_was_handed_over_here_is_linked(self, transactional_of, consumer_of, fill, spans, topic):
+    def test_settlement_is_linked_to_a_message_consumed_in_this_process(
+        self, transactional_of, consumer_of, fill, spans, topic
+    ):
         fill(topic, {"value": b"1", "headers": [_CREATED]})
         transactional = transactional_of(settle_spans=True)
-        consumer = consumer_of(topic)
-        poll(consumer)
-        group = consumer.consumer_group_metadata()
-        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], group, 10)
+        poll(consumer := consumer_of(topic))
+        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), 10)
         [link] = spans.take(f"send_offsets {topic}").links
         assert link.context.span_id == 0xB7AD6B7169203331
         consumer.close()
         spans.take(f"process {topic}")
         transactional.commit_transaction(10)
 
-    def test_offsets_the_client_refuses_are_recorded_as_failed(self, transactional_of, spans, topic, group):
+    def test_refused_offsets_are_recorded_as_failed(self, transactional_of, spans, topic, group):
         transactional = transactional_of(settle_spans=True)
         transactional.commit_transaction(10)
         with pytest.raises(KafkaException):
             transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
 
-    def test_nothing_is_recorded_by_default(self, transactional, spans, topic, group):
+    def test_offsets_are_not_recorded_by_default(self, transactional, spans, topic, group):
         transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         transactional.commit_transaction(10)
         spans.assert_empty()
