@@ -29,20 +29,15 @@ def consuming(instrument, kafka, fill, topic):
     return start
 
 
-async def _in_pool(consumer, ask):
-    loop = asyncio.get_running_loop()
-    return [await loop.run_in_executor(consumer.executor, ask) for _ in range(4)]
-
-
-async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(consuming, spans, topic):
+async def test_message_is_current_in_the_coroutine_until_its_next_poll(consuming, spans, topic):
     consumer = await consuming({"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
     await aio_poll(consumer)
-    inside = current_span_id(), baggage.get_baggage("tenant")
-    in_pool = await _in_pool(consumer, current_span_id)
+    current, tenant = current_span_id(), baggage.get_baggage("tenant")
+    loop = asyncio.get_running_loop()
+    in_pool = [await loop.run_in_executor(consumer.executor, current_span_id) for _ in range(4)]
     assert await consumer.poll(0) is None
     outside = current_span_id()
     await consumer.close()
-    current, tenant, in_pool, outside = *inside, in_pool, outside
     span = spans.take(f"process {topic}")
     assert (current, tenant, in_pool, outside) == (span.context.span_id, "t1", [0] * 4, 0)
     assert span.parent.span_id == 0xB7AD6B7169203331
@@ -50,7 +45,7 @@ async def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(cons
     assert code_of(span) is ContextCode.SUCCESS
 
 
-async def test_a_batch_is_one_span_with_a_link_per_message(consuming, spans, topic):
+async def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, topic):
     async with await consuming(*({"value": b"x", "headers": [PARENT]} for _ in range(3))) as consumer:
         assert len(await consumer.consume(3, 10)) == 3
         current = current_span_id()
@@ -59,7 +54,7 @@ async def test_a_batch_is_one_span_with_a_link_per_message(consuming, spans, top
     assert span.attributes["messaging.batch.message_count"] == 3
 
 
-async def test_an_asynchronous_generator_keeps_the_span_in_its_loop(consuming, spans):
+async def test_message_of_an_asynchronous_generator_is_current_in_its_loop(consuming, spans):
     async def stream(consumer):
         while (message := await consumer.poll(0.2)) is not None:
             yield message
@@ -92,7 +87,7 @@ class TestHowItEnds:
         span = spans.take()
         assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
 
-    async def test_closing_under_the_hands_of_another_task_is_not_its_end(self, consuming, spans):
+    async def test_close_by_another_task_leaves_the_message_to_its_task(self, consuming, spans):
         async def waits(consumer, polled):
             await aio_poll(consumer)
             polled.set()
@@ -107,7 +102,7 @@ class TestHowItEnds:
         await asyncio.wait([task])
         assert [code_of(span) for span in spans.take_all()] == [ContextCode.EXCEPTION]
 
-    async def test_a_message_its_deserialiser_refuses_failed(self, consuming, spans):
+    async def test_message_its_deserializer_refuses_has_failed(self, consuming, spans):
         async def refuse(value, ctx):
             if value == b"1":
                 raise ValueError("not mine")
@@ -125,7 +120,7 @@ class TestHowItEnds:
         assert (code_of(refused), message.value()) == (ContextCode.EXCEPTION, "2")
         assert spans.take().context.span_id == current
 
-    async def test_switching_off_ends_what_is_being_handled(self, consuming, spans):
+    async def test_uninstrument_ends_the_current_message_of_a_task(self, consuming, spans):
         consumer = await consuming(b"1", b"2")
         await aio_poll(consumer)
         MqTraceInstrumentor().uninstrument()
@@ -136,7 +131,7 @@ class TestHowItEnds:
         assert [code_of(span) for span in ended] == [ContextCode.RETURNNULL]
 
 
-async def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
+async def test_consumer_made_before_is_traced(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"x"})
     consumer = await aio_consumer(kafka, topic)
     instrument()
@@ -145,7 +140,7 @@ async def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fi
     assert "messaging.consumer.group.name" not in spans.take().attributes
 
 
-async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
+async def test_rebalance_callback_of_a_poll_has_no_current_message(instrument, kafka, spans, fill, topic):
     fill(topic, {"value": b"x"})
     instrument(receive_spans=True)
     seen = []
@@ -162,7 +157,7 @@ async def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, 
     assert len(spans.take_all()) == 2
 
 
-async def test_a_commit_settles_inside_the_process_span(consuming, spans, topic):
+async def test_commit_is_a_child_of_the_process_span(consuming, spans, topic):
     consumer = await consuming({"value": b"x", "headers": [PARENT]}, settle_spans=True)
     message = await aio_poll(consumer)
     (settled,) = await consumer.commit(message=message, asynchronous=False)
@@ -173,17 +168,15 @@ async def test_a_commit_settles_inside_the_process_span(consuming, spans, topic)
     assert [link.context.span_id for link in commit.links] == [0xB7AD6B7169203331]
 
 
-def test_a_forgotten_consumer_is_freed_and_its_span_ends(consuming, spans):
-    async def run():
-        consumer = await consuming()
-        await aio_poll(consumer)
-        consumer.executor.shutdown()
-        del consumer
-        gc.collect()
-        drain_deferred_ends()
-        return spans.take_all()
-
-    assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+async def test_message_of_a_collected_consumer_ends(consuming, spans):
+    consumer = await consuming()
+    await aio_poll(consumer)
+    consumer.executor.shutdown()
+    del consumer
+    gc.collect()
+    drain_deferred_ends()
+    ended = spans.take_all()
+    assert [code_of(span) for span in ended] == [ContextCode.RETURNNULL]
 
 
 def test_unretrieved_exception_is_still_logged(consuming, spans):
@@ -208,7 +201,7 @@ def test_unretrieved_exception_is_still_logged(consuming, spans):
     assert complaints == ["Task exception was never retrieved"]
 
 
-async def test_a_cancelled_poll_hands_nothing_over(consuming, spans):
+async def test_cancelled_poll_has_no_message(consuming, spans):
     consumer = await consuming()
     await aio_poll(consumer)
     task = asyncio.create_task(consumer.poll(1))

@@ -86,7 +86,7 @@ def share(instrument):
         consumer.close()
 
 
-def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share, spans):
+def test_poll_has_one_process_span_for_each_topic_with_its_links(share, spans):
     consumer = share([_message(0), _message(1), _message(0, topic="bills")], mode="implicit")
     consumer.poll(1)
     current = current_span_id()
@@ -103,17 +103,15 @@ def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share
 
 
 @pytest.mark.parametrize(("count", "retries"), [(1, 0), (2, 1), (5, 4)])
-def test_the_first_delivery_is_no_retry(share, spans, count, retries):
-    consumer = share([_message(0, count=count, headers=[("RECONSUME_TIME", b"9")])], mode="implicit")
-    consumer.poll(1)
-    consumer.poll(1)
+def test_retries_are_the_deliveries_before(share, spans, count, retries):
+    with share([_message(0, count=count, headers=[("RECONSUME_TIME", b"9")])], mode="implicit") as consumer:
+        consumer.poll(1)
     assert spans.take().attributes["mqtrace.retry_times"] == retries
 
 
-def test_delivery_counts_that_differ_are_on_the_links(share, spans):
-    consumer = share([_message(0, count=3), _message(1)], mode="implicit")
-    consumer.poll(1)
-    consumer.poll(1)
+def test_different_delivery_counts_are_on_the_links(share, spans):
+    with share([_message(0, count=3), _message(1)], mode="implicit") as consumer:
+        consumer.poll(1)
     assert [link.attributes["mqtrace.retry_times"] for link in spans.take().links] == [2, 0]
 
 
@@ -126,7 +124,7 @@ def test_delivery_counts_that_differ_are_on_the_links(share, spans):
         ([1, 2], ContextCode.FAILED),
     ],
 )
-def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
+def test_acknowledgements_set_the_outcome(share, spans, said, code):
     consumer = share([_message(0), _message(1)])
     for message, ack_type in zip(consumer.poll(1), said, strict=True):
         consumer.acknowledge(message, ack_type)
@@ -137,7 +135,7 @@ def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
     assert (span.status.status_code is StatusCode.ERROR) == (code is ContextCode.FAILED)
 
 
-def test_the_last_word_counts(share, spans):
+def test_last_acknowledgement_of_a_message_counts(share, spans):
     consumer = share([_message(0), _message(1)])
     consumer.poll(1)
     consumer.acknowledge_offset("orders", 0, 0, RELEASE)
@@ -147,7 +145,7 @@ def test_the_last_word_counts(share, spans):
     assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
-def test_a_poll_that_is_refused_ends_nothing(share, spans):
+def test_refused_poll_ends_no_span(share, spans):
     consumer = share([_message(0)])
     (message,) = consumer.poll(1)
     current = current_span_id()
@@ -183,7 +181,7 @@ class TestHowItEnds:
             raise RuntimeError("later")
         assert code_of(spans.take()) is ContextCode.SUCCESS
 
-    def test_an_exception_on_its_way_out_is_the_outcome(self, share, spans):
+    def test_exception_that_closes_the_consumer_is_the_outcome(self, share, spans):
         with pytest.raises(RuntimeError), share([_message(0)]) as consumer:  # noqa: PT012 - a handler
             consumer.poll(1)
             raise RuntimeError("handler")
@@ -192,7 +190,7 @@ class TestHowItEnds:
 
 
 class TestBlocks:
-    def test_an_acknowledgement_inside_a_block_is_its_outcome(self, share, spans):
+    def test_acknowledgement_inside_a_block_is_its_outcome(self, share, spans):
         consumer = share([_message(0), _message(1, count=2), _message(2)], process_spans="explicit")
         batch = consumer.poll(1)
         for message, ack_type in zip(batch, (ACCEPT, RELEASE, ACCEPT), strict=True):
@@ -204,7 +202,7 @@ class TestBlocks:
         assert [code_of(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.FAILED, ContextCode.RETURNNULL]
         assert [span.attributes["mqtrace.retry_times"] for span in ended] == [0, 1, 0]
 
-    def test_a_shared_batch_is_named_by_its_worst_block(self, share, spans):
+    def test_shared_batch_has_the_worst_outcome_of_its_blocks(self, share, spans):
         consumer = share([_message(0), _message(1)], [_message(2), _message(3)])
         for ack_types in ((ACCEPT, REJECT), (ACCEPT, ACCEPT)):
             for message, ack_type in zip(consumer.poll(1), ack_types, strict=True):
@@ -215,7 +213,7 @@ class TestBlocks:
         assert [code_of(span) for span in own] == [ContextCode.SUCCESS] * 2
 
 
-def test_a_message_its_deserialiser_refused_failed(share, spans):
+def test_message_its_deserializer_refused_has_failed(share, spans):
     refused = KafkaError(KafkaError._VALUE_DESERIALIZATION, "not mine")
     lost = KafkaError(KafkaError._ALL_BROKERS_DOWN)
     consumer = share([_message(0, error=refused), _message(1), _message(2, error=lost)], mode="implicit")
@@ -227,7 +225,7 @@ def test_a_message_its_deserialiser_refused_failed(share, spans):
 
 
 @pytest.mark.parametrize("commit", ["commit_sync", "commit_async"])
-def test_a_commit_settles_what_was_acknowledged(share, spans, commit):
+def test_commit_settles_the_acknowledged_messages(share, spans, commit):
     consumer = share([_message(0), _message(1)], settle_spans=True)
     batch = consumer.poll(1)
     current = current_span_id()
@@ -242,7 +240,7 @@ def test_a_commit_settles_what_was_acknowledged(share, spans, commit):
     spans.take("process orders")
 
 
-def test_a_commit_without_acknowledgements_settles_the_last_poll(share, spans):
+def test_commit_without_acknowledgements_settles_the_last_poll(share, spans):
     consumer = share([_message(0), _message(1)], mode="implicit", settle_spans=True)
     consumer.poll(1)
     consumer.commit_sync()
@@ -251,7 +249,7 @@ def test_a_commit_without_acknowledgements_settles_the_last_poll(share, spans):
     spans.take("process orders")
 
 
-def test_a_share_consumer_made_under_tracing_is_traced_and_still_one(instrument, spans):
+def test_share_consumer_made_under_tracing_is_a_share_consumer(instrument, spans):
     instrument()
     conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
     with confluent_kafka.ShareConsumer(conf) as consumer:

@@ -73,12 +73,9 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
         ("billing", "success"),
         ("shipping", "success"),
     ]
-
-
-def test_mqadmin_says_that_a_send_failed(rocketmq_server, export):
-    sent = _sent(success=False)
-    export(sent)
-    assert [line[-1] for line in _printed(rocketmq_server, sent)] == ["failed"]
+    failed_send = _sent(success=False)
+    export(failed_send)
+    assert [line[-1] for line in _printed(rocketmq_server, failed_send)] == ["failed"]
 
 
 def test_over_cloud_each_region_has_a_topic_that_mqadmin_can_be_pointed_to(rocketmq_server, export):
