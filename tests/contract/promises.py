@@ -76,8 +76,8 @@ passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}:
 """
 _SPAN_AND_RECORD: Final = f"""
 traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
-every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_a_sent_message_carries_every_field_of_the_table
-every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_a_message_is_processed_from_receive_to_ack
+every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_sent_message_has_every_field_of_the_table
+every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_message_is_processed_from_receive_to_ack
 every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_written_context_is_read_back
 msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
 offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_message_without_an_id_has_its_offset_as_id
@@ -87,7 +87,7 @@ retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}
 msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
-requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_a_message_leaves_the_records_of_a_native_client
+requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_message_has_the_records_of_a_native_client
 transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_headers_of_the_caller_are_not_changed

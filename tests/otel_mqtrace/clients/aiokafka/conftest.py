@@ -4,7 +4,7 @@ import pytest
 
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.testing import recording_provider
-from tests.support.asyncio_kafka import consuming
+from tests.support.asyncio_kafka import consuming, producing
 
 
 @pytest.fixture
@@ -35,5 +35,16 @@ def handing(instrument, kafka, fill, topic):
         fill(topic, *(each if isinstance(each, dict) else {"value": each} for each in messages or [b"x"]))
         instrument(**options)
         return consuming(kafka, topic, **(conf or {}))
+
+    return start
+
+
+@pytest.fixture
+def sending(instrument, kafka):
+    """Switch tracing on with options, and give a producer with the given properties."""
+
+    def start(options=None, **conf):
+        instrument(**(options or {}))
+        return producing(kafka, **conf)
 
     return start

@@ -14,16 +14,12 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play
-from tests.support.consuming import current_span_id, let_others_run
+from tests.support.consuming import code_of, current_span_id, let_others_run
 
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
 
-def _codes(spans):
-    return [trace_context_of(span).context_code for span in spans.take_all()]
-
-
-async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(handing, spans, kafka, topic):
+async def test_message_is_current_until_the_next_turn_of_the_loop(handing, spans, kafka, topic):
     current = []
     async with handing(2) as consumer:
         async for record in consumer:
@@ -41,7 +37,7 @@ async def test_each_turn_of_the_loop_is_current_and_over_with_the_next(handing, 
     assert (record.beans[0].store_host, record.beans[0].body_length) == (kafka.bootstrap_servers, 1)
 
 
-async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(handing, spans):
+async def test_message_of_a_wait_with_a_time_limit_stays_open(handing, spans):
     """``wait_for`` may fetch in a task of its own, which ends at once: the message is not handled by then."""
     async with handing(2) as consumer:
         await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
@@ -53,7 +49,7 @@ async def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(handing, span
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
 
 
-async def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(handing, spans):
+async def test_tasks_that_share_a_consumer_end_their_own_messages(handing, spans):
     seen = {}
     async with handing(3) as consumer:
         first_has_one, second_is_done = asyncio.Event(), asyncio.Event()
@@ -92,32 +88,29 @@ async def test_ending_task_sets_the_outcome_of_its_message(handing, spans, endin
         (ended,) = await asyncio.gather(asyncio.create_task(worker()), return_exceptions=True)
         span = spans.take()
     assert span.attributes.get("error.type") == error
-    assert trace_context_of(span).context_code is (ContextCode.EXCEPTION if error else ContextCode.SUCCESS)
+    assert code_of(span) is (ContextCode.EXCEPTION if error else ContextCode.SUCCESS)
     assert ended == "handled" or isinstance(ended, (KeyError, asyncio.CancelledError))
 
 
-async def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, spans, fill, kafka, topic):
-    """``getmany``: counted even when it is one, and the first topic is current. How many come at once is the broker's."""
+async def test_getmany_has_one_span_for_each_topic_with_its_links(instrument, spans, fill, kafka, topic):
+    """Counted even when it is one, and the first topic is current. How many come at once is the broker's."""
     other = f"{topic}-b"
     kafka.create_topic(other)
     fill(topic, *({"value": b"1", "headers": [REMOTE]} for _ in range(3)))
     fill(other, {"value": b"2", "headers": [REMOTE]})
     instrument()
-    answers = []
+    handed = []
     async with consuming(kafka, topic, other) as consumer:
-        while sum(len(offsets) for _, offsets in answers) < 4:
-            handed = await consumer.getmany(timeout_ms=10_000)
-            answers.extend((f"process {at.topic}", {each.offset for each in some}) for at, some in handed.items())
+        while sum(len(offsets) for _, offsets in handed) < 4:
+            batch = await consumer.getmany(timeout_ms=10_000)
+            handed.extend((f"process {at.topic}", {each.offset for each in some}) for at, some in batch.items())
             assert current_span_id() != 0
-    seen = [
-        (
-            (span.name, {link.attributes["messaging.kafka.offset"] for link in span.links}),
-            (span.attributes["messaging.batch.message_count"], len(span.links)),
-        )
-        for span in spans.take_all()
-    ]
-    assert [said for said, _ in seen] == answers
-    assert [counts for _, counts in seen] == [(len(offsets),) * 2 for _, offsets in answers]
+    ended = spans.take_all()
+    offsets = [{link.attributes["messaging.kafka.offset"] for link in span.links} for span in ended]
+    assert [(span.name, each) for span, each in zip(ended, offsets, strict=True)] == handed
+    counts = [len(each) for each in offsets]
+    assert [len(span.links) for span in ended] == counts
+    assert [span.attributes["messaging.batch.message_count"] for span in ended] == counts
 
 
 async def test_polls_are_recorded_if_configured(handing, spans, topic):
@@ -127,7 +120,7 @@ async def test_polls_are_recorded_if_configured(handing, spans, topic):
     assert sorted(span.name for span in spans.take_all()) == ["poll", f"poll {topic}", f"process {topic}"]
 
 
-async def test_a_block_takes_the_automatic_span_over(handing, spans):
+async def test_block_uses_the_automatic_span(handing, spans):
     async with handing(1) as consumer:
         record = await consumer.getone()
         automatic = current_span_id()
@@ -136,11 +129,10 @@ async def test_a_block_takes_the_automatic_span_over(handing, spans):
             handling.failed()
         assert current_span_id() == 0
         span = spans.take()
-    assert span.context.span_id == automatic
-    assert trace_context_of(span).context_code is ContextCode.FAILED
+    assert (span.context.span_id, code_of(span)) == (automatic, ContextCode.FAILED)
 
 
-async def test_a_worker_behind_a_queue_handles_under_the_right_group(handing, spans):
+async def test_worker_behind_a_queue_has_the_group_of_the_consumer(handing, spans):
     @process
     async def handle(record):
         await let_others_run()
@@ -183,10 +175,10 @@ def test_exception_that_leaves_the_block_fails_the_message(handing, spans, kafka
             play(story)
         span = spans.take()
         assert span.attributes["error.type"] == "KeyError"
-        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
+        assert code_of(span) is ContextCode.EXCEPTION
 
 
-async def test_sizes_are_those_on_the_wire(handing, spans, kafka):
+async def test_body_size_is_that_before_deserialization(handing, spans, kafka):
     async with handing(
         b"12345", {"value": None, "key": b"k"}, conf={"value_deserializer": lambda _: {"a": "much longer thing"}}
     ) as consumer:
@@ -199,7 +191,7 @@ async def test_sizes_are_those_on_the_wire(handing, spans, kafka):
 
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
-def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fill, kafka, topic):
+def test_message_of_a_collected_consumer_ends(instrument, spans, fill, kafka, topic):
     fill(topic, {"value": b"x"})
     instrument()
 
@@ -217,5 +209,5 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
     play(story)
     gc.collect()
     drain_deferred_ends()
-    assert _codes(spans) == [ContextCode.RETURNNULL]
+    assert [code_of(span) for span in spans.take_all()] == [ContextCode.RETURNNULL]
     assert len(registry) == 0

@@ -32,7 +32,7 @@ def _everything():
     return [dict(vars(owner)) for owner in CLASSES]
 
 
-def test_ten_times_on_and_off_leaves_no_trace(instrument):
+def test_uninstrument_restores_every_method_ten_times(instrument):
     before, sources_before = _everything(), list(sources)
     for _ in range(10):
         instrument()
@@ -44,7 +44,7 @@ def test_ten_times_on_and_off_leaves_no_trace(instrument):
     assert sources == sources_before
 
 
-async def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
+async def test_subclass_made_before_or_after_has_one_span(instrument, spans, kafka, topic):
     instrument()
 
     class LateProducer(EarlyProducer):
@@ -56,9 +56,7 @@ async def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, t
     assert len(spans.take_all(f"send {topic}")) == 3
 
 
-async def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it_are_not(
-    instrument, spans, kafka, topic
-):
+async def test_client_made_before_is_traced_until_uninstrument(instrument, spans, kafka, topic):
     async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
         await producer.send_and_wait(topic, b"1")
         instrument()
@@ -76,7 +74,7 @@ async def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it
     assert trace_context_of(handled).context_code is ContextCode.RETURNNULL
 
 
-async def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
+async def test_servers_may_be_a_list(instrument, spans, kafka, topic):
     instrument()
     servers = [kafka.bootstrap_servers, "127.0.0.1:1"]
     producer = AIOKafkaProducer(bootstrap_servers=servers)
@@ -87,7 +85,7 @@ async def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, t
     assert application_kafka_config() == {"bootstrap.servers": ",".join(servers)}
 
 
-async def test_a_password_is_handed_on_and_never_shown(instrument, spans, caplog):
+async def test_password_is_passed_on_and_not_shown(instrument, spans, caplog):
     instrument()
     producer = AIOKafkaProducer(
         bootstrap_servers="broker",
@@ -117,7 +115,7 @@ def neighbour():
     AIOKafkaProducer.send = original
 
 
-def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
+def test_instrument_steps_back_for_another_instrumentation(instrument, neighbour, caplog):
     neighbour()
     before = _everything()
     assert ClientPatches.find_conflict() == f"the module {__name__}"
@@ -127,7 +125,9 @@ def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
     assert __name__ in caplog.text
 
 
-async def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, neighbour, spans, kafka, topic):
+async def test_other_instrumentation_keeps_its_trace_headers_if_both_are_configured(
+    instrument, neighbour, spans, kafka, topic
+):
     neighbour()
     instrument(on_conflict="wrap")
     async with producing(kafka) as producer:

@@ -18,6 +18,7 @@ from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
+SEND_EACH = {"headerless_sends": "send_each"}
 
 
 async def _headers_of_first(kafka, topic):
@@ -26,9 +27,8 @@ async def _headers_of_first(kafka, topic):
             return (await consumer.getone()).headers
 
 
-async def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka) as producer:
+async def test_span_ends_with_the_future_of_the_send(sending, spans, kafka, topic):
+    async with sending() as producer:
         future = await producer.send(topic, b"abc", key=b"k1")
         assert type(future) is asyncio.get_running_loop().create_future().__class__
         spans.assert_empty()
@@ -45,10 +45,9 @@ async def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
     assert (span.attributes["server.address"], span.attributes["server.port"]) == (host, int(port))
 
 
-async def test_the_message_carries_the_span_and_the_callers_headers_stay_his(instrument, spans, kafka, topic):
-    instrument()
+async def test_message_has_the_span_in_its_headers_and_the_callers_are_unchanged(sending, spans, kafka, topic):
     mine = [("TAGS", b"paid"), ("empty", None)]
-    async with producing(kafka) as producer:
+    async with sending() as producer:
         await producer.send_and_wait(topic, b"1", headers=mine)
         await producer.send_and_wait(topic, b"2", None, None, None, mine)
     (headers,) = [await _headers_of_first(kafka, topic)]
@@ -75,7 +74,7 @@ def _outcome_of_sending(kafka, topic, headers):
 @pytest.mark.parametrize(
     "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, []]
 )
-def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, topic, headers):
+def test_headers_the_client_refuses_are_refused(instrument, spans, kafka, topic, headers):
     alone = _outcome_of_sending(kafka, topic, headers)
     instrument()
     assert _outcome_of_sending(kafka, topic, headers) == alone
@@ -83,15 +82,14 @@ def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, t
     assert span.attributes["mqtrace.success"] is (alone == "sent")
 
 
-async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic):
-    instrument()
+async def test_body_size_is_that_of_the_serialized_value(sending, spans, topic):
     seen = []
 
     def serialise(value):
         seen.append(value)
         return json.dumps(value).encode()
 
-    async with producing(kafka, value_serializer=serialise, key_serializer=str.encode) as producer:
+    async with sending(value_serializer=serialise, key_serializer=str.encode) as producer:
         await asyncio.gather(
             producer.send_and_wait(topic, {"a": 1}, key="k"), producer.send_and_wait(topic, [1, 2, 3], key="k")
         )
@@ -100,9 +98,8 @@ async def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka,
     assert sizes == [len(json.dumps({"a": 1})), len(json.dumps([1, 2, 3]))]
 
 
-async def test_call_that_raises_is_recorded_as_an_error(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka, max_request_size=100) as producer:
+async def test_call_that_raises_is_recorded_as_an_error(sending, spans, topic):
+    async with sending(max_request_size=100) as producer:
         with pytest.raises(MessageSizeTooLargeError):
             await producer.send(topic, b"x" * 200)
         with pytest.raises(AssertionError, match="key or value"):
@@ -113,10 +110,9 @@ async def test_call_that_raises_is_recorded_as_an_error(instrument, spans, kafka
     assert nothing.attributes["error.type"] == "AssertionError"
 
 
-async def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
-    instrument()
+async def test_send_the_broker_refuses_is_an_error(sending, spans, kafka, topic):
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
-    async with producing(kafka) as producer:
+    async with sending() as producer:
         with pytest.raises(TopicAuthorizationFailedError):
             await producer.send_and_wait(topic, b"1")
     span = spans.take()
@@ -143,7 +139,7 @@ def test_asyncio_still_logs_an_unretrieved_failure(instrument, spans, kafka, top
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_who_stops_waiting_does_not_stop_the_message(instrument, spans, topic, stops):
+def test_send_whose_caller_stops_waiting_is_recorded(instrument, spans, topic, stops):
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
@@ -166,9 +162,8 @@ def test_who_stops_waiting_does_not_stop_the_message(instrument, spans, topic, s
     assert {each.success for each in sent} == {True}
 
 
-async def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka) as producer:
+async def test_cancelled_send_is_an_error(sending, spans):
+    async with sending() as producer:
         sending = asyncio.create_task(producer.send("never-created-yet", b"1"))
         await let_others_run()
         sending.cancel()
@@ -177,9 +172,8 @@ async def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, 
     assert spans.take().attributes["error.type"] == "CancelledError"
 
 
-async def test_send_without_acknowledgement_has_not_awaited(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka, acks=0) as producer:
+async def test_send_without_acknowledgement_has_not_awaited(sending, spans, topic):
+    async with sending(acks=0) as producer:
         assert await producer.send_and_wait(topic, b"1") is None
     span = spans.take()
     assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
@@ -187,7 +181,7 @@ async def test_send_without_acknowledgement_has_not_awaited(instrument, spans, k
 
 
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
-def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, topic):
+def test_span_of_a_collected_producer_ends(instrument, spans, topic):
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
@@ -210,9 +204,8 @@ def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, top
 
 
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
-async def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
-    instrument(**options)
-    async with producing(kafka) as producer:
+async def test_excluded_topic_and_no_propagation_write_no_headers(sending, spans, kafka, topic, options):
+    async with sending(options) as producer:
         await producer.send_and_wait(topic, b"1")
     assert await _headers_of_first(kafka, topic) == ()
     physical = [span.attributes["messaging.message.id"] for span in spans.take_all()]
@@ -234,10 +227,9 @@ async def _read(kafka, topic, count):
     return [(each.value, [name for name, _ in each.headers]) for each in records]
 
 
-async def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill, kafka, topic):
+async def test_correlated_message_of_a_batch_has_its_offset_as_id(sending, spans, fill, kafka, topic):
     fill(topic, {"value": b"before"})
-    instrument()
-    async with producing(kafka) as producer:
+    async with sending() as producer:
         batch = _filled(
             producer,
             {"value": b"12", "key": b"k"},
@@ -259,23 +251,21 @@ async def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill
     assert {span.kind for span in sent} == {SpanKind.CLIENT}
 
 
-async def test_serialisers_run_once_and_sizes_are_theirs(instrument, spans, kafka, topic):
-    instrument()
+async def test_serializers_of_a_batch_run_once(sending, spans, topic):
     seen = []
 
     def serialise(value):
         seen.append(value)
         return str(value).encode()
 
-    async with producing(kafka, value_serializer=serialise) as producer:
+    async with sending(value_serializer=serialise) as producer:
         await (await producer.send_batch(_filled(producer, {"value": 12345}), topic, partition=0))
     assert seen == [12345]
     assert trace_context_of(spans.take()).beans[0].body_length == 5
 
 
-async def test_a_full_batch_takes_no_more_and_neither_do_we(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka, max_batch_size=200) as producer:
+async def test_message_a_full_batch_refuses_has_no_span(sending, spans, topic):
+    async with sending(max_batch_size=200) as producer:
         batch = producer.create_batch()
         taken = 0
         while batch.append(timestamp=None, key=None, value=b"x" * 40) is not None:
@@ -284,9 +274,8 @@ async def test_a_full_batch_takes_no_more_and_neither_do_we(instrument, spans, k
         assert taken == len(spans.take_all(f"send {topic}"))
 
 
-async def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka, linger_ms=50) as producer:
+async def test_send_added_to_an_open_batch_is_recorded_as_a_send(sending, spans, topic):
+    async with sending(linger_ms=50) as producer:
         batch = _filled(producer, {"value": b"1"})
         future = await producer.send_batch(batch, topic, partition=0)
         await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
@@ -298,9 +287,8 @@ async def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instr
     assert places == [f"{topic}-0@0", f"{topic}-0@1"]
 
 
-async def test_send_each_gives_every_message_its_headers(instrument, spans, kafka, topic):
-    instrument(headerless_sends="send_each")
-    async with producing(kafka, value_serializer=lambda value: str(value).encode()) as producer:
+async def test_send_each_writes_the_headers_of_every_message(sending, spans, kafka, topic):
+    async with sending(SEND_EACH, value_serializer=lambda value: str(value).encode()) as producer:
         batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})
         future = await producer.send_batch(batch, topic, partition=0)
         assert isinstance(future, asyncio.Future)
@@ -311,27 +299,17 @@ async def test_send_each_gives_every_message_its_headers(instrument, spans, kafk
     assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
 
 
-async def test_send_each_fails_as_the_batch_would_have(instrument, spans, kafka, topic):
-    instrument(headerless_sends="send_each")
-    async with producing(kafka, max_request_size=100, max_batch_size=1000) as producer:
-        with pytest.raises(MessageSizeTooLargeError):
-            await producer.send_batch(_filled(producer, {"value": b"x" * 200}), topic, partition=0)
-    assert spans.take().attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
-
-
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
-async def test_a_batch_that_is_left_alone_is_the_clients_own(instrument, spans, kafka, topic, options):
-    instrument(**options)
-    async with producing(kafka) as producer:
+async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, kafka, topic, options):
+    async with sending(options) as producer:
         batch = _filled(producer, {"value": b"1"})
         assert hasattr(batch, "_mqtrace_appended") is ("headerless_sends" not in options)
         await (await producer.send_batch(batch, topic, partition=0))
     assert await _read(kafka, topic, 1) == [(b"1", [])]
 
 
-async def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans, kafka, topic):
-    instrument()
-    async with producing(kafka) as producer:
+async def test_batch_that_cannot_be_sent_fails_every_message(sending, spans, topic):
+    async with sending() as producer:
         batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
         with pytest.raises(AssertionError, match="Unrecognized partition"):
             await producer.send_batch(batch, topic, partition=7)
@@ -340,8 +318,7 @@ async def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans
     assert errors == ["AssertionError"] * 2 + [None] * 2
 
 
-async def test_send_each_goes_on_where_it_stopped(instrument, spans, kafka, topic):
-    instrument(headerless_sends="send_each")
+async def test_send_each_continues_after_the_sent_messages(sending, spans, kafka, topic):
     refused = []
 
     def serialise(value):
@@ -351,7 +328,7 @@ async def test_send_each_goes_on_where_it_stopped(instrument, spans, kafka, topi
                 raise ValueError("not now")
         return value.encode()
 
-    async with producing(kafka, value_serializer=serialise) as producer:
+    async with sending(SEND_EACH, value_serializer=serialise) as producer:
         batch = _filled(producer, {"value": "first"}, {"value": "poison"})
         with pytest.raises(ValueError, match="not now"):
             await producer.send_batch(batch, topic, partition=0)

@@ -38,7 +38,7 @@ def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spans, ka
     assert {bean.transaction_state for bean in ends} == {state}
 
 
-async def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic):
+async def test_batch_in_a_transaction_has_its_end(instrument, spans, kafka, topic):
     instrument()
     async with producing(kafka, transactional_id=topic) as producer:
         await producer.begin_transaction()
@@ -51,7 +51,7 @@ async def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, 
     assert trace_context_of(end).beans[0].msg_id == trace_context_of(sent).beans[0].msg_id == f"{topic}-0@0"
 
 
-async def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
+async def test_offsets_of_a_transaction_are_a_settlement_of_their_group(instrument, spans, kafka, topic):
     instrument(settle_spans=True)
     async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
         await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
@@ -77,7 +77,7 @@ async def test_commit_has_the_settled_offsets(handing, spans, kafka, topic, give
 
 
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
-async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(handing, spans, kafka, topic, by):
+async def test_settlement_is_linked_to_the_message_before_its_offset(handing, spans, kafka, topic, by):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
     created = {"value": b"1", "headers": [_CREATED]}
     async with (
@@ -99,14 +99,14 @@ async def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(h
     spans.take(f"process {topic}")
 
 
-async def test_a_commit_that_fails_is_an_error(handing, spans):
+async def test_failed_commit_is_an_error(handing, spans):
     async with handing(settle_spans=True) as consumer:
         with pytest.raises(IllegalStateError):
             await consumer.commit({TopicPartition("another", 0): 1})
     assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
 
 
-async def test_commits_are_not_recorded_by_default(handing, spans, topic):
+async def test_commit_is_not_recorded_by_default(handing, spans, topic):
     async with handing(b"1") as consumer:
         await consumer.getone()
         await consumer.commit()

@@ -39,7 +39,7 @@ def _as_it_is():
     return [dict(vars(each)) for each in _CLASSES], list(sources)
 
 
-def test_ten_times_on_and_off_leaves_no_trace(instrument):
+def test_uninstrument_restores_every_method_ten_times(instrument):
     before = _as_it_is()
     for _ in range(10):
         instrument()
@@ -48,7 +48,7 @@ def test_ten_times_on_and_off_leaves_no_trace(instrument):
         assert _as_it_is() == before
 
 
-def test_every_method_keeps_its_name_and_its_documentation(instrument):
+def test_patched_method_keeps_its_name_and_documentation(instrument):
     names = [(owner, name) for owner in _CLASSES for name, value in vars(owner).items() if callable(value)]
     before = {(owner, name): getattr(owner, name) for owner, name in names}
     instrument()
@@ -60,7 +60,7 @@ def test_every_method_keeps_its_name_and_its_documentation(instrument):
         assert (after.__name__, after.__doc__) == (name, before[owner, name].__doc__)
 
 
-def test_lite_and_own_subclasses_inherit(instrument):
+def test_subclasses_inherit_the_patched_methods(instrument):
     instrument()
     assert rocketmq.LiteSimpleConsumer.receive is rocketmq.SimpleConsumer.receive
     assert type("Own", (rocketmq.Producer,), {}).send is rocketmq.Producer.send
@@ -79,7 +79,7 @@ def test_method_wrapped_after_us_stays_wrapped(instrument):
         rocketmq.Producer.send = original
 
 
-def test_no_client_is_kept_alive(instrument, proxy, spans, message):
+def test_client_without_references_is_freed(instrument, proxy, spans, message):
     instrument()
     conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials())
     checker, listener = _Knowing(), _Knowing()
@@ -94,7 +94,7 @@ def test_no_client_is_kept_alive(instrument, proxy, spans, message):
     assert [each() for each in gone] == [None, None]
 
 
-def test_we_step_back_before_another_instrumentation(instrument, caplog):
+def test_instrument_steps_back_for_another_instrumentation(instrument, caplog):
     original = rocketmq.Producer.send
     rocketmq.Producer.send = _wrapped(original)
     try:
@@ -107,7 +107,7 @@ def test_we_step_back_before_another_instrumentation(instrument, caplog):
     assert [__name__ in record.getMessage() for record in caplog.records if "mqtrace" in record.getMessage()] == [True]
 
 
-def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
+def test_interrupted_patching_is_taken_back(instrument, monkeypatch):
     before = _as_it_is()
 
     class _Stubborn(type):
@@ -134,7 +134,7 @@ def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monk
     RocketMqInstrumentor().uninstrument()
 
 
-def test_what_is_no_message_is_the_clients_to_refuse(instrument, producer, spans):
+def test_wrong_message_is_refused_by_the_client(instrument, producer, spans):
     with pytest.raises(AttributeError) as raised:
         producer.send(None)
     RocketMqInstrumentor().uninstrument()

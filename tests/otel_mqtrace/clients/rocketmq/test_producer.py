@@ -21,7 +21,7 @@ def _traceparent(span):
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
 
 
-def test_a_sent_message_carries_every_field_of_the_table(proxy, producer, spans, message, clock):
+def test_sent_message_has_every_field_of_the_table(proxy, producer, spans, message, clock):
     receipt = producer.send(message(tag="paid", keys="order-1"))
     span = spans.take()
     said = dict(span.attributes)
@@ -55,7 +55,7 @@ def test_a_sent_message_carries_every_field_of_the_table(proxy, producer, spans,
     }
 
 
-def test_the_trace_travels_and_the_caller_s_message_keeps_its_own_properties(proxy, producer, spans, message):
+def test_context_is_sent_and_the_properties_of_the_caller_are_unchanged(proxy, producer, spans, message):
     mine = message(properties={"shop": "berlin", "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
     before = dict(mine.properties)
     with_baggage = context.attach(baggage.set_baggage("tenant", "acme"))
@@ -69,7 +69,7 @@ def test_the_trace_travels_and_the_caller_s_message_keeps_its_own_properties(pro
     assert [link.context.trace_id for link in span.links] == [int("1" * 32, 16)]
 
 
-def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, message):
+def test_message_sent_again_has_a_new_id(proxy, producer, spans, message):
     mine = message()
     receipts = [producer.send(mine), producer.send(message=mine), producer.send_async(message=mine).result(10)]
     ids = [receipt.message_id for receipt in receipts]
@@ -77,7 +77,7 @@ def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, mess
     assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == ids
 
 
-def test_the_id_is_known_when_the_span_begins(instrument, started, spans, message):
+def test_produce_hook_gets_the_message_id(instrument, started, spans, message):
     begun = []
     instrument(produce_hook=lambda span, call: begun.append(span.attributes["messaging.message.id"]))
     producer = started(rocketmq.Producer)
@@ -89,7 +89,7 @@ def test_the_id_is_known_when_the_span_begins(instrument, started, spans, messag
     assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == begun
 
 
-def test_a_namespace_is_named(instrument, started, proxy, spans, message):
+def test_namespace_is_on_the_span(instrument, started, proxy, spans, message):
     instrument()
     started(rocketmq.Producer, namespace="team").send(message())
     assert proxy.sent[0].topic.resource_namespace == "team"
@@ -97,7 +97,7 @@ def test_a_namespace_is_named(instrument, started, proxy, spans, message):
     assert span.attributes["messaging.rocketmq.namespace"] == "team"
 
 
-def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, message, tracer):
+def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, spans, message, tracer):
     heard, done = [], threading.Event()
 
     def hear(future):
@@ -116,7 +116,7 @@ def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, me
     assert sent.parent.span_id == order.get_span_context().span_id
 
 
-def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer, spans, message):
+def test_cancelled_future_stays_cancelled_and_the_send_is_recorded(producer, spans, message):
     heard = threading.Event()
     future = producer.send_async(message())
     cancelled = future.cancel()
@@ -128,7 +128,7 @@ def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer,
     assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [True, True]
 
 
-def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer, spans, message):
+def test_retried_send_has_one_span(proxy, producer, spans, message):
     proxy.refuse.extend([Code.INTERNAL_SERVER_ERROR] * 2)
     producer.send(message())
     span = spans.take()
@@ -137,7 +137,7 @@ def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer,
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message, is_async):
+def test_refused_send_has_the_error_type_of_the_broker(proxy, producer, spans, message, is_async):
     proxy.refuse.append(Code.TOO_MANY_REQUESTS)
     with pytest.raises(TooManyRequestsException):
         producer.send_async(message()).result(10) if is_async else producer.send(message())
@@ -166,7 +166,7 @@ def test_fifo_and_delayed_messages_have_their_type(producer, spans, message, fie
     assert said.items() <= dict(attributes).items()
 
 
-def test_what_is_not_traced_goes_out_as_it_was(instrument, started, proxy, spans, message, topic):
+def test_excluded_or_suppressed_send_is_unchanged(instrument, started, proxy, spans, message, topic):
     instrument(topic_exclude=topic)
     producer = started(rocketmq.Producer)
     producer.send(message())
@@ -175,7 +175,7 @@ def test_what_is_not_traced_goes_out_as_it_was(instrument, started, proxy, spans
     assert [dict(sent.user_properties) for sent in proxy.sent] == [{}, {}]
 
 
-def test_a_producer_made_before_is_traced_and_goes_on_untraced_after(instrument, started, proxy, spans, message):
+def test_producer_made_before_is_traced_until_uninstrument(instrument, started, proxy, spans, message):
     producer = started(rocketmq.Producer)
     instrument()
     producer.send(message())
@@ -185,7 +185,7 @@ def test_a_producer_made_before_is_traced_and_goes_on_untraced_after(instrument,
     assert "traceparent" not in proxy.sent[1].user_properties
 
 
-def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
+def test_recall_has_a_span_of_its_own(producer, spans, message, topic):
     receipt = producer.send(message(delivery_timestamp=1_800_000_000))
     assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
     assert producer.recall_message_async(topic, receipt.recall_handle).result(10) == receipt.message_id
@@ -200,7 +200,7 @@ def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
     assert (failed.attributes["error.type"], failed.attributes["mqtrace.success"]) == ("INTERNAL_SERVER_ERROR", False)
 
 
-def test_an_answer_that_was_cancelled_is_heard_as_such():
+def test_cancelled_answer_is_observed_as_cancelled():
     answer, heard = Future(), []
     told = observe_call(lambda: answer, lambda result, exception: heard.append((result, type(exception))), None)
     answer.cancel()

@@ -81,7 +81,7 @@ def _heard(calls, count):
     return [calls.get(timeout=20) for _ in range(count)]
 
 
-def test_each_call_of_the_listener_is_a_span_with_its_outcome(producer, listening, spans, topic, message):
+def test_call_of_the_listener_has_a_span_with_its_outcome(producer, listening, spans, topic, message):
     sent = {producer.send(message(body)).message_id: body for body in OUTCOMES}
     parents = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
     consumer, calls = listening()
@@ -99,7 +99,7 @@ def test_each_call_of_the_listener_is_a_span_with_its_outcome(producer, listenin
     assert (raised.attributes["error.type"], raised.status.status_code) == ("ValueError", StatusCode.ERROR)
 
 
-def test_a_fifo_consumer_s_tries_are_spans_of_their_own(proxy, producer, listening, spans, topic, message):
+def test_every_attempt_of_a_fifo_consumer_has_a_span(proxy, producer, listening, spans, topic, message):
     proxy.fifo = True
     answers = iter([ConsumeResult.FAILURE, ConsumeResult.FAILURE, ConsumeResult.SUCCESS])
     producer.send(message(b"retried", message_group="g"))
@@ -136,7 +136,7 @@ def test_settlement_by_the_client_is_recorded_if_configured(
         assert settled.attributes["messaging.operation.type"] == "settle"
 
 
-def test_a_listener_without_tracing_is_called_as_it_is(instrument, producer, listening, spans, topic, message):
+def test_listener_after_uninstrument_is_not_traced(instrument, producer, listening, spans, topic, message):
     consumer, calls = listening()
     RocketMqInstrumentor().uninstrument()
     producer.send(message(b"success"))
@@ -144,7 +144,7 @@ def test_a_listener_without_tracing_is_called_as_it_is(instrument, producer, lis
     consumer.shutdown()
 
 
-def test_the_client_refuses_what_it_refuses(producer, started):
+def test_wrong_listener_and_missing_subscription_are_refused(producer, started):
     with pytest.raises(rocketmq.v5.exception.IllegalArgumentException):
         started(rocketmq.PushConsumer, "billing", None, {"orders": rocketmq.FilterExpression()})
     with pytest.raises(TypeError, match="subscription"):
@@ -163,9 +163,7 @@ def _records(landing):
     return {(each.beans[0].msg_id, each.trace_type): each for each in contexts}, len(contexts)
 
 
-def test_a_message_leaves_the_records_of_a_native_client(
-    instrument, started, consumer_of, spans, message, topic, tmp_path
-):
+def test_message_has_the_records_of_a_native_client(instrument, started, consumer_of, spans, message, topic, tmp_path):
     provider = instrument(exporters=["mqtrace_native_file"], landing_dir=str(tmp_path), group_name="order-producers")
     producer = started(rocketmq.Producer, None, _Commits())
     sent = producer.send(message(tag="paid", keys="order-1"))

@@ -20,7 +20,18 @@ def _code(span):
     return span.attributes["mqtrace.context_code"]
 
 
-def test_a_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, proxy, clock):
+@pytest.fixture
+def received(send, consumer):
+    """Send messages with these bodies and receive them."""
+
+    def receive(*bodies):
+        send(*bodies)
+        return consumer.receive(16, 30)
+
+    return receive
+
+
+def test_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, proxy, clock):
     (sent,) = send(b"hello")
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=40)
@@ -65,24 +76,21 @@ def test_a_message_is_processed_from_receive_to_ack(send, consumer, spans, topic
     assert [link.context.span_id for link in span.links] == [sent.context.span_id]
 
 
-def test_a_message_that_comes_again_counts_its_deliveries(send, consumer, spans, topic, proxy, clock):
-    send(b"hello")
-    consumer.receive(16, 30)
+def test_message_delivered_again_after_its_time_counts_its_deliveries(received, consumer, spans, topic, proxy, clock):
+    received(b"hello")
     clock.advance(ms=31_000)
     proxy.redeliver(topic)
     (again,) = consumer.receive(16, 30)
     assert again.delivery_attempt == 2
     consumer.ack(again)
+    names = ("mqtrace.retry_times", "mqtrace.cost_time", "mqtrace.context_code")
     first, second = spans.take_all(f"process {topic}")
-    said = [
-        [each.attributes[name] for name in ("mqtrace.retry_times", "mqtrace.cost_time")] for each in (first, second)
-    ]
-    assert said == [[0, 30_000], [1, 0]]
-    assert [_code(first), _code(second)] == ["RETURNNULL", "SUCCESS"]
+    assert [first.attributes[name] for name in names] == [0, 30_000, "RETURNNULL"]
+    assert [second.attributes[name] for name in names] == [1, 0, "SUCCESS"]
     assert "messaging.destination.partition.id" not in second.attributes
 
 
-def test_a_message_that_comes_again_ends_what_was_open_of_it(send, consumer, spans, topic, proxy):
+def test_message_delivered_again_ends_its_open_span(send, consumer, spans, topic, proxy):
     """The broker's clock decides: ours may say that there is time left."""
     send(b"hello")
     consumer.receive(16, 30)
@@ -93,9 +101,8 @@ def test_a_message_that_comes_again_ends_what_was_open_of_it(send, consumer, spa
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
 
-def test_each_message_of_a_receive_is_current_in_its_turn(send, consumer, spans, topic, tracer):
-    send(b"1", b"2", b"3")
-    for message in consumer.receive(16, 30):
+def test_messages_of_a_receive_are_current_in_turn(received, consumer, spans, topic, tracer):
+    for message in received(b"1", b"2", b"3"):
         with tracer.start_as_current_span(f"bill {message.body.decode()}"):
             pass
         consumer.ack(message)
@@ -105,9 +112,8 @@ def test_each_message_of_a_receive_is_current_in_its_turn(send, consumer, spans,
     assert [bill.parent.span_id for bill in bills] == [span.context.span_id for span in processed]
 
 
-def test_a_message_left_out_is_passed_over_by_the_next_ack(send, consumer, spans, topic, tracer):
-    send(b"1", b"2", b"3")
-    first, _, third = consumer.receive(16, 30)
+def test_message_without_an_ack_is_skipped_by_the_next_ack(received, consumer, spans, topic):
+    first, _, third = received(b"1", b"2", b"3")
     consumer.ack(first)
     consumer.ack(third)
     assert not trace.get_current_span().get_span_context().is_valid
@@ -115,9 +121,8 @@ def test_a_message_left_out_is_passed_over_by_the_next_ack(send, consumer, spans
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "SUCCESS", "RETURNNULL"]
 
 
-def test_a_worker_may_acknowledge_long_after_the_next_receive(send, consumer, spans, topic, clock):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer, spans, topic, clock):
+    (message,) = received(b"hello")
     clock.advance(ms=29_000)
     assert consumer.receive(16, 30) == []
     assert not trace.get_current_span().get_span_context().is_valid
@@ -129,9 +134,8 @@ def test_a_worker_may_acknowledge_long_after_the_next_receive(send, consumer, sp
     assert (_code(span), span.attributes["mqtrace.cost_time"]) == ("SUCCESS", 29_000)
 
 
-def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consumer, spans, topic):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_ack_in_another_thread_leaves_no_current_span_here(received, consumer, spans, topic):
+    (message,) = received(b"hello")
     assert trace.get_current_span().get_span_context().is_valid
     worker = threading.Thread(target=consumer.ack, args=(message,))
     worker.start()
@@ -140,7 +144,7 @@ def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consu
     spans.take(f"process {topic}")
 
 
-def test_threads_that_share_a_consumer_keep_out_of_each_other_s_hands(send, consumer, spans, topic):
+def test_threads_that_share_a_consumer_have_their_own_messages(send, consumer, spans, topic):
     send(b"1", b"2")
     (mine,) = consumer.receive(1, 30)
     here = trace.get_current_span()
@@ -162,9 +166,8 @@ def test_threads_that_share_a_consumer_keep_out_of_each_other_s_hands(send, cons
     assert second.context.span_id == here.get_span_context().span_id
 
 
-def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_longer_invisible_time_is_not_an_outcome(received, consumer, spans, topic, clock):
+    (message,) = received(b"hello")
     clock.advance(ms=20_000)
     consumer.change_invisible_duration(message, 60)
     clock.advance(ms=59_000)
@@ -173,9 +176,8 @@ def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
 
-def test_a_message_put_off_and_not_acknowledged_has_failed(send, consumer, spans, topic, clock):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_message_postponed_without_an_ack_has_failed(received, consumer, spans, topic, clock):
+    (message,) = received(b"hello")
     clock.advance(ms=5)
     consumer.change_invisible_duration_async(message, 10)
     clock.advance(ms=12_000)
@@ -184,11 +186,9 @@ def test_a_message_put_off_and_not_acknowledged_has_failed(send, consumer, spans
     assert (_code(span), span.attributes["error.type"], span.attributes["mqtrace.cost_time"]) == ("FAILED", "FAILED", 5)
 
 
-def test_an_ack_the_broker_refuses_is_the_settlement_s_failure(instrument, started, consumer_of, spans, proxy, topic):
+def test_refused_ack_fails_the_settlement_only(instrument, started, consumer_of, spans, proxy, topic, message):
     instrument(settle_spans=True)
-    message = rocketmq.Message()
-    message.topic, message.body = topic, b"hello"
-    started(rocketmq.Producer).send(message)
+    started(rocketmq.Producer).send(message())
     consumer = consumer_of(topic)
     (received,) = consumer.receive(16, 30)
     proxy.redeliver(topic)
@@ -200,10 +200,9 @@ def test_an_ack_the_broker_refuses_is_the_settlement_s_failure(instrument, start
     assert settled.attributes["messaging.operation.type"] == "settle"
     assert settled.parent.span_id == processed.context.span_id
     assert [link.context.span_id for link in settled.links] == [sent.context.span_id]
-    consumer.shutdown()
 
 
-def test_each_settlement_is_a_child_of_its_own_message(instrument, send, consumer_of, spans, topic):
+def test_settlement_is_a_child_of_its_message(instrument, send, consumer_of, spans, topic):
     send(b"1", b"2")
     consumer_of_two = consumer_of(topic)
     RocketMqInstrumentor().uninstrument()
@@ -231,7 +230,7 @@ def test_receive_has_a_span_if_configured(instrument, started, consumer_of, span
     assert len(spans.take_all(f"process {topic}")) == 2
 
 
-def test_a_receive_that_fails_raises_what_the_client_raises(instrument, consumer_of, spans, topic, proxy):
+def test_failed_receive_is_recorded_and_raised(instrument, consumer_of, spans, topic, proxy):
     instrument(receive_spans=True)
     consumer = consumer_of(topic)
     proxy.refuse_receives.append(Code.TOO_MANY_REQUESTS)
@@ -240,7 +239,7 @@ def test_a_receive_that_fails_raises_what_the_client_raises(instrument, consumer
     assert spans.take().attributes["error.type"] == "TOO_MANY_REQUESTS"
 
 
-def test_an_asynchronous_receive_hands_over_before_its_future_is_done(send, consumer, spans, topic):
+def test_asynchronous_receive_makes_its_message_current_nowhere(send, consumer, spans, topic):
     send(b"hello")
     (message,) = consumer.receive_async(16, 30).result(10)
     assert not trace.get_current_span().get_span_context().is_valid
@@ -248,16 +247,15 @@ def test_an_asynchronous_receive_hands_over_before_its_future_is_done(send, cons
     assert _code(spans.take(f"process {topic}")) == "SUCCESS"
 
 
-def test_a_block_takes_the_message_over(send, consumer, spans, topic):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_exception_of_a_block_is_the_outcome_of_its_message(received, consumer, spans, topic):
+    (message,) = received(b"hello")
     with pytest.raises(ValueError, match="no such order"), process(message):  # noqa: PT012 - the shape of a handler
         consumer.ack(message)
         raise ValueError("no such order")
     assert _code(spans.take(f"process {topic}")) == "EXCEPTION"
 
 
-def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer, spans, topic):
+def test_message_acknowledged_before_its_block_has_one_span(send, consumer, spans, topic):
     send(b"1", b"2")
     first, second = consumer.receive(1, 30) + consumer.receive(1, 30)
     consumer.ack(first)
@@ -268,7 +266,7 @@ def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer
     spans.take(f"process {topic}")
 
 
-def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, consumer_of, spans, topic, message):
+def test_explicit_mode_has_a_span_in_the_block_only(instrument, started, consumer_of, spans, topic, message):
     instrument(process_spans="explicit")
     started(rocketmq.Producer).send(message())
     spans.take(f"send {topic}")
@@ -293,16 +291,15 @@ def test_shutdown_by_an_exception_sets_the_outcome_of_the_current_message(send, 
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["EXCEPTION", "RETURNNULL"]
 
 
-def test_switching_tracing_off_ends_what_is_open(send, consumer, spans, topic):
-    send(b"hello")
-    (message,) = consumer.receive(16, 30)
+def test_uninstrument_ends_the_open_message(received, consumer, spans, topic):
+    (message,) = received(b"hello")
     RocketMqInstrumentor().uninstrument()
     assert not trace.get_current_span().get_span_context().is_valid
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
     consumer.ack(message)
 
 
-def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, topic, spans, clock):
+def test_message_of_a_collected_consumer_ends(send, consumer_of, topic, spans, clock):
     send(b"x")
     consumer = consumer_of(topic)
     (message,) = consumer.receive(16, 30)

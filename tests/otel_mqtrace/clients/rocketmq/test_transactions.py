@@ -48,7 +48,7 @@ def _half_sent(producer, spans, message, topic):
 
 
 @pytest.mark.parametrize(("end", "state"), [("commit", "COMMIT_MESSAGE"), ("rollback", "ROLLBACK_MESSAGE")])
-def test_an_end_belongs_to_the_trace_of_its_half_message(proxy, producer, spans, message, topic, end, state):
+def test_end_is_in_the_trace_of_its_half_message(proxy, producer, spans, message, topic, end, state):
     transaction, receipt, sent = _half_sent(producer, spans, message, topic)
     assert transaction.message_id == receipt.message_id
     assert sent.attributes["mqtrace.msg_type"] == "Trans_Msg_Half"
@@ -76,7 +76,7 @@ def test_an_end_belongs_to_the_trace_of_its_half_message(proxy, producer, spans,
     assert trace_context_of(ended).trace_type is TraceType.END_TRANSACTION
 
 
-def test_an_end_that_failed_is_not_recorded_and_may_be_tried_again(proxy, producer, spans, message, topic):
+def test_failed_end_is_not_recorded_and_may_be_repeated(proxy, producer, spans, message, topic):
     transaction, _, _ = _half_sent(producer, spans, message, topic)
     proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
     with pytest.raises(ClientException):
@@ -86,7 +86,7 @@ def test_an_end_that_failed_is_not_recorded_and_may_be_tried_again(proxy, produc
     spans.take(f"end_transaction {topic}")
 
 
-def test_two_transactions_of_one_producer_do_not_mix(producer, spans, message, topic):
+def test_transactions_of_one_producer_end_separately(producer, spans, message, topic):
     first, one, _ = _half_sent(producer, spans, message, topic)
     second, two, _ = _half_sent(producer, spans, message, topic)
     second.rollback()
@@ -98,7 +98,7 @@ def test_two_transactions_of_one_producer_do_not_mix(producer, spans, message, t
     ]
 
 
-def test_an_answer_to_the_broker_s_question_is_an_end_from_a_check(proxy, producer, spans, message, topic, checker):
+def test_answer_of_the_checker_is_an_end_from_a_check(proxy, producer, spans, message, topic, checker):
     _, receipt, sent = _half_sent(producer, spans, message, topic)
     proxy.ask_about(proxy.sent[0])
     proxy.await_requests(proxy.ended)
@@ -126,7 +126,7 @@ def test_undecided_checker_is_recorded_as_unknown(proxy, producer, spans, messag
     assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "UNKNOW"
 
 
-def test_a_checker_that_raises_ends_nothing(proxy, producer, spans, message, topic, checker):
+def test_checker_that_raises_has_no_end(proxy, producer, spans, message, topic, checker):
     _half_sent(producer, spans, message, topic)
     checker.resolution = ValueError("no such order")
     proxy.ask_about(proxy.sent[0])
