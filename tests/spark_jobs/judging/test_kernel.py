@@ -56,7 +56,8 @@ def test_event_row_refers_to_its_verdict():
 
 
 def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
-    gone = {*range(LOST), COPIES // 2}
+    """Spans are lost at the beginning, in a later block and, of the last message, from one block on."""
+    gone = {*range(LOST), COPIES // 2, *range(1_200, 1_200 + LOST)}
     events = []
     for number in range(COPIES):
         events += delivery("DENSE", attempt=f"A{number}", at_ms=number)
@@ -64,10 +65,15 @@ def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
             events.append(consumed("DENSE", attempt=None, at_ms=number, span_id=f"{number:016x}"))
         events += delivery("SPARSE", attempt=f"A{number}", at_ms=2_000 * number)
         events.append(consumed("SPARSE", attempt=None, at_ms=2_000 * number + 300, span_id=f"{number:016x}"))
+    for number in range(BLOCK + 200):
+        events += delivery("TAIL", attempt=f"A{number}", at_ms=number)
+        events += [consumed("TAIL", attempt=None, at_ms=number, span_id=f"{number:016x}")] if number < LOST else []
     expected = {
         ("DENSE", "MATCHED_EXACT", 0): COPIES - len(gone),
         ("DENSE", "NATIVE_ONLY", None): len(gone),
         ("SPARSE", "MISMATCHED", 300): COPIES,
+        ("TAIL", "MATCHED_EXACT", 0): LOST,
+        ("TAIL", "NATIVE_ONLY", None): BLOCK + 200 - LOST,
     }
     assert _count_apart(judge_events(events)) == _count_apart(judge_events(events[::-1])) == expected
 
