@@ -17,7 +17,7 @@ _STDERR = 2
 def start() -> int:
     """Run the command of this process and return its exit code; see :func:`otel_mqtrace.cli.main`."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: what is said there is lost, and nothing else
+        if getattr(sys, name) is None:  # closed by the shell: its text is lost, and nothing else
             unused = os.open(os.devnull, os.O_WRONLY)  # it gets the number of what is closed
             os.set_inheritable(unused, True)  # noqa: FBT003 - as its name says
             setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))

@@ -22,7 +22,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """Return the ``name=value`` lines of a librdkafka or Kafka client properties file; ``#`` and ``!`` start comments.
 
     Raises:
-        UsageError: the file cannot be read, or a line is no ``name=value``; the message names the line, not its text.
+        UsageError: the file cannot be read, or a line is not ``name=value``; the message names the line, not its text.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

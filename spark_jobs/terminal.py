@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bridge.page.wording import counted
+from bridge.page.wording import plural
 from otel_mqtrace._terminal import open_console, print_table, progress_bar
 from spark_jobs.report.headline import loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
@@ -44,7 +44,7 @@ def print_summary(result: Result, written: dict[str, AnyPath], *, console: Conso
         screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
     for side, read in (("native", result.inputs.native), ("otlp", result.inputs.otlp)):
         if read.truncated_tails:
-            inputs = counted(read.truncated_tails, f"{side} input")
+            inputs = plural(read.truncated_tails, f"{side} input")
             text = f"cut off at the end: {inputs}; what was still being written is not judged"
             screen.print(Text(text), soft_wrap=True)
     for side, loss in sorted(result.loss.items()):

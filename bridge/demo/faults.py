@@ -208,14 +208,6 @@ def _altered_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
     return replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))
 
 
-def _nothing(_body: bytes, _trace_type: TraceType) -> bytes:
-    return b""
-
-
-def _doubled(body: bytes, _trace_type: TraceType) -> bytes:
-    return body * 2
-
-
 def _damaged(body: bytes, trace_type: TraceType) -> bytes:
     """Write a word where the record's first number stands; the message id stays legible."""
     separator = FIELD_SEPARATOR.encode()
@@ -231,8 +223,8 @@ def _only(lost: TraceType) -> Callable[[bytes, TraceType], bytes]:
 
 
 _BODIES: Final[dict[FaultKind, Callable[[bytes, TraceType], bytes]]] = {
-    FaultKind.DROPPED_NATIVE: _nothing,
-    FaultKind.DUPLICATED_NATIVE: _doubled,
+    FaultKind.DROPPED_NATIVE: lambda _body, _trace_type: b"",
+    FaultKind.DUPLICATED_NATIVE: lambda body, _trace_type: body * 2,
     FaultKind.MALFORMED_NATIVE: _damaged,
     FaultKind.AFTER_LOST: _only(TraceType.SUB_AFTER),
     FaultKind.BEFORE_LOST: _only(TraceType.SUB_BEFORE),

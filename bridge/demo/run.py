@@ -164,14 +164,14 @@ def run_orders(
     """
     with ExitStack() as stack:
         processor = stack.enter_context(_instrumented(bootstrap_servers, plan, otlp=otlp))
-        shop = stack.enter_context(_opened(bootstrap_servers, plan))
+        desk, tally = stack.enter_context(_opened(bootstrap_servers, plan))
         handled = 0
         for orders in _chunks(book):
             if orders[-1] is book[-1]:
                 threading.Event().wait(_SETTLE_S)
-            shop.desk.take(orders)
+            desk.take(orders)
             handled += sum(event.kind == CONSUME for order in orders for event in events_of(order))
-            shop.tally.wait_for(handled)
+            tally.wait_for(handled)
             processor.force_flush(_FLUSH_MS)
             advance(len(orders))
 
@@ -184,14 +184,8 @@ def _chunks(book: Sequence[Order]) -> Iterator[list[Order]]:
     yield [book[-1]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shop:
-    desk: OrderDesk
-    tally: Tally
-
-
 @contextmanager
-def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[_Shop]:
+def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, Tally]]:
     crashing = {event for event, fault in plan.items() if fault.kind is FaultKind.CRASHED}
     billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, Billing.GROUP) in crashing)
     tally = Tally()
@@ -206,7 +200,7 @@ def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[_Shop]:
     for department in departments:
         department.start()
     try:
-        yield _Shop(desk, tally)
+        yield desk, tally
     finally:
         for department in departments:
             department.close()
@@ -248,16 +242,11 @@ _WITH_RESULT: Final = (0, 1, 3, 4)
 """Exit codes of a run that wrote its result, of any verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciled:
-    """What the reconciliation left: its result and its verdicts, field verdicts as pairs."""
+def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], list[Row]]:
+    """Run ``reconcile`` over both sides; return its result and its verdicts, or raise ``PeerError`` without a result.
 
-    result: dict[str, Any]
-    rows: list[Row]
-
-
-def reconcile(workspace: Workspace, *, grace_ms: int) -> Reconciled:
-    """Run ``reconcile`` over both sides and read back what it wrote; ``PeerError`` when it wrote no result."""
+    The field verdicts of a row are pairs.
+    """
     command = [sys.executable, "-m", "spark_jobs", "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
     options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
@@ -268,7 +257,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> Reconciled:
         raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {reason}")
     result = json.loads(written.read_text(encoding="utf-8"))
     verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
-    return Reconciled(result, verdicts.to_table(columns=list(COLUMNS)).to_pylist())
+    return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()
 
 
 _FORWARDER_GROUP: Final = "mqtrace-forward"
@@ -295,8 +284,8 @@ def demonstrate(
         with _stage("trace topic forwarded to the landing"):
             _land(kafka.bootstrap_servers, workspace)
     with _stage("both sides reconciled on Spark"):
-        reconciled = reconcile(workspace, grace_ms=GRACE_MS)
-    findings = compare(book, plan, reconciled.rows, reconciled.result)
+        result, rows = reconcile(workspace, grace_ms=GRACE_MS)
+    findings = compare(book, plan, rows, result)
     workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
     return workspace, findings
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
@@ -213,7 +214,9 @@ class OrderDesk:
         for order in orders:
             if order.transaction is None:
                 self._send(order)
-        for _, payments in groupby((order for order in orders if order.transaction is not None), key=_transaction):
+        for _, payments in groupby(
+            (order for order in orders if order.transaction is not None), key=attrgetter("transaction")
+        ):
             self._pay(list(payments))
         _flushed(self._producer)
 
@@ -234,10 +237,6 @@ class OrderDesk:
         _flushed(self._cashier)
         end = self._cashier.abort_transaction if payments[0].aborted else self._cashier.commit_transaction
         end(_TIMEOUT_S)
-
-
-def _transaction(order: Order) -> int | None:
-    return order.transaction
 
 
 def _flushed(producer: Any) -> None:

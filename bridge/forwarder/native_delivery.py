@@ -10,7 +10,7 @@ from bridge.addresses import Address, Kind, parse_address
 from bridge.forwarder.store_landing import open_landing
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
-from bridge.page.wording import counted
+from bridge.page.wording import plural
 from bridge.storage import as_path
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
@@ -217,7 +217,7 @@ class TopicSink:
         undelivered = self._delivery.deliver(messages, compute_deadline(self._clock, self._timeout_ms)).messages
         if undelivered:
             raise PeerError(
-                f"{self._target} did not take {len(undelivered)} of {counted(len(messages), 'trace message')} "
+                f"{self._target} did not take {len(undelivered)} of {plural(len(messages), 'trace message')} "
                 f"({self._failures.text}); they are not committed and will be forwarded again"
             )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Record
     from bridge.storage import AnyPath
     from otel_mqtrace.landing import LandedMessage
+
+
+NO_NAME: Final = re.compile(r"[^\w.-]")
+"""What must not be in the name of a file."""
+
+
+def memory_name(group: str, source: str, kind: str = "") -> str:
+    """Return the name of a memory that no other ``group``, ``source`` or ``kind`` has, without its suffix."""
+    whose = f"{source}\n{group}"
+    return f"{NO_NAME.sub('_', group)}-{kind}{zlib.crc32(whose.encode()):08x}"
 
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
@@ -83,7 +95,7 @@ class ResumeFile:
 
     def __init__(self, file: AnyPath | None = None) -> None:
         self._file = file
-        self._resumed = self._read()  # what an earlier process left: not looked at yet, or being read again
+        self._resumed = self._read()  # what an earlier process left, until its messages were read again
         self._written: dict[_Partition, _Entry] | None = None
         self._started: set[_Partition] = set()  # partitions of which this process has seen a message
         self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
@@ -135,7 +147,7 @@ class ResumeFile:
         self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
 
     def _begin(self, partition: _Partition, first: _Message) -> None:
-        """Believe what is remembered of ``partition`` only if it begins where it was going to."""
+        """Drop what is remembered of ``partition`` unless it begins at a message where it may begin again."""
         entry = self._resumed.get(partition)
         if entry is not None and first not in entry.begins:
             del self._resumed[partition]

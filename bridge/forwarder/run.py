@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
-import zlib
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +17,13 @@ from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root
 from bridge.codec.files import Reading
 from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
-from bridge.forwarder.resume_file import ResumeFile
+from bridge.forwarder.resume_file import ResumeFile, memory_name
 from bridge.forwarder.service import Measures, TraceSource, forward_once, forward_until
 from bridge.forwarder.sources.files import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
-from bridge.page.wording import counted
+from bridge.page.wording import plural
 from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import read_properties, without_password
@@ -86,7 +84,6 @@ _PAUSE_MS: Final = 1_000
 _NEVER_ANSWERED: Final = 2
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
 _MS_PER_S: Final = 1_000
-_NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +247,7 @@ def _alone(options: ForwardOptions) -> Iterator[None]:
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / f"{_state_name(options, _resolved(options.source))}.lock").open("ab")
+        lock = (directory / f"{memory_name(options.group, _resolved(options.source))}.lock").open("ab")
     except OSError as error:
         raise UsageError(f"{directory} cannot be written ({error.strerror or error}){CANNOT_WRITE}") from error
     with lock:
@@ -267,17 +264,12 @@ def _resolved(source: str) -> str:
     return str(as_path(address.path).resolve()) if address.kind is Kind.FILES else source
 
 
-def _state_name(options: ForwardOptions, source: str) -> str:
-    whose = f"{source}\n{options.group}"
-    return f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}"
-
-
 def _state_file(options: ForwardOptions) -> AnyPath | None:
     """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
     directory = _state_directory(options)
     if directory is None:
         return None
-    name = f"{_state_name(options, options.source)}.json"
+    name = f"{memory_name(options.group, options.source)}.json"
     files = _files_directory(options.source)
     if files is not None and (files / MEMORY_DIRECTORY / name).is_file():
         return files / MEMORY_DIRECTORY / name
@@ -374,7 +366,7 @@ def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, opti
         return _native_text(counts, source, spans.counts, options)
     text, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
     if options.landing is not None:
-        text += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
+        text += f" in {plural(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
         text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)

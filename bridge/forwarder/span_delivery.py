@@ -16,7 +16,7 @@ from bridge.codec.files import Reading
 from bridge.forwarder.pairing import Origin, Pairing, Place
 from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
-from bridge.page.wording import counted
+from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
@@ -70,7 +70,7 @@ class OtlpDelivery:
             self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} {self._failures.describe_failure(counted(left, 'span'))}; "
+                    f"the OTLP receiver {self.endpoint} {self._failures.describe_failure(plural(left, 'span'))}; "
                     "they are not committed and will be forwarded again"
                 )
             left -= len(request.events)

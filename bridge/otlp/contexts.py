@@ -81,7 +81,7 @@ def contexts_of(span: Span) -> SpanContexts:
 
 
 _Places = tuple["Mapping[str, Any]", ...]
-"""Attributes in which a field is looked for: those of the message's link before those of the span."""
+"""Attributes that may have a field: those of the message's link before those of the span."""
 
 
 def _messages(span: Span) -> list[tuple[_Places, str | None]]:
@@ -101,7 +101,7 @@ def _is_unnamed(span: Span) -> bool:
 
 
 class _Message:
-    """One message of a span and where its fields are looked for."""
+    """One message of a span and the attributes that may have its fields."""
 
     def __init__(self, span: Span, places: _Places, given_id: str | None, together: int) -> None:
         self._span, self._places, self._given_id, self._together = span, places, given_id, together

@@ -55,7 +55,7 @@ def count_spans(resource_spans: list[Any]) -> int:
 
 
 def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
-    """Return how many spans a message holds by its bytes: what the parser dropped of it is due all the same.
+    """Return how many spans a message holds by its bytes, those that the parser dropped included.
 
     Args:
         payload: the message.

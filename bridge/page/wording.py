@@ -30,9 +30,9 @@ _UNSEEN: Final = re.compile(
 )
 
 
-def visible(text: str, *, limit: int = 200) -> str:
-    """Return ``text`` with invisible characters spelled out, cut to ``limit`` characters with a note."""
-    shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
+def visible(text: str, *, limit: int = 200, unseen: re.Pattern[str] = _UNSEEN) -> str:
+    """Return ``text`` with the characters of ``unseen`` spelled out, cut to ``limit`` characters with a note."""
+    shown = unseen.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
     return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
 
 
@@ -83,9 +83,9 @@ def in_unit(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms == int(ms) or abs(ms) >= _WITHOUT_FRACTION_MS else f"{ms:.1f} ms"
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return ``1 attempt`` or ``2 attempts``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def plural(number: int, noun: str, several: str | None = None) -> str:
+    """Return ``1 attempt`` or ``2 attempts``; ``several`` is the plural of an irregular noun."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -237,7 +237,7 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
         from bridge.query.render.details import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
-        with suppress(BrokenPipeError):  # the exit code is the result all the same
+        with suppress(BrokenPipeError):  # the exit code is still the result
             sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
             sys.stdout.buffer.flush()
     from bridge.query.render.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time

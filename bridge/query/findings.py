@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from bridge.page.wording import counted, listed, visible
+from bridge.page.wording import listed, plural, visible
 from bridge.query.timeline import Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
@@ -37,22 +37,22 @@ def _sent(story: MessageTimeline) -> str:
         return "no send in the trace"
     good = _stored(story)
     if not good:
-        return f"{counted(len(story.sends), 'send attempt')}, none successful"
+        return f"{plural(len(story.sends), 'send attempt')}, none successful"
     topics = {send.topic for send in good}
     if len(topics) > 1:
         bad = len(story.sends) - len(good)
-        failed = f", {counted(bad, 'failed attempt')}" if bad else ""
+        failed = f", {plural(bad, 'failed attempt')}" if bad else ""
         return f"sent to {len(topics)} topics{failed}"
     if len(story.sends) == 1:
         return "sent as a half message" if _is_half(story) else "sent once"
-    return f"{counted(len(story.sends), 'send attempt')}, {len(good)} successful"
+    return f"{plural(len(story.sends), 'send attempt')}, {len(good)} successful"
 
 
 def _transaction(story: MessageTimeline) -> list[str]:
     if not story.transaction_ends:
         return []
     checks = sum(end.from_check is True for end in story.transaction_ends)
-    after = f" after {counted(checks, 'check')}" if checks else ""
+    after = f" after {plural(checks, 'check')}" if checks else ""
     return [f"{_STATE_WORDS[story.transaction_ends[-1].state]}{after}"]
 
 
@@ -76,11 +76,11 @@ def _consumed(story: MessageTimeline) -> str:
         return "no consume in the trace"
     good = [group for group in story.groups if group.outcome is Outcome.SUCCESS]
     again = sum(len(group.attempts) - 1 for group in story.groups)
-    repeated = f", {counted(again, 'redelivery', 'redeliveries')}" if again else ""
+    repeated = f", {plural(again, 'redelivery', 'redeliveries')}" if again else ""
     if not good:
         counts = Counter(_NOT_CONSUMED[group.outcome] for group in story.groups)
         how = next(iter(counts)) if len(story.groups) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
-        return f"delivered to {counted(len(story.groups), 'group')}: {how}{repeated}"
+        return f"delivered to {plural(len(story.groups), 'group')}: {how}{repeated}"
     of = "" if len(good) == len(story.groups) else f" of {len(story.groups)}"
     noun = "group" if len(story.groups) == 1 or (len(good) == 1 and not of) else "groups"
     return f"consumed by {len(good)}{of} {noun}{repeated}"
@@ -100,7 +100,7 @@ def _send_failed(story: MessageTimeline) -> str | None:
     if not bad:
         return None
     if len(bad) == len(story.sends):
-        return f"No send attempt succeeded ({counted(len(bad), 'attempt')})."
+        return f"No send attempt succeeded ({plural(len(bad), 'attempt')})."
     return f"{len(bad)} of {len(story.sends)} send attempts did not succeed."
 
 
@@ -180,14 +180,14 @@ def _abandoned(story: MessageTimeline) -> str | None:
 
 def _begin_missing(story: MessageTimeline) -> str | None:
     missing = sum(one.missing is Half.BEGIN for one in _attempts(story))
-    return f"The begin of {counted(missing, 'consume')} is not in the trace." if missing else None
+    return f"The begin of {plural(missing, 'consume')} is not in the trace." if missing else None
 
 
 def _timed_out(story: MessageTimeline) -> str | None:
     late = sum(one.context_code is ContextCode.TIME_OUT for one in _attempts(story))
     if not late:
         return None
-    return f"{counted(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever it returned."
+    return f"{plural(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever it returned."
 
 
 def _consumed_again(story: MessageTimeline) -> str | None:
@@ -198,7 +198,7 @@ def _consumed_again(story: MessageTimeline) -> str | None:
 def _bad_records(story: MessageTimeline) -> str | None:
     if not story.bad:
         return None
-    return f"{counted(len(story.bad), 'bad record')} beside this message's: their content is lost."
+    return f"{plural(len(story.bad), 'bad record')} beside this message's: their content is lost."
 
 
 _Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]

@@ -161,7 +161,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Matches:
-    """Message ids, oldest first; the evidence of records without an id; remarks on what was not looked at."""
+    """Message ids, oldest first; the evidence of records without an id; remarks on what was not examined."""
 
     msg_ids: list[str]
     evidence: Evidence

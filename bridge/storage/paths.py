@@ -157,7 +157,7 @@ class StorePath(PurePosixPath):
         return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding, errors).read()
 
     def write_bytes(self, content: Any) -> None:
-        """Let the file hold ``content``: a reader finds what was there before, or all of it."""
+        """Replace the file by ``content``: a reader finds what was there before, or all of it."""
         files = self.store.files
         with _as_os_error(self):
             if self.store.is_atomic:

@@ -118,7 +118,7 @@ _SHOWN: Final = (
 
 
 def examine_environment(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
-    """Look at what is installed and set, and return the settings as they will be used."""
+    """Check what is installed and set, and return the settings as they will be used."""
     _versions(checkup)
     settings = _settings(checkup, environ)
     _exporters(checkup, settings)
@@ -333,7 +333,7 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 def examine_directories(checkup: Checkup, settings: Settings) -> None:
-    """See whether what is written to disk can be: native records, the spool, the ledger; nothing is left there."""
+    """Check that native records, the spool and the ledger can be written to disk; nothing is left there."""
     wanted = {
         "landing": settings.landing_dir if "mqtrace_native_file" in settings.exporters else None,
         "spool": settings.spool_dir,
@@ -370,7 +370,7 @@ def _unwritable(directory: Path) -> str | None:
 
 
 def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
-    """Knock at the OTLP endpoint, if spans are to go there: TCP for gRPC, an empty request for HTTP."""
+    """Probe the OTLP endpoint, if spans are to go there: TCP for gRPC, an empty request for HTTP."""
     if environ.get("OTEL_CONFIG_FILE"):
         checkup.facts["otlp"] = "not measured: the endpoint stands in the file of OTEL_CONFIG_FILE"
         return

@@ -66,7 +66,7 @@ class Packed:
     """The messages of some contexts, and what is not in them.
 
     ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason.
-    ``first_error`` is the encoder's first complaint. ``replaced`` counts separator characters written as ``_``;
+    ``first_error`` is the encoder's first error. ``replaced`` counts separator characters written as ``_``;
     ``keys_left_out`` counts keys that found no room beside their own record.
     """
 
@@ -255,7 +255,7 @@ class NativeCounts:
 
 
 class SpanPacker:
-    """Turns batches of spans into trace messages and counts, span by span, what became of them."""
+    """Turns batches of spans into trace messages and counts the outcome of each span."""
 
     def __init__(self, *, encode: Encode, dialect: str, max_message_bytes: int, region_id: str | None) -> None:
         self._encode = encode
@@ -293,7 +293,7 @@ class SpanPacker:
         return packing.packed
 
     def settle(self, spans: int, packed: Packed, undelivered: Iterable[TraceMessage]) -> ExportOutcome:
-        """Count and return what became of so many spans; one fails if a message with its records is undelivered."""
+        """Count and return the outcome of so many spans; one fails if a message with its records is undelivered."""
         lost = list(undelivered)
         failed = {origin for message in lost for origin in message.origins}
         refused = {origin: reason for origin, reason in packed.refused.items() if origin not in failed}

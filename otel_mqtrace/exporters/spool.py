@@ -266,7 +266,7 @@ class Spool:
     def ack(self, delivered: Sequence[Waiting]) -> None:
         """Mark ``delivered`` as taken; a segment of which nothing waits any more is removed.
 
-        What the disk will not note now is forgotten here all the same: another process may send it once more.
+        What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
         """
         with self._used():
             touched = {id(each.segment): each.segment for each in delivered}.values()

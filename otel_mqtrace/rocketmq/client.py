@@ -14,7 +14,16 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.cluster import Cluster, Request
-from otel_mqtrace.rocketmq.commands import PULLED, STORED, Credentials, ProtocolError, Queue, RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.commands import (
+    PULLED,
+    STORED,
+    SUCCEEDED,
+    Credentials,
+    ProtocolError,
+    Queue,
+    RefusedError,
+    ResponseCode,
+)
 from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
 
 if TYPE_CHECKING:
@@ -76,7 +85,7 @@ def _pulled(answer: Command) -> Pulled:
 def _sent(message: Outgoing, answer: Command) -> Sent:
     try:
         offset: int | None = _number(answer, "queueOffset")
-    except ProtocolError:  # it has the message all the same
+    except ProtocolError:  # the broker has the message
         offset = None
     return Sent(message.queue, offset, answer.fields.get("msgId"))
 
@@ -92,7 +101,6 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
 _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
 _MAX_FOUND: Final = 64  # mqadmin's own limit
 _NEW_QUEUES: Final = 4  # of a topic that is made by its first message
-_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
@@ -279,7 +287,7 @@ class RemotingClient(Cluster):
                 messages = decode_messages(answer.body)
                 yield from ((broker, message) for message in messages if _has_key(message, topic, key))
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _of_queues(
         self,
@@ -288,7 +296,7 @@ class RemotingClient(Cluster):
         doing: str,
         *,
         masters_only: bool = False,
-        accepted: Collection[int] = _SUCCESS,
+        accepted: Collection[int] = SUCCEEDED,
     ) -> dict[Queue, Command]:
         """Send a request to the broker of every queue at the same time; raise the first missing answer."""
         requests = []

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.commands import (
-    ProtocolError,
-    Queue,
-    RefusedError,
-    ResponseCode,
-    checked,
-    signed,
-)
+from otel_mqtrace.rocketmq.commands import SUCCEEDED, ProtocolError, Queue, RefusedError, checked, signed
 from otel_mqtrace.rocketmq.connections import Connections, Posted, SilentError, read_addresses
 
 if TYPE_CHECKING:
@@ -112,7 +105,6 @@ def _quoted(match: re.Match[str]) -> str:
 
 _ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
 _CONNECT_TIMEOUT_MS: Final = 3_000
-_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class Request:
     addresses: Sequence[str]
     command: Command
     doing: str
-    accepted: Collection[int] = _SUCCESS
+    accepted: Collection[int] = SUCCEEDED
 
 
 class Cluster:

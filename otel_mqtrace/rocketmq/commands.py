@@ -60,10 +60,6 @@ class Command:
     is_response: bool = False
     remark: str | None = None
 
-    def numbered(self, opaque: int) -> Command:
-        """Return the same command under ``opaque``."""
-        return replace(self, opaque=opaque)
-
 
 def encode_command(command: Command) -> bytes:
     """Return ``command`` as one frame."""
@@ -200,6 +196,7 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
 
 
+SUCCEEDED: Final = frozenset({ResponseCode.SUCCESS})
 STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -240,9 +237,7 @@ class RefusedError(PeerError):
         self.remark = remark
 
 
-def checked(
-    answer: Command, address: str, doing: str, accepted: Collection[int] = frozenset({ResponseCode.SUCCESS})
-) -> Command:
+def checked(answer: Command, address: str, doing: str, accepted: Collection[int] = SUCCEEDED) -> Command:
     """Return ``answer`` if its code is among ``accepted``; ``doing`` names the request in the error.
 
     Raises:

@@ -11,15 +11,11 @@ import itertools
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.rocketmq.commands import (
-    FrameReader,
-    ProtocolError,
-    encode_command,
-)
+from otel_mqtrace.rocketmq.commands import FrameReader, ProtocolError, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +59,7 @@ class Connections:
         Raises:
             SilentError: it could not be sent.
         """
-        numbered = command.numbered(next(self._opaque) & _MAX_OPAQUE)
+        numbered = replace(command, opaque=next(self._opaque) & _MAX_OPAQUE)
         connection = self._connection(address, deadline)
         connection.send(encode_command(numbered), numbered.opaque, self._left_s(deadline))
         return Posted(address, numbered.opaque, connection)
@@ -162,7 +158,7 @@ class _Connection:
             raise SilentError(f"{self._address} takes no request: {error}") from error
 
     def receive(self, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` for bytes. A time-out is no error: the caller checks its deadline."""
+        """Wait up to ``timeout_s`` for bytes. A time-out is not an error: the caller checks its deadline."""
         try:
             self._socket.settimeout(timeout_s)
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -202,7 +198,7 @@ class _Connection:
         self._socket.close()
 
     def leave(self) -> None:
-        """Let this process's copy of the socket go; another one still uses it."""
+        """Close this process's copy of the socket; another one still uses it."""
         self._socket.close()
 
     def _keep(self, data: bytes) -> None:

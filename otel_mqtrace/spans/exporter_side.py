@@ -91,7 +91,7 @@ class ExporterSide:
                 context.detach(token)
 
     def export(self, spans: list[ReadableSpan]) -> ExportOutcome:
-        """Export ``spans``, one batch or several full ones, and return what became of them."""
+        """Export ``spans``, one batch or several full ones, and return their outcome."""
         if context.get_current() is self._untraced:
             return self._call_export(spans)
         token = context.attach(_untraced())
@@ -122,7 +122,7 @@ class ExporterSide:
         return self._on_idle is not None
 
     def idle(self) -> None:
-        """Let the exporter use a quiet moment."""
+        """Call the exporter in a quiet moment."""
         if self._on_idle is not None:
             self._call("on_idle", self._on_idle)
 

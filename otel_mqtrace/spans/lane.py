@@ -134,8 +134,8 @@ class Lane:
         """Export what is :meth:`ready`, in one call; return how many spans that were.
 
         That is one batch, or several full ones for an exporter that takes them together. The exporter is never called
-        twice at once; another thread's export is waited for, at most ``until``. Raises whatever the exporter raised
-        that is no ``Exception``; the batch is counted as failed first.
+        twice at once; another thread's export is waited for, at most ``until``. Raises what the exporter
+        raised unless it is an ``Exception``; the batch is counted as failed first.
         """
         with self._exclusive(until) as is_held:
             if not is_held or not self.ready(now):
@@ -236,8 +236,8 @@ class Lane:
     def await_flush(self, flush: Flush) -> bool:
         """Wait for ``flush``; ``True`` only if all was exported in time, nothing lost, and the exporter flushed too.
 
-        Without a worker the calling thread does the work, and what the exporter raises that is no ``Exception`` passes:
-        there it may as well be the application's own Ctrl-C.
+        Without a worker the calling thread does the work, and what the exporter raises passes unless it is an
+        ``Exception``: there it may as well be the application's own Ctrl-C.
         """
         queue, closed = self._queue, self._exporter_closed
         try:

@@ -144,7 +144,7 @@ def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
     """Return the processor's arguments for the preset ``name``; ``overrides`` that are not ``None`` win.
 
     Raises:
-        ValueError: There is no such preset, or a value is wrong.
+        ValueError: The preset is unknown, or a value is wrong.
     """
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")

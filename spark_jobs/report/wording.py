@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
-from bridge.page.wording import ABSENT, in_unit, utc
-from bridge.page.wording import counted as plural
+from bridge.page.wording import ABSENT, in_unit, plural, utc
+from bridge.page.wording import visible as spell_out
 
 __all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
 
@@ -25,9 +25,8 @@ def visible(text: str, *, limit: int = 300) -> str:
     A tab or newline becomes ``\t`` or ``\n``; a cut text shows its whole length. The result still has to be escaped
     for its format.
     """
-    shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
-    shown = shown.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
-    return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
+    shown = spell_out(text, limit=limit, unseen=_UNSEEN)
+    return shown.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
 
 
 def count(value: int) -> str:

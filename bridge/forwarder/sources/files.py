@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
-from bridge.forwarder.resume_file import read_memory, write_memory
+from bridge.forwarder.resume_file import NO_NAME, memory_name, read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
@@ -33,7 +31,6 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
-_NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
 def present_files(path: str) -> list[AnyPath]:
@@ -60,9 +57,7 @@ class _FilesSource:
         self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
         self.bad_bodies = 0
         self._path, self._directory = str(path), root_of(str(path)).resolve()
-        self._group = _NO_NAME.sub("_", group)
-        whose = f"{as_path(path).resolve()}\n{group}"
-        self._memory = state / f"{self._group}-{self._kind}-{zlib.crc32(whose.encode()):08x}.json"
+        self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
 
     def _remembered(self, parse: Callable[[Any], Any]) -> Any:
         return read_memory(self._memory, parse, hint=CANNOT_READ)
@@ -95,7 +90,7 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        left_here = self._directory / MEMORY_DIRECTORY / f"{self._group}.json"
+        left_here = self._directory / MEMORY_DIRECTORY / f"{NO_NAME.sub('_', group)}.json"
         if left_here.is_file():
             self._memory = left_here
         self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()

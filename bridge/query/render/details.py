@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.spans import trace_id_of
 from bridge.page.markup import fill_template
-from bridge.page.wording import counted, duration, utc
+from bridge.page.wording import duration, plural, utc
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import rows_of
 from bridge.query.timeline import Consume, Half, Recall, Send, TransactionEnd, events
@@ -36,7 +36,7 @@ def about(story: MessageTimeline) -> Facts:
     sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
     facts = (
         *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
-        ("body", tuple(counted(size, "byte") for size in sizes)),
+        ("body", tuple(plural(size, "byte") for size in sizes)),
     )
     return tuple((name, ", ".join(values)) for name, values in facts if values)
 
@@ -66,7 +66,7 @@ def places_of(places: Sequence[Place]) -> str:
 
 
 def _send(number: int, send: Send) -> Detail:
-    batch = counted(send.of_batch, "message") if send.of_batch > 1 else None
+    batch = plural(send.of_batch, "message") if send.of_batch > 1 else None
     return f"attempt {number}: {send.outcome.value}", _facts(send, batch=batch)
 
 
@@ -98,8 +98,8 @@ def _origin(event: _Event) -> Iterator[tuple[str, str | None]]:
     first, *others = min(known, key=len, default=("",))  # the record with the fewest possible writers
     seen = sum(sighting.seen - 1 for sighting in event.evidence)
     yield "record", places_of(places) or None
-    yield "seen again", counted(seen, "time") if seen else None
-    yield "written by", f"{first} or {counted(len(others), 'other')}" if others else first or None
+    yield "seen again", plural(seen, "time") if seen else None
+    yield "written by", f"{first} or {plural(len(others), 'other')}" if others else first or None
 
 
 _Show = tuple[str, str, "Callable[[Any], str]"]

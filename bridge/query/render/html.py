@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, joined, style_sheet, void
-from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
+from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.render.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.render.terminal import describe_attempts, describe_search
@@ -130,7 +130,7 @@ def page(answer: Answer) -> str:
 def _title(answer: Answer) -> str:
     if len(answer.stories) == 1:
         return visible(answer.stories[0].msg_id, limit=60)
-    return counted(len(answer.stories), "message") if answer.stories else "Nothing found"
+    return plural(len(answer.stories), "message") if answer.stories else "Nothing found"
 
 
 def _heading(answer: Answer) -> Markup:
@@ -151,7 +151,7 @@ def _heading(answer: Answer) -> Markup:
         for row in rows_of(story, answer.query)
     ]
     heads = ("Time", "Message", "Topic", "Group", "Outcome", "Attempts")
-    left = f"{counted(answer.left_off, 'older message')} left off." if answer.left_off else None
+    left = f"{plural(answer.left_off, 'older message')} left off." if answer.left_off else None
     return joined(
         (
             element("h1", _title(answer)),
@@ -242,7 +242,7 @@ def _part(title: str, details: Sequence[Detail]) -> Markup:
             element("div", element("dt", name), element("dd", element("bdi", visible(value)))) for name, value in facts
         ]
         cards.append(joined((element("p", event, class_="event"), element("dl", pairs))))
-    summary = element("summary", f"{visible(title)}: {counted(len(details), 'event')}")
+    summary = element("summary", f"{visible(title)}: {plural(len(details), 'event')}")
     return element("details", summary, cards, class_="card")
 
 
@@ -273,8 +273,8 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeri
 
 
 def _sources_text(story: MessageTimeline) -> str:
-    text = f"From {counted(story.records, 'record')}"
-    return f"{text}; {counted(story.repeats, 'repeat')} folded." if story.repeats else f"{text}."
+    text = f"From {plural(story.records, 'record')}"
+    return f"{text}; {plural(story.repeats, 'repeat')} folded." if story.repeats else f"{text}."
 
 
 def _searched(searched: Searched) -> Markup:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from bridge.page.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
+from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.render.details import about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
@@ -50,8 +50,8 @@ def print_answer(answer: Answer, *, console: Console | None = None) -> None:
             _list(answer) if screen.is_terminal else Text(_plain_list(answer)), soft_wrap=not screen.is_terminal
         )
     if answer.pages > 1:
-        older = f"; {counted(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
-        screen.print(Text(f"Page {answer.page} of {answer.pages}, {counted(answer.total, 'message')}{older}"))
+        older = f"; {plural(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
+        screen.print(Text(f"Page {answer.page} of {answer.pages}, {plural(answer.total, 'message')}{older}"))
     screen.print(Text(describe_search(answer.searched), style="dim"))
     for remark in answer.searched.remarks:
         screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))
@@ -61,7 +61,7 @@ def nothing_found(answer: Answer) -> str:
     """Return the one line of an answer without a message: what was searched, and what could not be."""
     searched, (first, *more) = answer.searched, answer.searched.remarks or ("",)
     if answer.total:
-        return f"page {answer.page} is empty: {counted(answer.total, 'message')} on {counted(answer.pages, 'page')}"
+        return f"page {answer.page} is empty: {plural(answer.total, 'message')} on {plural(answer.pages, 'page')}"
     remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
     return (
         f"nothing found; s{describe_search(searched)[1:].removesuffix('.')};{remark} "
@@ -74,7 +74,7 @@ def describe_search(searched: Searched) -> str:
     arrived = ""
     if searched.first_arrival_ms is not None and searched.last_arrival_ms is not None:
         arrived = f", arrived {utc(searched.first_arrival_ms)} to {utc(searched.last_arrival_ms)}"
-    return f"Searched {counted(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
+    return f"Searched {plural(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
 
 
 def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
@@ -217,8 +217,8 @@ def _tree(story: MessageTimeline) -> Tree:
             branch.add(Text(f"{where}: {bad.field_name or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
         if len(story.bad) > _MOST_BAD:
             branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
-    text = f"{counted(story.records, 'record')}"
-    root.add(Text(f"{text}, {counted(story.repeats, 'repeat')} of them folded" if story.repeats else text, style="dim"))
+    text = f"{plural(story.records, 'record')}"
+    root.add(Text(f"{text}, {plural(story.repeats, 'repeat')} of them folded" if story.repeats else text, style="dim"))
     return root
 
 

@@ -1,7 +1,7 @@
 """Sends, batches and transactions of an aiokafka producer: the call, its failure, the response that its future brings.
 
 A send is over when its future is: with the broker's response or with an error. Where the application stops waiting, the
-client sends the message all the same, and the response to its batch is waited for.
+client still sends the message, and the response to its batch is waited for.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ProducerState:
     def batch_of(self, future: Future[Any]) -> tuple[Future[Any], int] | None:
         """Return the future of the batch that a message is in, and its place there, while that is on its way.
 
-        Only for a message whose own future was cancelled: the client sends it all the same.
+        Only for a message whose own future was cancelled: the client still sends it.
         """
         accumulator: Any = None if self._accumulator is None else self._accumulator()
         if accumulator is None:
