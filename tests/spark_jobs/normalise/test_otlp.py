@@ -141,13 +141,3 @@ def test_malformed_span_is_bad_alone_for_both_readers(tmp_path):
     ]
     assert all(ID in mentions for _, reason, mentions in found["a"][:1])
     assert side.records_read + side.exploded == side.events + side.malformed
-
-
-def test_message_behind_a_torn_one_is_read(tmp_path):
-    torn, whole = json.dumps(message([{**GOOD, "name": '{"resourceSpans":'}])), json.dumps(message([GOOD]))
-    cuts = [*range(1, 24), torn.index("startTime"), len(torn) - 1]
-    lines = [f"{torn[:cut]}{whole}" for cut in cuts]
-    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, torn, whole]), encoding="utf-8")
-    side = otlp_side(tmp_path / "work", str(tmp_path / "a.jsonl"))
-    assert Counter(row["line"] for row in events_of(side)) == dict.fromkeys(range(1, len(lines) + 3), 1)
-    assert sorted(row["line"] for row in malformed_of(side)) == list(range(1, len(lines) + 1))
