@@ -23,11 +23,11 @@ _TABLE_OF_SEND: Final = f"{_CLIENTS}/test_producer.py::test_delivered_message_ha
 _TABLE_OF_PROCESS: Final = f"{_CLIENTS}/test_consumer.py::test_handled_message_has_every_field_of_the_table"
 _PYTHON_API: Final = f"""
 the five public names -> test_public_names
-instrument(tracer_provider, **config) -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
+instrument(tracer_provider, **config) -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
 instrument(meter_provider) -> {_CLIENTS}/test_statistics.py::test_lag_is_the_uncommitted_messages_of_the_group
-configuration is a dataclass -> {_SWITCH}::test_the_configuration_is_a_dataclass_of_every_setting
+configuration is a dataclass -> {_SWITCH}::test_configuration_is_the_dataclass_of_every_setting
 entry point mqtrace_confluent_kafka -> test_entry_point_of_the_instrumentor
-_instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITCH}::test_an_object_that_cannot_do_what_it_is_for_is_one_sentence
+_instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITCH}::test_option_of_a_wrong_type_is_one_warning
 works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_name_imported_before_is_traced
 uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_uninstrument_restores_every_name_ten_times
 steps back with a warning -> {_CLIENTS}/test_classes.py::test_instrument_steps_back_for_another_instrumentation
@@ -48,31 +48,31 @@ tunables from MQTRACE_*, then OTEL_BSP_* -> {_SPANS}/test_mapping.py::test_envir
 exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
 SendHook, ConsumeHook -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 codec -> {_CODEC}::test_written_context_is_read_back
-otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_a_broker_comes_with_the_kit
+otel_mqtrace.testing -> tests/otel_mqtrace/testing/test_cluster.py::test_embedded_broker_comes_with_the_kit
 """
 _CONFIGURATION: Final = f"""
-MQTRACE_ENABLED -> {_SWITCH}::test_switched_off_by_the_environment_nothing_happens
+MQTRACE_ENABLED -> {_SWITCH}::test_disabled_instrumentation_changes_nothing
 MQTRACE_TRACE_TOPIC -> {_KAFKA}::test_environment_names_broker_topic_and_properties
-MQTRACE_EXPORTERS -> {_SWITCH}::test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning, {_CONFIG}::test_none_as_the_only_exporter_means_no_exporter
+MQTRACE_EXPORTERS -> {_SWITCH}::test_exporters_are_loaded_by_name_and_an_unknown_one_is_one_warning, {_CONFIG}::test_none_as_the_only_exporter_means_no_exporter
 MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_environment_names_the_brokers, {_KAFKA}::test_application_broker_is_the_default
 MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_environment_names_broker_topic_and_properties
-MQTRACE_LANDING_DIR -> {_SWITCH}::test_the_environment_alone_is_enough
+MQTRACE_LANDING_DIR -> {_SWITCH}::test_environment_alone_configures_the_instrumentation
 MQTRACE_DIALECT -> {_KAFKA}::test_encoder_can_be_wrapped
 MQTRACE_REGION_ID -> {_TABLE_OF_PROCESS}
 MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation
-MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
-MQTRACE_BATCH_SIZE -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
-MQTRACE_LINGER_MS -> {_SWITCH}::test_our_processor_is_attached_with_the_exporters_given
+MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
+MQTRACE_BATCH_SIZE -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
+MQTRACE_LINGER_MS -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_trace_topic_and_excluded_topics_are_not_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
-each variable sets its setting -> {_CONFIG}::test_the_environment_sets_every_setting
-the defaults of the table -> {_CONFIG}::test_the_defaults_are_those_of_the_contract
+each variable sets its setting -> {_CONFIG}::test_environment_sets_every_setting
+the defaults of the table -> {_CONFIG}::test_default_settings_are_those_of_the_contract
 code wins -> {_CONFIG}::test_code_wins_over_the_environment
-wrong values warn once and never break start-up -> {_CONFIG}::test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default, {_SWITCH}::test_wrong_options_never_raise
-passwords never appear -> {_CONFIG}::test_no_password_is_ever_printed, {_KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {_SWITCH}::test_no_password_gets_into_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_no_password_is_ever_shown
+wrong values warn once and never break start-up -> {_CONFIG}::test_wrong_value_is_one_warning_with_name_value_and_default, {_SWITCH}::test_wrong_options_never_raise
+passwords never appear -> {_CONFIG}::test_password_is_not_logged, {_KAFKA}::test_password_is_neither_logged_nor_shown_by_the_exporter, {_SWITCH}::test_password_is_not_on_a_span, tests/otel_mqtrace/doctor/test_environment.py::test_password_is_not_shown_by_the_doctor
 """
 _SPAN_AND_RECORD: Final = f"""
 traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}

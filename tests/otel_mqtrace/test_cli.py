@@ -31,7 +31,7 @@ def _mqtrace(*arguments, code=_MAIN, **options):
     )
 
 
-def test_a_commands_number_is_the_exit_code():
+def test_number_a_command_returns_is_the_exit_code():
     assert run(["answers"], _points("answers")) == 3
     assert run(["says-nothing"], _points("says-nothing")) == 0
     assert run(["leaves"], _points("leaves")) == 7
@@ -48,7 +48,7 @@ def test_broken_command_reports_its_error_when_called():
         run(["broken", "--strange", "x", "--help"], [broken])
 
 
-def test_a_command_that_typer_cannot_make_is_a_broken_command(capsys):
+def test_command_that_typer_cannot_make_is_reported_when_called(capsys):
     points = _points("answers", "cannot-be-parsed")
     assert run(["--help"], points) == 0
     assert "Answer with a number" in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_a_command_that_typer_cannot_make_is_a_broken_command(capsys):
         run(["cannot-be-parsed"], points)
 
 
-def test_a_missing_dependency_names_the_extra():
+def test_missing_dependency_is_reported_with_its_extra():
     absent = ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")
     said = _command_tree._unavailable("reconcile", absent)
     assert isinstance(said, MissingExtraError)
@@ -71,7 +71,7 @@ def test_help_lists_what_is_no_command_as_not_available(capsys, target):
     assert "Answer with a number" in shown
 
 
-def test_no_arguments_are_a_question_for_help(capsys):
+def test_no_arguments_show_the_help(capsys):
     assert run([], _points("answers")) == 0
     assert "answers" in capsys.readouterr().out
 
@@ -85,7 +85,7 @@ def test_shell_completion_lists_the_options_of_a_command(capsys, monkeypatch):
     assert "--number" in capsys.readouterr().out
 
 
-def test_a_command_after_two_dashes_is_called():
+def test_command_after_two_dashes_is_called():
     assert run(["--", "answers"], _points("answers", "says-nothing")) == 3
 
 
@@ -107,14 +107,14 @@ def test_help_shows_the_docstring_without_its_sections(capsys):
         (["answers", "stray"], "unexpected extra argument"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(arguments, said):
+def test_wrong_command_line_is_a_usage_error(arguments, said):
     with pytest.raises(UsageError) as caught:
         run(arguments, _points("answers"))
     assert said in str(caught.value)
     assert "--help'" in str(caught.value)
 
 
-def test_giving_up_is_an_interrupt():
+def test_abort_of_a_command_is_an_interrupt():
     with pytest.raises(KeyboardInterrupt):
         run(["gives-up"], _points("gives-up"))
 
@@ -128,13 +128,13 @@ def test_giving_up_is_an_interrupt():
         ("interrupt", 130, "mqtrace: interrupted\n"),
     ],
 )
-def test_an_error_is_one_line_and_a_code(how, code, line, capsys):
+def test_error_is_one_line_and_an_exit_code(how, code, line, capsys):
     assert cli.main(["fails", "--how", how], points=_points("fails")) == code
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
 @pytest.mark.parametrize("how", ["usage", "defect"])
-def test_what_fails_after_an_interrupt_is_the_interrupt(how, capsys):
+def test_failure_after_an_interrupt_is_the_interrupt(how, capsys):
     before = signal.signal(signal.SIGINT, lambda *_: None)  # a command that goes on for a moment
     try:
         assert cli.main(["fails", "--how", how, "--interrupted"], points=_points("fails")) == 130
@@ -149,18 +149,15 @@ _DEFECT = (
 )
 
 
-def test_a_defect_is_one_line_and_never_the_code_of_a_failed_gate(capsys, monkeypatch):
+@pytest.mark.parametrize("debug", [None, "1"])
+def test_defect_is_one_line_after_its_traceback_with_debug_and_exit_code_2(capsys, monkeypatch, debug):
     monkeypatch.delenv("MQTRACE_DEBUG", raising=False)
+    if debug:
+        monkeypatch.setenv("MQTRACE_DEBUG", debug)
     assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
-    assert capsys.readouterr().err.lstrip("\n") == _DEFECT
-
-
-def test_defect_shows_its_traceback_with_debug_set(capsys, monkeypatch):
-    monkeypatch.setenv("MQTRACE_DEBUG", "1")
-    assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
-    said = capsys.readouterr().err
-    assert said.lstrip("\n").startswith("Traceback (most recent call last):")
-    assert said.endswith(_DEFECT)
+    traceback, line, rest = capsys.readouterr().err.lstrip("\n").partition(_DEFECT)
+    assert (line, rest) == (_DEFECT, "")
+    assert traceback.startswith("Traceback (most recent call last):") is bool(debug)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +194,12 @@ def test_command_with_a_closed_stderr_keeps_its_exit_code(tmp_path, typed, code)
     assert (done.returncode, done.stdout) == (code, b"")
 
 
-def test_the_version_is_the_distributions():
+def test_version_is_that_of_the_distribution():
     done = _mqtrace("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"mqtrace {version('otel-mqtrace')}\n", "")
 
 
-def test_without_typer_the_command_names_its_extra(tmp_path):
+def test_missing_typer_is_reported_with_the_extra(tmp_path):
     (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
     done = _mqtrace("decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
@@ -225,7 +222,7 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
         ("jinja2", _RECONCILE, "reconcile"),
     ],
 )
-def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra):
+def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra):
     (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
     done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
     said = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
@@ -261,13 +258,13 @@ sys.argv[1:] = ["--version"]
 
 
 @pytest.mark.parametrize("when", [_DURING_IMPORT, _AT_THE_END], ids=["imports", "end"])
-def test_an_interrupt_outside_the_command_is_one_line_too(when):
+def test_interrupt_outside_the_command_is_one_line(when):
     program = f"{when}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "mqtrace: interrupted\n")
 
 
-def test_the_version_may_stand_behind_a_command(capsys):
+def test_version_may_be_asked_of_a_command(capsys):
     assert cli.main(["decode", "-V"]) == 0
     assert capsys.readouterr().out.startswith("mqtrace ")
 

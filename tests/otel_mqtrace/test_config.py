@@ -47,12 +47,12 @@ def _nothing_warned_yet(monkeypatch):
 
 
 @pytest.mark.parametrize("variable", CONTRACT)
-def test_the_defaults_are_those_of_the_contract(variable):
+def test_default_settings_are_those_of_the_contract(variable):
     assert getattr(Settings.from_env(environ={}), variable.removeprefix("MQTRACE_").lower()) == CONTRACT[variable][0]
 
 
 @pytest.mark.parametrize("variable", CONTRACT)
-def test_the_environment_sets_every_setting(variable):
+def test_environment_sets_every_setting(variable):
     _, text, value = CONTRACT[variable]
     name = variable.removeprefix("MQTRACE_").lower()
     assert Settings.from_env(environ={variable: text}) == replace(Settings(), **{name: value})
@@ -81,7 +81,7 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_CREATE_TRACE_TOPIC", "later", "False"),
     ],
 )
-def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, name, value, default):
+def test_wrong_value_is_one_warning_with_name_value_and_default(caplog, name, value, default):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert Settings.from_env(environ={name: value}) == Settings()
@@ -90,20 +90,20 @@ def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Settings)])
-def test_no_warning_gives_none_as_what_is_used(caplog, name):
+def test_warning_never_says_that_none_is_used(caplog, name):
     Settings.from_env({name: object()}, environ={})
     assert name in caplog.text
     assert "None is used" not in caplog.text
 
 
-def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog):
+def test_batch_size_larger_than_the_queue_is_a_wrong_value(caplog):
     settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
     assert (settings.queue_size, settings.batch_size) == (50, 50)
     assert "batch_size = 100: no such batch fits a queue_size of 50; 50 is used" in caplog.text
 
 
 @given(st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), st.text() | st.integers() | st.none()))
-def test_no_value_whatsoever_raises(overrides):
+def test_any_value_is_accepted_or_replaced(overrides):
     assert isinstance(Settings.from_env(overrides, environ={}), Settings)
 
 
@@ -115,7 +115,7 @@ def test_none_as_the_only_exporter_means_no_exporter():
 @pytest.mark.parametrize(
     ("topic", "excluded"), [("RMQ_SYS_TRACE_TOPIC", True), ("audit.x", True), ("orders", False), ("AUDIT.x", False)]
 )
-def test_the_trace_topic_and_patterns_are_excluded(topic, excluded):
+def test_trace_topic_and_matching_topics_are_excluded(topic, excluded):
     assert Settings(topic_exclude=("audit.*",)).excludes(topic) is excluded
 
 
@@ -141,14 +141,14 @@ def test_only_connection_settings_of_the_first_client_are_remembered():
         {"kafka_config": ["sasl.password=hunter2"]},
     ],
 )
-def test_no_password_is_ever_printed(caplog, overrides):
+def test_password_is_not_logged(caplog, overrides):
     with caplog.at_level(logging.DEBUG):
         settings = Settings.from_env(overrides, environ={})
     assert "hunter2" not in caplog.text + repr(settings)
     assert "hunter2" not in repr(config._warned)
 
 
-def test_client_properties_are_taken_as_a_mapping_too(caplog):
+def test_client_properties_may_be_a_mapping(caplog):
     given = {"sasl.password": "hunter2"}
     settings = Settings.from_env({"kafka_config": given}, environ={})
     given.clear()
@@ -156,23 +156,23 @@ def test_client_properties_are_taken_as_a_mapping_too(caplog):
     assert caplog.records == []
 
 
-def test_a_wrong_connection_setting_is_named_by_its_type(caplog):
+def test_wrong_connection_setting_is_logged_by_its_type(caplog):
     Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
     wrong, unknown = (record.getMessage() for record in caplog.records)
     assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
     assert unknown == "mqtrace: option sasl_password (str): unknown setting; it is ignored"
 
 
-def test_the_dialects_are_those_the_codec_writes():
+def test_dialects_are_those_of_the_codec():
     assert list(DIALECTS) == list(layout.DIALECTS)
 
 
-def test_declarative_configuration_can_ask_for_the_type_of_every_setting():
+def test_every_setting_has_a_type():
     assert set(get_type_hints(Settings)) == {each.name for each in fields(Settings)}
 
 
 @pytest.mark.parametrize("value", ["a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2")])
-def test_brokers_may_be_a_list_as_other_clients_take_it(value):
+def test_brokers_may_be_a_list(value):
     assert Settings.from_env({"bootstrap_servers": value}, environ={}).bootstrap_servers == "a:1,b:2"
 
 
@@ -205,5 +205,5 @@ def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog
         ("https://host/a:b@c", "https://host/a:b@c"),
     ],
 )
-def test_an_address_is_shown_without_user_and_password(text, shown):
+def test_address_is_shown_without_user_and_password(text, shown):
     assert without_password(text) == shown

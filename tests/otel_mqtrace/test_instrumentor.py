@@ -37,7 +37,7 @@ def _send(kafka, topic):
     assert producer.flush(10) == 0
 
 
-def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic):
+def test_processor_is_attached_with_the_given_exporters(clean, kafka, topic):
     provider, exporter = TracerProvider(), RecordingExporter()
     instrumentor = MqTraceInstrumentor()
     instrumentor.instrument(tracer_provider=provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
@@ -52,7 +52,7 @@ def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic)
     assert provider._active_span_processor._span_processors == ()
 
 
-def test_a_processor_of_the_application_stays_and_ours_comes_beside_it(clean, kafka, topic, tmp_path):
+def test_processor_of_the_application_stays_beside_ours(clean, kafka, topic, tmp_path):
     theirs, ours = RecordingExporter(), RecordingExporter()
     own = MqTraceSpanProcessor(theirs)
     provider = TracerProvider()
@@ -87,7 +87,7 @@ def test_existing_exporter_is_not_added_twice_with_one_warning(clean, caplog, tm
     provider.shutdown()
 
 
-def test_an_option_that_was_refused_does_not_reach_the_exporter(clean, caplog, monkeypatch):
+def test_refused_option_is_not_passed_to_the_exporter(clean, caplog, monkeypatch):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     monkeypatch.setenv("MQTRACE_SPOOL_DIR", "")
     provider = TracerProvider()
@@ -110,7 +110,7 @@ def test_an_option_that_was_refused_does_not_reach_the_exporter(clean, caplog, m
         {"exporters": [5]},
     ],
 )
-def test_an_object_that_cannot_do_what_it_is_for_is_one_sentence(clean, caplog, monkeypatch, option):
+def test_option_of_a_wrong_type_is_one_warning(clean, caplog, monkeypatch, option):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
     before = MqTraceInstrumentor().unrecorded
     given = {"tracer_provider": TracerProvider(), "exporters": (), **option}
@@ -151,7 +151,7 @@ MqTraceInstrumentor().instrument()
     assert "Traceback" not in done.stderr
 
 
-def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, topic, monkeypatch):
+def test_late_provider_is_used_from_the_first_span(clean, kafka, topic, monkeypatch):
     exporter = RecordingExporter()
     MqTraceInstrumentor().instrument(exporters=[exporter])
     assert MqTraceInstrumentor().processor is None
@@ -161,7 +161,7 @@ def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, top
     exporter.take(f"send {topic}")
 
 
-def test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning(clean, caplog, tmp_path):
+def test_exporters_are_loaded_by_name_and_an_unknown_one_is_one_warning(clean, caplog, tmp_path):
     provider = TracerProvider()
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument(
@@ -171,14 +171,14 @@ def test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning(clean, caplog
     assert len([record for record in caplog.records if "no_such_exporter" in record.getMessage()]) == 1
 
 
-def test_switched_off_by_the_environment_nothing_happens(clean, monkeypatch):
+def test_disabled_instrumentation_changes_nothing(clean, monkeypatch):
     monkeypatch.setenv("MQTRACE_ENABLED", "false")
     before = confluent_kafka.Producer
     MqTraceInstrumentor().instrument()
     assert confluent_kafka.Producer is before
 
 
-def test_the_applications_own_connection_is_learned_without_anything_else(instrument, kafka, topic, spans):
+def test_connection_of_the_application_is_remembered_without_other_settings(instrument, kafka, topic, spans):
     instrument()
     confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "ssl.ca.location": "probe"})
     assert application_kafka_config() == {"bootstrap.servers": kafka.bootstrap_servers, "ssl.ca.location": "probe"}
@@ -186,7 +186,7 @@ def test_the_applications_own_connection_is_learned_without_anything_else(instru
     assert application_kafka_config() is None
 
 
-def test_no_password_gets_into_a_span(instrument, kafka, topic, spans):
+def test_password_is_not_on_a_span(instrument, kafka, topic, spans):
     instrument()
     _send(kafka, topic)
     span = spans.take()
@@ -202,12 +202,12 @@ def test_wrong_options_never_raise(clean, caplog):
     assert {"sideways", "-1", "nonsense"} <= {word.strip("':") for word in caplog.text.split()}
 
 
-def test_the_configuration_is_a_dataclass_of_every_setting():
+def test_configuration_is_the_dataclass_of_every_setting():
     assert MqTraceInstrumentor.configuration is Settings
     assert MqTraceInstrumentor().instrumentation_dependencies() == ("confluent-kafka >= 2.6",)
 
 
-def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic, monkeypatch):
+def test_processor_metrics_go_to_the_global_meter_provider(clean, kafka, topic, monkeypatch):
     reader = InMemoryMetricReader()
     monkeypatch.setattr(metrics_of_the_api, "_METER_PROVIDER", MeterProvider([reader]))
     MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=[RecordingExporter()])
@@ -230,7 +230,7 @@ def test_first_unrecorded_span_is_one_warning(clean, kafka, topic, monkeypatch, 
     assert "opentelemetry-distro" in said
 
 
-def test_an_sdk_that_was_switched_off_is_nothing_to_warn_of(clean, kafka, topic, monkeypatch, caplog):
+def test_disabled_sdk_is_no_warning(clean, kafka, topic, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument()
@@ -275,7 +275,7 @@ def run_instrumented(kafka, tmp_path):
 NOTHING_ELSE = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
 
-def test_the_environment_alone_is_enough(run_instrumented, topic, tmp_path):
+def test_environment_alone_configures_the_instrumentation(run_instrumented, topic, tmp_path):
     files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
     _, records = run_instrumented(topic, **NOTHING_ELSE, **files)
     assert topic in records
@@ -302,7 +302,7 @@ instrumentation/development:
 
 
 @needs_sdk(40, "it has no declarative configuration")
-def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, topic, tmp_path):
+def test_declarative_configuration_sets_everything(run_instrumented, kafka, topic, tmp_path):
     excluded = f"{topic}-excluded"
     kafka.create_topic(excluded, partitions=1)
     path = tmp_path / "otel.yaml"

@@ -42,20 +42,20 @@ def _fixed(clock):
     return UniqueIds(clock=clock, address="172.20.21.17", pid=0x16D14, origin=0x18B4AAC2)
 
 
-def test_an_id_is_laid_out_as_rocketmqs():
+def test_id_has_the_layout_of_rocketmq():
     ids = _fixed(_Clock(2026, 11, 1, 0, 0, 1))
     assert ids.new() == "AC1415116D1418B4AAC2000003E80000"
     assert ids.new() == "AC1415116D1418B4AAC2000003E80001"
 
 
-def test_an_ipv6_id_is_made_and_read_again():
+def test_id_with_an_ipv6_address_is_read_back():
     made = UniqueIds(clock=_Clock(2026, 11, 1, 0, 0, 1), address="2001:db8::1", pid=7, origin=9).new()
     assert made == "20010DB8000000000000000000000001" + "0007" + "00000009" + "000003E8" + "0000"
     assert read_unique_id(made) == UniqueId("2001:db8::1", 7, 9, 1000, 0)
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
-def test_ids_of_real_clients_hold_host_and_time(name):
+def test_ids_of_real_clients_have_host_and_time(name):
     late_ms = []
     for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
         read = read_unique_id(trace_ctx.beans[0].msg_id.split(",")[0])
@@ -75,17 +75,22 @@ def _sends(body):
 # -- the broker's ids -------------------------------------------------------------------------------------------------
 
 
-def test_an_offset_id_is_a_broker_and_a_place():
-    assert read_offset_id("0A9A002600002A9F0000000000002329") == OffsetId("10.154.0.38", 10911, 9001)
-
-
-def test_an_offset_id_of_ipv6_has_56_digits():
-    text = "20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000"
-    assert read_offset_id(text) == OffsetId("2001:db8::1", 10911, 1 << 40)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0A9A002600002A9F0000000000002329", OffsetId("10.154.0.38", 10911, 9001)),
+        ("20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000", OffsetId("2001:db8::1", 10911, 1 << 40)),
+        ("AC1415116D1418B4AAC217FE1B4E0000", None),
+        ("0A9A002600002A9FFFFFFFFFFFFFFFFF", None),
+    ],
+    ids=["IPv4", "IPv6", "unique id", "negative offset"],
+)
+def test_offset_id_is_read_as_broker_and_offset(text, expected):
+    assert read_offset_id(text) == expected
 
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
-def test_offset_ids_of_real_brokers_name_the_records_own_store_host(name):
+def test_offset_ids_of_real_brokers_have_the_store_host_of_the_record(name):
     compared = 0
     for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
         bean = trace_ctx.beans[0]
@@ -97,17 +102,12 @@ def test_offset_ids_of_real_brokers_name_the_records_own_store_host(name):
     assert compared
 
 
-def test_most_unique_ids_are_no_offset_ids():
-    assert read_offset_id("AC1415116D1418B4AAC217FE1B4E0000") is None
-    assert read_offset_id("0A9A002600002A9FFFFFFFFFFFFFFFFF") is None
-
-
 @given(st.text(max_size=60))
-def test_reading_an_offset_id_never_raises(text):
+def test_any_text_is_an_offset_id_or_none(text):
     assert read_offset_id(text) is None or len(text) in {32, 56}
 
 
-def test_the_month_begins_anew():
+def test_time_of_an_id_restarts_with_the_month():
     clock = _Clock(2026, 12, 31, 23, 59, 59)
     ids = _fixed(clock)
     assert read_unique_id(ids.new()).ms_in_month == 31 * DAY_MS - 1000
@@ -117,21 +117,21 @@ def test_the_month_begins_anew():
     assert read_unique_id(ids.new()).ms_in_month == 2000
 
 
-def test_the_counter_wraps_at_16_bits():
+def test_counter_wraps_at_16_bits():
     ids = _fixed(_Clock(2026, 11, 21))
     first = [ids.new() for _ in range(1 << 16)]
     assert len(set(first)) == 1 << 16
     assert ids.new() == first[0]
 
 
-def test_threads_never_share_an_id():
+def test_ids_of_several_threads_are_unique():
     with ThreadPoolExecutor(8) as pool:
         made = [one for part in pool.map(lambda _: [new_unique_id() for _ in range(4000)], range(8)) for one in part]
     assert len(set(made)) == 32_000
     assert all(len(one) == 32 and one == one.upper() for one in made)
 
 
-def test_two_sources_of_one_process_differ():
+def test_sources_of_one_process_have_different_ids():
     clock = _Clock(2026, 11, 21)
     assert (
         UniqueIds(clock=clock, address="10.0.0.1", pid=1).new()
@@ -139,7 +139,7 @@ def test_two_sources_of_one_process_differ():
     )
 
 
-def test_a_forked_child_does_not_repeat_its_parent():
+def test_forked_child_has_other_ids_than_its_parent():
     ids = UniqueIds(clock=_Clock(2026, 11, 21))
     ids.new()
     read_end, write_end = os.pipe()
@@ -157,7 +157,7 @@ def test_a_forked_child_does_not_repeat_its_parent():
     assert theirs.origin != ours.origin
 
 
-def test_without_a_free_file_descriptor_ids_and_hooks_are_made_all_the_same(run_code):
+def test_ids_and_hooks_need_no_file_descriptor(run_code):
     script = """
 import resource, socket
 from otel_mqtrace import SendHook

@@ -100,9 +100,7 @@ def test_topic_is_made_and_the_health_check_answers(kafka):
     assert TRACE_TOPIC in listed.stdout.split()
 
 
-def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(
-    image, collector, bodies, kafka, jaeger, tmp_path
-):
+def test_deployed_forwarder_puts_a_java_application_into_jaeger(image, collector, bodies, kafka, jaeger, tmp_path):
     places = {
         "kafka:9092": kafka.bootstrap_servers,
         "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),

@@ -51,7 +51,7 @@ confluent_kafka.Producer = Stranger
 """
 
 
-def test_a_healthy_command_runs_as_ever_and_nothing_is_found(application, doctor, kafka, topic):
+def test_healthy_command_has_no_findings(application, doctor, kafka, topic):
     done = doctor("--", *application(HEALTHY), kafka.bootstrap_servers, topic, typed="hello")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("HELLO\n")
@@ -93,7 +93,7 @@ def test_other_instrumentation_is_reported_under_opentelemetry_instrument(applic
     assert "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka" in findings[found]["what"]
 
 
-def test_a_signal_reaches_the_command(application, environment):
+def test_signal_is_passed_to_the_command(application, environment):
     program = """
 import signal, sys
 from otel_mqtrace import MqTraceInstrumentor
@@ -115,14 +115,14 @@ signal.pause()
     assert '"exit_code": 5' in report
 
 
-def test_a_program_that_is_not_there_is_one_line(doctor):
+def test_missing_program_is_one_line(doctor):
     done = doctor("--", "no-such-program")
     assert done.returncode == 2
     assert done.stderr.startswith("mqtrace: error: no-such-program cannot be started")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_program_that_is_not_there_is_json_too(ask):
+def test_missing_program_is_a_finding_in_json(ask):
     code, findings, _ = ask("--", "no-such-program")
     assert (code, set(findings)) == (2, {"command_not_started"})
 
@@ -161,7 +161,7 @@ instrumentation/development: {{python: {{mqtrace_confluent_kafka: {{exporters: [
 """
 
 
-def test_a_configuration_file_without_a_propagator_is_found(application, ask, kafka, topic, tmp_path):
+def test_configuration_file_without_a_propagator_is_found(application, ask, kafka, topic, tmp_path):
     pytest.importorskip("opentelemetry.configuration", reason="opentelemetry-configuration is not installed")
     path = tmp_path / "otel.yaml"
     path.write_text(CONFIGURATION.format(landing=tmp_path / "landing"), encoding="utf-8")
@@ -174,7 +174,7 @@ def test_a_configuration_file_without_a_propagator_is_found(application, ask, ka
     assert "(pid " in findings["no_propagator"]["where"]
 
 
-def test_warnings_of_ours_are_heard_and_still_on_stderr(application, doctor):
+def test_warnings_are_reported_and_still_on_stderr(application, doctor):
     program = """
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor

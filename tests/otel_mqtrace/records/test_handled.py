@@ -118,7 +118,7 @@ def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect
         {"code": "RETURNNULL"},
     ],
 )
-def test_handling_that_does_not_simply_succeed_ends_as_its_span_would(how):
+def test_failed_handling_equals_the_span_of_the_same_handling(how):
     results = []
     for is_recorded in (True, False):
         world = _World()
@@ -172,7 +172,7 @@ def test_write_after_the_end_changes_nothing(caplog):
     assert "order" not in span.attributes
 
 
-def test_part_that_a_reader_changed_is_exported():
+def test_changed_attribute_is_exported():
     """As redacting code does, by the SDK's private name."""
     world = _World()
     call = world.record(_Message())
@@ -189,7 +189,7 @@ def test_span_that_the_handler_ended_itself_ends_once():
     assert len(world.ended.take_all()) == 1
 
 
-def test_trace_state_and_baggage_of_the_message_are_current():
+def test_trace_state_and_baggage_of_a_message_are_current():
     world, other = _World(), _World()
     message = _Message(headers=(("traceparent", PARENT), ("tracestate", b"vendor=x"), ("baggage", b"order=42")))
     call = world.record(message)

@@ -54,14 +54,14 @@ def test_one_connection_serves_many_requests(cluster, client):
     assert len(cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)) == 50
 
 
-def test_a_connection_that_was_idle_too_long_is_opened_anew(cluster, client):
+def test_closed_connection_is_opened_again(cluster, client):
     client.send(_outgoing(client), group="g")
     cluster.brokers[0].drop_connections()
     [sent] = client.send(_outgoing(client), group="g")
     assert isinstance(sent, Sent)
 
 
-def test_one_refusal_is_the_one_message_s(cluster, client):
+def test_refusal_is_that_of_its_message_only(cluster, client):
     outgoing = _outgoing(client, 3)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
     first, second, third = client.send(outgoing, group="g")
@@ -72,7 +72,7 @@ def test_one_refusal_is_the_one_message_s(cluster, client):
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_a_master_that_has_the_message_has_it(cluster, client, code):
+def test_late_flush_or_missing_slave_is_a_success(cluster, client, code):
     """Though a flush was late or a slave was away: Java's client calls these sent as well."""
     broker = cluster.brokers[0]
     real = broker._send_message_v2
@@ -81,7 +81,7 @@ def test_a_master_that_has_the_message_has_it(cluster, client, code):
     assert isinstance(sent, Sent)
 
 
-def test_a_silent_broker_is_given_up_in_time(cluster):
+def test_silent_broker_is_given_up_in_time(cluster):
     with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
         outgoing = _outgoing(client, 2)
         cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
@@ -92,7 +92,7 @@ def test_a_silent_broker_is_given_up_in_time(cluster):
         assert second.offset == 0
 
 
-def test_a_silent_server_leaves_time_for_the_next(cluster):
+def test_silent_server_leaves_time_for_the_next(cluster):
     [broker] = cluster.brokers
     cluster.slave(broker)
     with RemotingCluster() as mute, RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000) as client:
@@ -102,7 +102,7 @@ def test_a_silent_server_leaves_time_for_the_next(cluster):
         assert client.bounds([queue]) == {queue: (0, 0)}
 
 
-def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
+def test_answer_that_came_during_the_wait_for_another_is_used(cluster):
     with RemotingCluster("broker-b") as other:
         cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
         with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
@@ -112,7 +112,7 @@ def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
             assert [isinstance(answer, Sent) for answer in answers] == [False, False, True, True]
 
 
-def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, client):
+def test_broker_that_hangs_up_is_an_error_and_reached_again(cluster, client):
     outgoing = _outgoing(client)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, HANG_UP)
     [lost] = client.send(outgoing, group="g")
@@ -121,7 +121,7 @@ def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, clie
     assert isinstance(sent, Sent)
 
 
-def test_name_servers_stand_in_for_each_other(cluster):
+def test_unreachable_name_server_is_replaced_by_the_next(cluster):
     with RemotingCluster() as other:
         other.name_server.brokers = cluster.brokers
         with RemotingClient(f"{NOWHERE};{other.namesrv},{cluster.namesrv}") as client:
@@ -131,7 +131,7 @@ def test_name_servers_stand_in_for_each_other(cluster):
             assert client.route("U").readable[0].topic == "U"
 
 
-def test_when_no_name_server_answers_all_are_named(cluster):
+def test_error_without_a_name_server_lists_all_of_them(cluster):
     cluster.name_server.close()
     with (
         RemotingClient(f"{NOWHERE};{cluster.namesrv}") as client,
@@ -157,7 +157,7 @@ def test_server_other_than_rocketmq_is_reported():
         thread.join()
 
 
-def test_a_slave_answers_readers_while_the_master_is_away(cluster):
+def test_slave_answers_readers_while_the_master_is_away(cluster):
     [broker] = cluster.brokers
     broker.put(b"one", properties={"KEYS": "k"})
     cluster.slave(broker)
@@ -176,7 +176,7 @@ def test_a_slave_answers_readers_while_the_master_is_away(cluster):
             client.commit({queue: 1}, "g")
 
 
-def test_found_by_key_is_what_has_the_key_or_the_id(cluster, client):
+def test_messages_are_found_by_key_or_id(cluster, client):
     broker = cluster.brokers[0]
     broker.put(b"by key", properties={"KEYS": "a order-1 b"})
     broker.put(b"by id", properties={"UNIQ_KEY": "order-1"})
@@ -187,7 +187,7 @@ def test_found_by_key_is_what_has_the_key_or_the_id(cluster, client):
     assert (asked.fields["maxNum"], asked.fields["beginTimestamp"]) == ("64", "0")
 
 
-def test_a_topic_that_brokers_make_themselves_is_written_to_where_it_will_be(cluster, client):
+def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, client):
     """By the route of TBW102, with at most four queues; without that, the topic's own refusal is raised."""
     with pytest.raises(RefusedError, match="new"):
         client.writable("new")
@@ -210,7 +210,7 @@ def test_every_request_is_signed_where_keys_are_given(cluster):
         RemotingClient(cluster.namesrv, access_key="me")
 
 
-def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
+def test_interrupt_ends_a_wait_of_another_thread(cluster, client):
     outgoing = _outgoing(client)
     arrived = threading.Event()
     broker = cluster.brokers[0]
@@ -230,13 +230,13 @@ def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
 
 
 @pytest.mark.parametrize("address", ["nonsense", "..:10911", f"{'x' * 64}:10911", "a\0b:10911", "::1]:70000"])
-def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster, client, address):
+def test_invalid_broker_address_is_an_unreachable_broker(cluster, client, address):
     cluster.brokers[0].address = address
     with pytest.raises(SilentError, match="cannot be reached"):
         client.bounds(client.route("T").readable)
 
 
-def test_a_forked_child_has_connections_of_its_own(cluster, client):
+def test_forked_child_opens_its_own_connections(cluster, client):
     client.send(_outgoing(client), group="g")
     child = os.fork()
     if child == 0:
@@ -265,7 +265,7 @@ def test_addresses_are_read_as_java_writes_them(text, address):
 @pytest.mark.parametrize(
     "text", ["", ";", "localhost", "localhost:", ":9876", "a:b", "a:0", "a:65536", "a:٣", "ok:1;no"]
 )
-def test_a_wrong_address_is_named(text):
+def test_wrong_address_is_refused(text):
     with pytest.raises(UsageError, match="give host:port"):
         read_addresses(text)
 
@@ -294,7 +294,7 @@ def test_permissions_count(perm, readable, writable):
     assert (len(route.readable), len(route.writable)) == (readable, writable)
 
 
-def test_the_json_of_old_name_servers_is_read():
+def test_route_of_an_old_name_server_is_read():
     """Before 4.9.4 the ids of brokers were bare numbers; texts that look alike stay as they are."""
     body = (
         b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"odd {1: \\" name"}],'
@@ -323,33 +323,23 @@ def test_masters_are_all_brokers_with_one():
         b'"\\"' * 99_999,
     ],
 )
-def test_what_is_no_route_is_an_error_of_ours(body):
+def test_malformed_route_is_a_protocol_error(body):
     with pytest.raises(ProtocolError):
         read_route("T", body)
 
 
-def test_a_route_without_end_is_refused():
+def test_route_with_too_many_queues_is_refused():
     with pytest.raises(ProtocolError, match="more than"):
         _route(readQueueNums=10**9)
 
 
+_NAMES = ["brokerDatas", "queueDatas", "brokerName", "brokerAddrs", "perm", "readQueueNums", "brokerAddrTable", "0"]
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "brokerDatas",
-                    "queueDatas",
-                    "brokerName",
-                    "brokerAddrs",
-                    "perm",
-                    "readQueueNums",
-                    "brokerAddrTable",
-                    "0",
-                ]
-            ),
+            st.sampled_from(_NAMES),
             inner,
             max_size=4,
         )
@@ -358,7 +348,7 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_any_json_is_a_route_or_an_error_of_ours(said):
+def test_any_json_is_a_route_or_a_protocol_error(said):
     for read in (lambda body: read_route("T", body), read_masters):
         with suppress(ProtocolError):
             read(json.dumps(said).encode())
@@ -367,22 +357,18 @@ def test_any_json_is_a_route_or_an_error_of_ours(said):
 FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consumerGroup": "group"}
 
 
-def test_a_request_is_signed_as_java_signs():
+def test_request_is_signed_as_java_signs():
     """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
     said = signed(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
     assert said.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
 
 
-def test_signing_again_changes_nothing():
-    credentials = Credentials("access", "secret key")
-    once = signed(Command(14, FIELDS), credentials)
+def test_signing_again_or_without_credentials_changes_nothing():
+    credentials, command = Credentials("access", "secret key"), Command(14, FIELDS)
+    once = signed(command, credentials)
     assert signed(once, credentials) == once
-
-
-def test_without_credentials_nothing_is_added():
-    command = Command(14, FIELDS)
     assert signed(command, None) is command
 
 
-def test_a_secret_shows_nowhere():
+def test_secret_is_not_in_the_representation():
     assert "hidden" not in repr(Credentials("access", "hidden"))

@@ -33,12 +33,12 @@ FRAME = bytes.fromhex(
 )
 
 
-def test_an_answer_of_java_is_read():
+def test_answer_of_java_is_read():
     [answer] = FrameReader().feed(FRAME)
     assert answer == Command(17, {"offset": "2"}, b"abc", opaque=7, is_response=True, remark="no such topic")
 
 
-def test_a_request_is_written_as_java_reads_it():
+def test_request_is_written_as_java_reads_it():
     """Length, serialize type JSON, header, body; 4.9.4's version number so that name servers write standard JSON."""
     frame = encode_command(Command(11, {"topic": "T"}, b"body", opaque=5))
     length, header_length = struct.unpack_from(">ii", frame)
@@ -66,7 +66,7 @@ _commands = st.builds(
 
 
 @given(st.lists(_commands, max_size=4), st.lists(st.integers(1, 40)))
-def test_commands_survive_any_cut_of_the_stream(commands, cuts):
+def test_commands_are_read_from_any_parts_of_the_stream(commands, cuts):
     stream = b"".join(map(encode_command, commands))
     reader, found = FrameReader(), []
     for cut in cuts:
@@ -77,7 +77,7 @@ def test_commands_survive_any_cut_of_the_stream(commands, cuts):
 
 
 @given(st.lists(st.binary(max_size=64)))
-def test_any_bytes_are_a_command_or_an_error_of_ours(parts):
+def test_any_bytes_are_a_command_or_a_protocol_error(parts):
     reader = FrameReader(max_frame_bytes=1_000)
     with suppress(ProtocolError):
         for part in parts:
@@ -85,7 +85,7 @@ def test_any_bytes_are_a_command_or_an_error_of_ours(parts):
 
 
 @given(st.binary(max_size=200), st.integers(0, 255))
-def test_any_header_is_a_command_or_an_error_of_ours(header, kind):
+def test_any_header_is_a_command_or_a_protocol_error(header, kind):
     frame = struct.pack(">II", 4 + len(header), kind << 24 | len(header)) + header
     with suppress(ProtocolError):
         FrameReader().feed(frame)
@@ -114,7 +114,7 @@ def test_other_protocol_is_detected_at_its_first_bytes():
         FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_a_binary_header_is_refused_by_name():
+def test_binary_header_is_refused():
     with pytest.raises(ProtocolError, match="serialize type 1"):
         FrameReader().feed(struct.pack(">ii", 4 + 2, 1 << 24 | 2) + b"{}")
 
@@ -157,17 +157,17 @@ EXPECTED = StoredMessage(
 )
 
 
-def test_a_stored_message_is_read_as_java_wrote_it():
+def test_stored_message_is_read_as_java_wrote_it():
     assert decode_messages(IPV4 * 2) == [EXPECTED] * 2
 
 
-def test_hosts_may_be_of_ipv6_and_bodies_compressed():
+def test_message_with_ipv6_hosts_and_a_compressed_body_is_read():
     [message] = decode_messages(IPV6)
     assert message.store_host == "[2001:db8::8]:10911"
     assert plain_body(message) == b"Pub\x01x\x02"
 
 
-def test_a_topic_s_name_may_be_long():
+def test_long_topic_name_is_read():
     name = b"T" * 300
     old = struct.pack(">B", 1) + b"T"
     raw = stored(b"x", properties={"KEYS": "k"})
@@ -178,7 +178,7 @@ def test_a_topic_s_name_may_be_long():
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_bodies_are_decompressed_as_java_packed_them(kind):
+def test_body_is_decompressed_as_java_compressed_it(kind):
     """Number 0 is zlib of before 5.0."""
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind]))
     assert plain_body(message) == PLAIN
@@ -186,25 +186,25 @@ def test_bodies_are_decompressed_as_java_packed_them(kind):
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
 @given(st.binary(max_size=60))
-def test_any_compressed_body_is_plain_or_an_error_of_ours(kind, body):
+def test_any_compressed_body_is_plain_or_a_body_error(kind, body):
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=body)
     with suppress(BodyError):
         plain_body(message)
 
 
-def test_a_body_that_ends_too_early_is_an_error():
+def test_truncated_body_is_an_error():
     with pytest.raises(BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
         plain_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_a_body_that_inflates_without_end_is_refused(kind, monkeypatch):
+def test_body_larger_than_the_limit_is_refused(kind, monkeypatch):
     monkeypatch.setattr(messages, "_MAX_BODY_BYTES", len(PLAIN) - 1)
     with pytest.raises(BodyError, match="larger"):
         plain_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
 
 
-def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
+def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
     real = builtins.__import__
 
     def absent(name, *args, **kwargs):
@@ -218,13 +218,13 @@ def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_messages_or_an_error_of_ours(data):
+def test_any_bytes_are_messages_or_a_protocol_error(data):
     with suppress(ProtocolError):
         decode_messages(data)
 
 
 @given(st.integers(0, len(IPV6) - 1), st.binary(min_size=1, max_size=8))
-def test_a_damaged_message_is_messages_or_an_error_of_ours(at, damage):
+def test_damaged_message_is_messages_or_a_protocol_error(at, damage):
     with suppress(ProtocolError):
         decode_messages(IPV6[:at] + damage + IPV6[at + len(damage) :])
 
@@ -236,7 +236,7 @@ def test_truncated_message_is_reported(length):
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(min_size=1)))
-def test_properties_survive_but_for_their_separators(properties):
+def test_properties_are_read_back_but_for_separators(properties):
     fixed = {_clean(name): _clean(value) for name, value in properties.items()}
     if len(fixed) == len(properties):
         assert read_properties(encode_properties(properties)) == fixed
@@ -246,12 +246,12 @@ def _clean(text):
     return text.replace("\x01", "_").replace("\x02", "_")
 
 
-def test_properties_that_are_none_are_passed_over():
+def test_malformed_properties_are_skipped():
     assert read_properties("a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
-def test_what_we_compress_is_read_again(body, times):
+def test_compressed_body_is_read_back(body, times):
     said, sys_flag = compressed(body * times)
     assert plain_body(replace(EXPECTED, stored_body=said, sys_flag=sys_flag)) == body * times
     assert sys_flag == 0 or (len(body * times) >= 4_096 and len(said) < len(body * times))

@@ -51,7 +51,7 @@ def test_topic_has_the_requested_partitions(kafka: EmbeddedKafka) -> None:
         kafka.create_topic("orders", 3)
 
 
-def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> None:
+def test_topic_error_fails_its_sends_until_it_is_cleared(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("orders")
     kafka.set_topic_error("orders", KafkaError.TOPIC_AUTHORIZATION_FAILED)
     (failed,) = send(producer_of(kafka, **{"message.timeout.ms": 2000}), "orders", b"1")
@@ -61,7 +61,7 @@ def test_a_topic_error_fails_its_sends_until_healed(kafka: EmbeddedKafka) -> Non
     assert send(producer_of(kafka), "orders", b"2") == [None]
 
 
-def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
+def test_trimmed_topic_is_an_error(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("trace")
     producer = producer_of(kafka)
     send(producer, "trace", b"small")
@@ -72,7 +72,7 @@ def test_a_trimmed_topic_is_a_loud_failure(kafka: EmbeddedKafka) -> None:
         kafka.assert_untrimmed("trace")
 
 
-def test_nothing_is_left_after_the_block() -> None:
+def test_closed_broker_leaves_no_thread() -> None:
     before = len(list(Path("/proc/self/task").iterdir())), threading.active_count()
     with EmbeddedKafka(brokers=3) as kafka:
         assert len(kafka.bootstrap_servers.split(",")) == 3
@@ -82,7 +82,7 @@ def test_nothing_is_left_after_the_block() -> None:
         _ = kafka.bootstrap_servers
 
 
-def test_without_the_c_interface_it_is_still_a_broker() -> None:
+def test_broker_without_the_c_interface_has_no_topic_creation() -> None:
     with EmbeddedKafka(librdkafka=["/nowhere/librdkafka.so"]) as kafka:
         assert send(producer_of(kafka), "orders", b"1") == [None]
         assert len(kafka.watermarks("orders")) == 4
@@ -90,25 +90,25 @@ def test_without_the_c_interface_it_is_still_a_broker() -> None:
             kafka.create_topic("more")
 
 
-def test_no_broker_is_refused() -> None:
+def test_zero_brokers_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
         EmbeddedKafka(brokers=0)
 
 
-def test_without_the_client_the_extra_is_named() -> None:
+def test_missing_client_is_reported_with_the_extra() -> None:
     code = "import sys; sys.modules['confluent_kafka'] = None; import otel_mqtrace.testing.embedded"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
 
 
-def test_time_moves_only_by_advance():
+def test_manual_clock_moves_by_advance_only():
     clock = ManualClock(wall_ns=5)
     clock.advance(ms=2, ns=3)
     assert (clock.wall_ns(), clock.monotonic_ns()) == (2_000_008, 2_000_003)
 
 
-def test_ids_count_upwards():
+def test_fixed_ids_count_upwards():
     exporter = RecordingExporter()
     tracer = recording_provider(exporter, fixed_ids=True).get_tracer("t")
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_span_that_was_not_taken_fails_the_test():
     exporter.assert_empty()
 
 
-def test_a_broker_comes_with_the_kit():
+def test_embedded_broker_comes_with_the_kit():
     with contextmanager(embedded_kafka)() as kafka:
         kafka.create_topic("orders", partitions=2)
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

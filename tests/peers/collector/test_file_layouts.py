@@ -59,7 +59,7 @@ def _inspected(span):
     ids=["by default", "with real zstd files"],
 )
 @pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
-def test_every_layout_holds_the_spans_as_they_ended(start_collector, flags, layouts, exporter):
+def test_every_layout_has_the_ended_spans(start_collector, flags, layouts, exporter):
     collector = start_collector("file-layouts.yaml", flags=flags)
     with EmbeddedKafka() as kafka:
         kafka.create_topic("orders", partitions=1)

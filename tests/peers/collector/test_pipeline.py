@@ -67,7 +67,7 @@ def _reconciled(ran, otlp, out):
 
 
 @pytest.mark.parametrize("otlp", ["collector/out/traces*.jsonl", *(f"{topic}.jsonl" for topic in TOPICS)])
-def test_what_a_collector_kept_reconciles_with_the_native_trace(ran, tmp_path, otlp):
+def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, otlp):
     result = _reconciled(ran, ran / otlp, tmp_path / "report")
     matched = {status: count for status, count in result["status"].items() if count}
     assert (result["verdict"], result["conservation"]["holds"]) == ("PASS", True)
@@ -75,7 +75,7 @@ def test_what_a_collector_kept_reconciles_with_the_native_trace(ran, tmp_path, o
     assert sum(matched.values()) == 2 * MESSAGES
 
 
-def test_the_file_exporter_did_rotate(ran):
+def test_file_exporter_rotated(ran):
     files = sorted(path.name for path in (ran / "collector" / "out").iterdir())
     assert len(files) > 1
     (inventory,) = answers("inspect", ran / "collector" / "out", "--json")

@@ -79,7 +79,7 @@ def _told(span):
     return (span["resource"]["service.name"], span["kind"], span["name"].partition(" ")[0], detail, span["status"][0])
 
 
-def test_a_message_s_trace_is_its_whole_story(forwarded):
+def test_trace_of_a_message_has_all_its_events(forwarded):
     query, _, _ = forwarded
     (trace_id,) = query.ids_with("PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000")
     spans = query.shown(trace_id, spans=9)
@@ -98,7 +98,7 @@ def test_a_message_s_trace_is_its_whole_story(forwarded):
     assert [span["attributes"]["mqtrace.from_transaction_check"] for span in spans[1:3]] == [False, True]
 
 
-def test_a_retry_that_succeeds_is_seen_beside_the_failure(forwarded):
+def test_successful_retry_is_beside_its_failure(forwarded):
     query, _, _ = forwarded
     (trace_id,) = query.ids_with(
         "PG_end_to_end_v533l", traces=1, messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4"
@@ -113,7 +113,7 @@ def test_a_retry_that_succeeds_is_seen_beside_the_failure(forwarded):
 
 
 @pytest.mark.parametrize("version", ["4.4.0", "4.8.0", "4.9.1", "4.9.8", "5.0.0", "5.1.4", "5.3.3"])
-def test_every_message_of_every_client_is_one_trace_with_all_that_was_recorded(forwarded, version):
+def test_every_recorded_message_is_one_trace_with_its_records(forwarded, version):
     query, _, _ = forwarded
     for msg_id, records in _stories(_bodies(f"rocketmq-{version}")).items():
         wanted = _counted(records)
@@ -134,7 +134,7 @@ def _counted(records):
     return {kind: kinds.count(kind) for kind in kinds}
 
 
-def test_forwarding_all_of_it_again_adds_nothing(forwarded):
+def test_forwarding_again_adds_no_span(forwarded):
     query, first, second = forwarded
     assert (first["spans"], first["rejected"], first["pending"]) == (second["spans"], 0, 0)
     shown = {

@@ -62,7 +62,7 @@ def test_producer_and_consumer_of_a_message_are_one_trace(kafka, jaeger, query, 
     assert (f"{name}-shop", f"{name}-billing") in query.calls()
 
 
-def test_in_link_mode_the_consumer_has_a_trace_of_its_own_that_links_to_the_producer_s(kafka, jaeger, query):
+def test_consumer_in_link_mode_has_a_trace_of_its_own_linked_to_the_producer(kafka, jaeger, query):
     name = "linked"
     sent, processed = _run(kafka, jaeger, name, process_context="link")
     assert processed["trace_id"] != sent["trace_id"]
@@ -73,7 +73,7 @@ def test_in_link_mode_the_consumer_has_a_trace_of_its_own_that_links_to_the_prod
     assert (f"{name}-shop", f"{name}-billing") not in query.calls()
 
 
-def test_a_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, query):
+def test_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, query):
     sent, processed = _run(kafka, jaeger, "raises", handler=lambda message: 1 / message.offset())
     producer, consumer = query.trace(sent["trace_id"], spans=2)
     assert (producer, consumer) == (sent, processed)
@@ -85,7 +85,7 @@ def test_a_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, que
     assert query.ids_with("raises-billing", error__type="KeyError") == set()
 
 
-def test_a_search_finds_every_message_of_a_service_and_by_its_keys(kafka, jaeger, query):
+def test_search_finds_messages_by_service_and_keys(kafka, jaeger, query):
     kafka.create_topic("searched", partitions=1)
     ended, count = RecordingExporter(), 200
     with traced("searched-shop", ended, _http(jaeger)):

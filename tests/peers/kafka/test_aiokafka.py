@@ -34,7 +34,7 @@ def _play(story):
     return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
-def test_a_group_takes_over_and_nobody_handles_twice(kafka, spans):
+def test_messages_of_a_group_are_handled_once(kafka, spans):
     topic = kafka.create_topic("aiokafka-group", partitions=2)
 
     async def story():
@@ -68,7 +68,7 @@ def test_a_group_takes_over_and_nobody_handles_twice(kafka, spans):
     assert len(spans.take_all(f"commit {topic}")) == 2
 
 
-def test_what_was_rolled_back_is_told_and_not_read(kafka, spans):
+def test_rolled_back_message_is_recorded_and_not_read(kafka, spans):
     topic = kafka.create_topic("aiokafka-transactions")
 
     async def story():

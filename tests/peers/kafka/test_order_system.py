@@ -101,7 +101,7 @@ def transactions(kafka, topic):
     return seen
 
 
-def test_what_was_rolled_back_is_sent_and_ended_and_never_processed(kafka):
+def test_rolled_back_message_is_sent_and_ended_and_not_processed(kafka):
     with Untraced():
         alone = transactions(kafka, kafka.create_topic("peer-orders-tx-alone"))
     topic = kafka.create_topic("peer-orders-tx")
@@ -147,7 +147,7 @@ def rebalanced(kafka, topic):
     return seen
 
 
-def test_a_group_that_changes_handles_each_message_and_each_handling_has_its_span(kafka):
+def test_every_handling_of_a_rebalancing_group_has_its_span(kafka):
     with Untraced():
         alone = rebalanced(kafka, kafka.create_topic("peer-orders-group-alone", partitions=4))
     topic = kafka.create_topic("peer-orders-group", partitions=4)
@@ -195,7 +195,7 @@ def outlived(broker, topic):
     return reports, seen
 
 
-def test_a_broker_that_dies_in_the_middle_costs_neither_a_message_nor_a_span(tmp_path, kafka):
+def test_killed_broker_loses_no_message_and_no_span(tmp_path, kafka):
     with KafkaBroker(tmp_path / "broker") as broker:
         with Untraced():
             alone, handled_alone = outlived(broker, broker.create_topic("peer-orders-alone"))

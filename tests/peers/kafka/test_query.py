@@ -61,14 +61,14 @@ def _found(answer):
         (None, -1, []),
     ],
 )
-def test_exactly_the_messages_of_a_range_are_found(kafka, topic, begin_ms, first, last, expected):
+def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last, expected):
     bounds = [None if hour is None else begin_ms + hour * HOUR_MS for hour in (first, last)]
     answer = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
     assert _found(answer) == [f"M{hour}" for hour in expected]
     assert answer.searched.messages == len(expected)
 
 
-def test_a_message_whose_timestamp_is_out_of_order_is_found(kafka, begin_ms):
+def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
     name = kafka.create_topic(f"peer-query-{next(_numbers)}")
     producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for number, late_ms in enumerate((0, MARGIN_MS - 1_000, 500)):
@@ -79,7 +79,7 @@ def test_a_message_whose_timestamp_is_out_of_order_is_found(kafka, begin_ms):
     assert _found(answer) == ["M0", "M2"]
 
 
-def test_a_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
+def test_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
     name = kafka.create_topic(f"peer-query-{next(_numbers)}")
     producer = OwnProducer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0},

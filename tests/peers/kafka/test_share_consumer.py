@@ -75,7 +75,7 @@ def _told(span):
     return record.beans[0].retry_times, record.context_code
 
 
-def test_a_released_message_comes_again_and_counts(group_of, spans):
+def test_released_message_is_delivered_again_and_counted(group_of, spans):
     consumer = group_of("peer-share-released", [b"x"], **EXPLICIT)
     sent = spans.take("send peer-share-released")
     for ack_type in (RELEASE, RELEASE, ACCEPT):
@@ -93,7 +93,7 @@ def test_a_released_message_comes_again_and_counts(group_of, spans):
     assert {span.attributes["messaging.consumer.group.name"] for span in processed} == {"peer-share-released"}
 
 
-def test_a_rejected_message_never_comes_again(group_of, spans):
+def test_rejected_message_is_not_delivered_again(group_of, spans):
     consumer = group_of("peer-share-rejected", [b"good", b"bad"], **EXPLICIT)
     heard = []
     consumer.set_acknowledgement_commit_callback(lambda offsets, problem: heard.append((offsets, problem)))
@@ -113,7 +113,7 @@ def test_a_rejected_message_never_comes_again(group_of, spans):
     assert [(set().union(*offsets.values()), problem) for offsets, problem in heard] == [({0, 1}, None)]
 
 
-def test_without_acknowledgements_the_next_poll_accepts(group_of, spans):
+def test_next_poll_accepts_without_acknowledgements(group_of, spans):
     consumer = group_of("peer-share-implicit", [b"x"])
     _poll(consumer)
     assert len(consumer.poll(2)) == 0
@@ -121,7 +121,7 @@ def test_without_acknowledgements_the_next_poll_accepts(group_of, spans):
     assert [_told(span) for span in spans.take_all("process peer-share-implicit")] == [(0, ContextCode.SUCCESS)]
 
 
-def test_a_message_nobody_acknowledged_is_returnnull_and_comes_again(kafka, group_of, spans):
+def test_unacknowledged_message_is_returnnull_and_delivered_again(kafka, group_of, spans):
     consumer = group_of("peer-share-left", [b"x"], **EXPLICIT)
     _poll(consumer)
     consumer.close()

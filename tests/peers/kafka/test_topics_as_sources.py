@@ -75,7 +75,7 @@ def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offse
     assert (rows[0]["arrival_ms"], rows[0]["keys"], rows[0]["offset"]) == (1002, "k1 k2", 2)
 
 
-def test_a_topic_that_is_not_there_is_one_line(kafka):
+def test_missing_topic_is_one_line(kafka):
     with pytest.raises(PeerError, match=r"/no-such-topic cannot be read: .*check the topic's name"):
         topic_ranges(TopicAddress(kafka.bootstrap_servers, "no-such-topic"), {})
 

@@ -102,9 +102,7 @@ def topic_of(rocketmq_server):
     return create
 
 
-def test_a_message_s_spans_agree_with_what_the_broker_stored(
-    instrument, started, topic_of, receive_from, spans, rocketmq_server
-):
+def test_spans_of_a_message_agree_with_the_broker(instrument, started, topic_of, receive_from, spans, rocketmq_server):
     instrument()
     topic = topic_of()
     mine = _message(topic, tag="paid", keys="order-1")
@@ -133,7 +131,7 @@ def test_a_message_s_spans_agree_with_what_the_broker_stored(
     assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
 
 
-def test_a_delayed_message_may_be_recalled_once(instrument, started, topic_of, spans):
+def test_delayed_message_may_be_recalled(instrument, started, topic_of, spans):
     instrument()
     topic = topic_of("DELAY")
     producer = started(rocketmq.Producer, [topic])
@@ -188,7 +186,7 @@ def test_transactions_end_by_the_application_or_when_the_broker_asks(
     assert spans.take(f"process {topic}").attributes["mqtrace.msg_type"] == "Trans_msg_Commit"
 
 
-def test_a_message_that_was_not_acknowledged_comes_again(instrument, started, topic_of, receive_from, spans):
+def test_unacknowledged_message_is_delivered_again(instrument, started, topic_of, receive_from, spans):
     instrument()
     topic = topic_of()
     started(rocketmq.Producer, [topic]).send(_message(topic))
@@ -203,7 +201,7 @@ def test_a_message_that_was_not_acknowledged_comes_again(instrument, started, to
     assert processed == [(0, "RETURNNULL"), (1, "SUCCESS")]
 
 
-def test_a_push_consumer_tries_again_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
+def test_push_consumer_retries_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
     instrument(settle_spans=True)
     topic = topic_of()
     calls = SimpleQueue()
@@ -232,7 +230,7 @@ def test_a_push_consumer_tries_again_after_a_failure(instrument, rocketmq_server
     assert [len(spans.take_all(f"{name} {topic}")) for name in ("nack", "ack")] == [2, 1]
 
 
-def test_the_broker_refuses_what_it_keeps_to_itself(started, rocketmq_server, topic_of):
+def test_broker_refuses_reserved_property_and_topic(started, rocketmq_server, topic_of):
     """Why the adapter writes no ``UNIQ_KEY``, and why a trace topic is not written through the proxy."""
     topic = topic_of()
     producer = started(rocketmq.Producer, [topic])

@@ -78,7 +78,7 @@ def test_mqadmin_prints_the_send_and_each_group_s_consumes(rocketmq_server, expo
     assert [line[-1] for line in _printed(rocketmq_server, failed_send)] == ["failed"]
 
 
-def test_over_cloud_each_region_has_a_topic_that_mqadmin_can_be_pointed_to(rocketmq_server, export):
+def test_topic_of_a_region_is_read_by_mqadmin(rocketmq_server, export):
     """Named after the region, as Java's clients with AccessChannel.CLOUD write."""
     topic = rocketmq_server.create_topic("rmq_sys_TRACE_DATA_cn-hangzhou")
     sent = _sent(region_id="cn-hangzhou")
@@ -87,14 +87,14 @@ def test_over_cloud_each_region_has_a_topic_that_mqadmin_can_be_pointed_to(rocke
     assert find_by_key(rocketmq_server.name_server, "RMQ_SYS_TRACE_TOPIC", sent.beans[0].msg_id) == []
 
 
-def test_a_body_that_was_compressed_on_the_way_is_read_by_mqadmin(rocketmq_server, export):
+def test_compressed_body_is_read_by_mqadmin(rocketmq_server, export):
     """Above four kilobytes we compress as Java's producer does."""
     sents = [_sent() for _ in range(60)]
     export(*sents)
     assert [line[0] for line in _printed(rocketmq_server, sents[30])] == ["Pub"]
 
 
-def test_a_python_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server):
+def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server):
     """Neither RocketMQ's gRPC clients nor its proxy write native traces: with us they do, producer and consumer."""
     topic = rocketmq_server.create_topic("peer-mqadmin-grpc")
     group = rocketmq_server.create_group("peer-mqadmin-billing")

@@ -52,7 +52,7 @@ def _search(rocketmq_server, topic, msg_id, **options):
         archive.close()
 
 
-def test_the_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
+def test_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
     pause = Event()
     for _ in range(_PATIENCE_SECONDS * 10):
         stories = _search(rocketmq_server, topic, sent).stories
@@ -62,7 +62,7 @@ def test_the_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
     assert [in_one_sentence(story) for story in stories] == ["Sent once; consumed by 2 groups."]
 
 
-def test_a_scan_finds_it_at_once_and_keeps_to_its_range(rocketmq_server, topic, sent):
+def test_scan_finds_a_message_in_its_time_range(rocketmq_server, topic, sent):
     now_ms = int(time() * 1000)
     minute_ms = 60_000
     around = _search(

@@ -180,7 +180,7 @@ def test_broker_with_access_control_accepts_signed_requests(guarded):
 
 
 @pytest.mark.parametrize("access", [{}, {**_ACCESS, "secret_key": "wrong"}], ids=["unsigned", "wrong secret"])
-def test_a_broker_with_access_control_refuses_others_in_one_line(guarded, access):
+def test_broker_with_access_control_refuses_other_requests(guarded, access):
     source = RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **access)
     with source, pytest.raises(RefusedError) as refused:
         list(source.drain())
