@@ -24,9 +24,9 @@ from spark_jobs.exchange.workers import started_early
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
+    from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result, Writers
 
@@ -254,17 +254,17 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if print_policy:
         return _print_policy(policy, profile, native_writer, grace_ms, complete=complete)
     native, otlp, into = _required(native, otlp, out)
-    _check_rhythm(stream=stream, every_ms=every_ms, engine=engine, complete=complete)
+    _check_rhythm(stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     reading: Any = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
-    where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "client_config": client_config}
+    settings = parse_settings(conf or ())
+    where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
     given = sources | reading | rules | window | where | left
-    settings = parse_settings(conf or ())
-    with _early_workers(engine, (*native, *otlp), is_spark=stream or bool(master or settings)):
-        options = _load_options(engine)(**given, conf=settings, strict=strict)
+    with _early_workers((*native, *otlp), where, stream=stream) as is_local:
+        options = _load_options(is_local=is_local)(**given, client_config=client_config, strict=strict)
         _warn_of_newer(native_writer)
         with _local(options, stream=stream) as local:
             return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
@@ -273,16 +273,19 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # the command line calls it first
 
 
-def _early_workers(engine: str | None, sources: Iterable[str], *, is_spark: bool) -> AbstractContextManager[None]:
-    """Start the local engine's processes, if it is the one: their imports take as long as ours, so both run at once."""
-    from spark_jobs.java import has_pyspark  # noqa: PLC0415  (a list of commands does without)
+@contextmanager
+def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: bool) -> Iterator[bool]:
+    """Yield whether the local engine is the one; then its processes import what they need while this one does."""
+    from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
-    is_local = engine == "local" or not (engine or is_spark or has_pyspark())
-    return started_early(sources if is_local and find_spec("pyarrow") else (), "spark_jobs.jobs.reconcile")
+    name, _ = choose_engine(**where, stream=stream)
+    early = sources if name == "local" and find_spec("pyarrow") else ()
+    with started_early(early, "spark_jobs.jobs.reconcile", "spark_jobs.report.samples"):
+        yield name == "local"
 
 
-def _load_options(engine: str | None) -> type[ReconcileOptions]:
-    if engine == "local":
+def _load_options(*, is_local: bool) -> type[ReconcileOptions]:
+    if is_local:
         from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
 
         leave_pandas_out()
@@ -310,13 +313,11 @@ def _required(
     return native, otlp, as_path(out)
 
 
-def _check_rhythm(*, stream: bool, every_ms: int | None, engine: str | None, complete: bool) -> None:
+def _check_rhythm(*, stream: bool, every_ms: int | None, complete: bool) -> None:
     if every_ms is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     if every_ms is not None and complete:
         raise UsageError("--every waits for more data, --complete rules it out: leave out one of them")
-    if stream and engine == "local":
-        raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
 
 
 def _run(
@@ -332,10 +333,10 @@ def _run(
     written: dict[str, AnyPath] = {}
     printed: set[Writers] = set()
 
-    def report(result: Result) -> None:
+    def report(result: Result, engine: Engine) -> None:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        written.update(files.write_reports(result, options.out, page, sources=sources))
+        written.update(files.write_reports(result, options.out, page, sources=sources, run=engine.map_here))
         if every_ms is not None:
             if result.writers not in printed:
                 _print_writers(result.writers)

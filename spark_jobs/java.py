@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -98,6 +99,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
     )
 
 
+@cache
 def _probe(java: Path) -> _Probed | None:
     """Return the facts of a Java, started with Spark's module, else without it; ``None`` if it does not run."""
     for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from bridge.addresses import check_stores
 from bridge.storage import use_settings
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
-from spark_jobs.java import find_java
+from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.package import write_package
 
 if TYPE_CHECKING:
@@ -195,6 +195,54 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"invalid driver memory {driver_memory!r}: write a number and k, m, g or t, as in 768m")
     if not _LEAST_MIB <= int(found[1]) * _UNIT_BYTES[found[2].lower()] >> 20 <= _MOST_MIB:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
+
+
+def choose_engine(  # noqa: PLR0913 - the options that decide it
+    engine: str | None,
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
+    driver_memory: str,
+    stream: bool = False,
+    has_session: bool = False,
+) -> tuple[str, str | None]:
+    """Return ``spark`` or ``local``: the engine that is named, else Spark where it can start, or why not.
+
+    An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
+
+    Raises:
+        UsageError: the engine is unknown, or ``local`` with an option of Spark only.
+    """
+    options = {
+        "--stream": stream,
+        "--master": master is not None,
+        "--conf": bool(conf),
+        "--driver-memory": driver_memory != DEFAULT_DRIVER_MEMORY,
+    }
+    given = [name for name, is_given in options.items() if is_given]
+    if engine == "local":
+        if has_session:
+            raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
+        if given:
+            raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
+        return "local", None
+    if engine not in {None, "spark"}:
+        raise UsageError(f"unknown engine {engine!r}: use spark or local")
+    obstacle = None if engine or has_session or given else _obstacle()
+    return ("local", obstacle) if obstacle else ("spark", None)
+
+
+def _obstacle() -> str | None:
+    """Return why Spark cannot start here, or ``None``."""
+    if not has_pyspark():
+        return "pyspark is not installed"
+    if not needs_java(None):
+        return None
+    try:
+        find_java()
+    except PeerError:
+        return "Spark needs Java, which was not found"
+    return None
 
 
 def configure_stores(conf: Mapping[str, str], given: Mapping[str, Collection[object]]) -> None:

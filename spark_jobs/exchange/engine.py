@@ -62,6 +62,10 @@ class Engine(Protocol):
         """Return the answer of each task, in order; with ``merge``, which makes one of several, a few for all tasks."""
         ...
 
+    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
+        """Return the answer of each task, in order, from processes that run on this machine already."""
+        ...
+
     def exchange(
         self,
         pack: Callable[[_Task], Iterable[tuple[int, bytes]]],

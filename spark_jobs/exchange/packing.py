@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ _LEAST_BLOB_ROWS: Final = 1_000
 """Buckets whose blobs would be smaller travel together."""
 _SPLIT_BYTES: Final = 8 << 20
 """Rows of so many bytes are split into their buckets at a time."""
-_MOST_BUCKETS: Final = 2_000
+_MOST_BUCKETS: Final = 10_000
 _CODEC: Final = "zstd"
 _SIZE: Final = Struct("<q")
 """A blob begins with the size of its Arrow IPC stream."""
@@ -127,13 +128,20 @@ def pack_pieces(
         yield from _split(held, buckets, together)
 
 
-def split_blobs(blobs: list[bytes], buckets: int) -> list[tuple[int, list[bytes]]]:
-    """Return the rows of buckets that were packed together as blobs of one bucket each; empty the list."""
-    found: dict[int, list[bytes]] = {}
-    for group in take_blobs(blobs, _SPLIT_BYTES):
-        for bucket, blob in _split([open_blobs(group)], buckets):
-            found.setdefault(bucket, []).append(blob)
-    return sorted(found.items())
+def split_blobs(blobs: list[bytes], buckets: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the rows of buckets that were packed together, as blobs of one bucket each; empty the list.
+
+    A temporary file holds those of the other buckets.
+    """
+    places: dict[int, list[tuple[int, int]]] = {}
+    with tempfile.TemporaryFile(prefix="mqtrace-buckets-") as file:
+        for group in take_blobs(blobs, _SPLIT_BYTES):
+            for bucket, blob in _split([open_blobs(group)], buckets):
+                places.setdefault(bucket, []).append((file.tell(), len(blob)))
+                file.write(blob)
+        file.flush()
+        for bucket, found in sorted(places.items()):
+            yield bucket, [os.pread(file.fileno(), size, begin) for begin, size in found]
 
 
 def _read(piece: Piece) -> pa.Table:
@@ -221,15 +229,28 @@ def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[p
 
 def _pack_sorted(rows: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
     bounds = np.searchsorted(bucket_of, np.arange(buckets + 1)).tolist()
-    # Compressed as a whole: Arrow's own compression takes each of 130 buffers alone, five times the work at 500 rows.
-    codec = pa.Codec(_CODEC)
     for bucket, (first, end) in enumerate(pairwise(bounds)):
         for begin in range(first, end, _MOST_BLOB_ROWS):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema) as stream:
-                stream.write_batch(rows.slice(begin, min(_MOST_BLOB_ROWS, end - begin)))
-            plain = sink.getvalue()
-            yield bucket, _SIZE.pack(plain.size) + codec.compress(plain, asbytes=True)
+            yield bucket, make_blob(rows.slice(begin, min(_MOST_BLOB_ROWS, end - begin)))
+
+
+def make_blob(rows: pa.RecordBatch | pa.Table) -> bytes:
+    """Return rows as one blob."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write(rows)
+    # Compressed as a whole: Arrow's own compression takes each of 130 buffers alone, five times the work at 500 rows.
+    return compress(sink.getvalue())
+
+
+def compress(plain: pa.Buffer | bytes) -> bytes:
+    """Return bytes compressed, their size before them."""
+    return _SIZE.pack(len(memoryview(plain))) + pa.Codec(_CODEC).compress(plain, asbytes=True)
+
+
+def decompress(blob: bytes) -> pa.Buffer:
+    """Return what :func:`compress` was given."""
+    return pa.Codec(_CODEC).decompress(memoryview(blob)[_SIZE.size :], plain_size(blob))
 
 
 def open_blobs(blobs: Iterable[bytes]) -> pa.Table:
@@ -254,8 +275,7 @@ def plain_size(blob: bytes) -> int:
 
 
 def _open(blob: bytes) -> pa.Table:
-    plain = pa.Codec(_CODEC).decompress(memoryview(blob)[_SIZE.size :], plain_size(blob))
-    return pa.ipc.open_stream(plain).read_all()
+    return pa.ipc.open_stream(decompress(blob)).read_all()
 
 
 MEMORY_BYTES: Final = 32 << 20

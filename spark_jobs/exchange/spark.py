@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from spark_jobs.exchange.engine import leave_pandas_out, merge_along, release_memory, use_system_allocator, with_stores
-from spark_jobs.exchange.packing import BUCKET_ROWS
+from spark_jobs.exchange.packing import BUCKET_ROWS, compress, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +52,11 @@ class SparkEngine:
         answers = one_each.mapInArrow(
             partial(_map_tasks, self._prepare, with_stores(function), tasks, merge), "id long, answer binary"
         ).collect()
-        return [pickle.loads(row["answer"]) for row in sorted(answers)]  # noqa: S301 - our own tasks' answers
+        return _read_answers(sorted(answers), merge)
+
+    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
+        """Return the answer of each task, in order; the driver is the only process here."""
+        return map(function, tasks)
 
     def map_frame(self, function: Callable[[Iterator[pa.RecordBatch]], _Answer], frame: DataFrame) -> list[_Answer]:
         """Return the answer for each partition of a frame, in no order.
@@ -62,7 +66,7 @@ class SparkEngine:
             frame: of columns that Arrow has.
         """
         answers = frame.mapInArrow(partial(_map_partition, self._prepare, with_stores(function)), "answer binary")
-        return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
+        return _read_answers(answers.collect())
 
     def exchange(
         self,
@@ -87,7 +91,23 @@ class SparkEngine:
             # A collected answer is held three times, by the JVM twice.
             some = answers.repartition(self.parallelism, "bucket").select("answer")
             answers = some.mapInArrow(partial(_merge_answers, self._prepare, merge), "answer binary")
-        return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
+        return _read_answers(answers.collect(), merge)
+
+
+def _dump(answer: Any) -> bytes:
+    """Return an answer as bytes: the JVM holds them twice when they are collected, this process once more."""
+    return compress(pickle.dumps(answer))
+
+
+def _load(answer: bytes) -> Any:
+    return pickle.loads(decompress(answer))  # noqa: S301 - our own tasks' answers
+
+
+def _read_answers(rows: list[Any], merge: Callable[[Sequence[Any]], Any] | None = None) -> list[Any]:
+    """Return the answers in collected rows, or with ``merge`` one for all; no row is held with its answer."""
+    rows.reverse()
+    answers = (_load(rows.pop()["answer"]) for _ in range(len(rows)))
+    return [*answers] if merge is None or not rows else [merge_along(answers, merge)]
 
 
 def _prepare_own_worker() -> None:
@@ -123,7 +143,7 @@ def _map_partition(
     prepare: Callable[[], None], function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
-    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(function(batches))], pa.binary())], schema=_ANSWER)
+    yield pa.RecordBatch.from_arrays([pa.array([_dump(function(batches))], pa.binary())], schema=_ANSWER)
     release_memory()
 
 
@@ -145,7 +165,7 @@ def _map_tasks(
 
 
 def _numbered(name: str, number: Any, answer: Any) -> pa.RecordBatch:
-    columns: list[Any] = [number, pa.array([pickle.dumps(answer)], pa.binary())]
+    columns: list[Any] = [number, pa.array([_dump(answer)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=[name, "answer"])
 
 
@@ -153,8 +173,8 @@ def _merge_answers(
     prepare: Callable[[], None], merge: Callable[[Sequence[Any]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     prepare()
-    answers = (pickle.loads(answer.as_py()) for batch in batches for answer in batch.column("answer"))  # noqa: S301
-    answer = pickle.dumps(merge_along(answers, merge))
+    answers = (_load(answer.as_py()) for batch in batches for answer in batch.column("answer"))
+    answer = _dump(merge_along(answers, merge))
     yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], schema=_ANSWER)
 
 

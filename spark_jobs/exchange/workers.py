@@ -37,9 +37,9 @@ def count_cores() -> int:
 class Worker:
     """A process that runs one task at a time."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, module],
+            [sys.executable, "-c", _COMMAND, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -79,10 +79,11 @@ _started: Final[list[Worker]] = []
 
 
 @contextmanager
-def started_early(sources: Iterable[str], module: str) -> Iterator[None]:
+def started_early(sources: Iterable[str], *modules: str) -> Iterator[None]:
     """Start as many processes as there are other cores, when the files that ``sources`` name are long to read.
 
-    They import ``module``. The next ``LocalEngine`` takes them; the block stops those that none took.
+    They import ``modules``, while this process does. The next ``LocalEngine`` takes them; the block stops those that
+    none took.
     """
     cores, size = count_cores(), 0
     for file_bytes in _sizes(sources):
@@ -91,7 +92,7 @@ def started_early(sources: Iterable[str], module: str) -> Iterator[None]:
             break
     tasks = size // _TASK_BYTES
     if tasks >= LONG_MAP:
-        _started.extend(Worker(module) for _ in range(min(cores, tasks) - 1 - len(_started)))
+        _started.extend(Worker(*modules) for _ in range(min(cores, tasks) - 1 - len(_started)))
     try:
         yield
     finally:
@@ -116,7 +117,7 @@ def _sizes(sources: Iterable[str]) -> Iterator[int]:
 
 
 def serve() -> None:
-    """Import the module of the first argument, then run tasks from standard input until it ends.
+    """Import the modules of the arguments, then run tasks from standard input until it ends.
 
     It ends at once when the parent has ended, whatever it does.
     """
@@ -125,7 +126,8 @@ def serve() -> None:
 
     use_system_allocator()
     leave_pandas_out()
-    importlib.import_module(sys.argv[1])
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     tasks: IO[bytes] = sys.stdin.buffer
     with suppress(BrokenPipeError), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

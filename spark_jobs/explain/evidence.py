@@ -100,7 +100,9 @@ def merge_evidence(parts: Iterable[Evidence]) -> Evidence:
     if rows["call_ms"].null_count < len(rows):
         rows = rows.sort_by([(name, "ascending") for name in ("key", *_LAST)])
     grouped = rows.group_by("key", use_threads=False).aggregate(_AGGREGATES)
-    measures = pa.table([grouped["key"], *(grouped["_".join(one)] for one in _AGGREGATES)], schema=_MEASURES)
+    found = pa.table([grouped["key"], *(grouped["_".join(one)] for one in _AGGREGATES)], schema=_MEASURES)
+    # The groups come in pieces of one array, and each would be pickled with all of it: five times their size.
+    measures = found.combine_chunks()
     moments = pa.concat_tables([_MOMENTS.empty_table(), *(part.moments for part in given)])
     crowded = measures["key"].filter(pc.greater(measures["moments"], pa.scalar(MOST_MOMENTS)))
     if len(crowded):

@@ -37,12 +37,13 @@ def run(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result], object] = no_report,
+    report: Callable[[Result, Engine], object] = no_report,
     clock: Clock | None = None,
 ) -> Result:
     """Reconcile and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
-    ``progress`` is called with the name of each stage, ``report`` with the result before the history is committed.
+    ``progress`` is called with the name of each stage, ``report`` with the result and the
+    engine before the history is committed.
 
     Raises:
         UsageError: an option, a policy or a source is wrong.

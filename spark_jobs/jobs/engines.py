@@ -1,23 +1,19 @@
-"""Choose and open the engine of a run: Spark, or this machine without Java.
+"""Open the engine of a run: Spark, or this machine without Java.
 
 pyspark is imported where Spark is chosen only.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.java import find_java, has_pyspark
 from spark_jobs.report.result import SparkCost
 from spark_jobs.session import (
-    DEFAULT_DRIVER_MEMORY,
     as_meant,
     build_session,
     cores,
@@ -25,7 +21,6 @@ from spark_jobs.session import (
     grouped,
     is_connect,
     mute_interrupted_calls,
-    needs_java,
     peer_errors,
     versions,
 )
@@ -41,58 +36,8 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result
 
-_SPARK: Final = "spark"
-_LOCAL: Final = "local"
 _DISTRIBUTION: Final = "otel-mqtrace"
 _NS_PER_S: Final = 1_000_000_000
-
-
-def choose_engine(
-    options: ReconcileOptions, *, stream: bool = False, has_session: bool = False
-) -> tuple[str, str | None]:
-    """Return ``spark`` or ``local``: the engine that the options name, else Spark where it can start, or why not.
-
-    An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
-
-    Raises:
-        UsageError: the engine is unknown, or ``local`` with an option of Spark only.
-    """
-    given = _options_of_spark(options, stream=stream)
-    if options.engine == _LOCAL:
-        if has_session:
-            raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
-        if given:
-            raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
-        return _LOCAL, None
-    if options.engine not in {None, _SPARK}:
-        raise UsageError(f"unknown engine {options.engine!r}: use spark or local")
-    if options.engine or has_session or given:
-        return _SPARK, None
-    obstacle = _obstacle(options.master)
-    return (_LOCAL, obstacle) if obstacle else (_SPARK, None)
-
-
-def _options_of_spark(options: ReconcileOptions, *, stream: bool) -> list[str]:
-    given = {
-        "--stream": stream,
-        "--master": options.master is not None,
-        "--conf": bool(options.conf),
-        "--driver-memory": options.driver_memory != DEFAULT_DRIVER_MEMORY,
-    }
-    return [name for name, is_given in given.items() if is_given]
-
-
-def _obstacle(master: str | None) -> str | None:
-    """Return why Spark cannot start here, or ``None``."""
-    if not has_pyspark():
-        return "pyspark is not installed"
-    if not needs_java(master):
-        return None
-    try:
-        find_java(environ=os.environ)
-    except PeerError:
-        return "Spark needs Java, which was not found"
-    return None
 
 
 @contextmanager
@@ -114,7 +59,7 @@ def open_engine(
         PeerError: Spark gave up within the block.
         MissingExtraError, UsageError: from ``start``.
     """
-    if name == _LOCAL:
+    if name == "local":
         with LocalEngine(clock=clock) as engine:
             yield engine
         return
@@ -132,7 +77,7 @@ def record_engine(result: Result, engine: Engine, started_ns: MonotonicNs, clock
     """Return the result with ``engine``, ``spark``, ``versions`` and ``wall_seconds`` of the run that ends now."""
     wall_seconds = round((clock.monotonic_ns() - started_ns) / _NS_PER_S, 3)
     spark, found = None, {_DISTRIBUTION: version(_DISTRIBUTION)}
-    if engine.name == _SPARK:
+    if engine.name == "spark":
         jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
         spark = SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
         found |= versions(engine.session)  # type: ignore[attr-defined]
@@ -159,7 +104,7 @@ def engine_opener(
     Raises:
         UsageError: the options name no engine there is, or two that exclude each other.
     """
-    name, obstacle = choose_engine(options, has_session=spark is not None)
+    name, obstacle = options.choose_engine(has_session=spark is not None)
     if obstacle is not None:
         progress(f"judging in this process (--engine local): {obstacle}")
     start = session_starter(options, spark, progress)

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from bridge.storage import as_path, committed
 from spark_jobs.exchange.engine import merge_along, release_memory
-from spark_jobs.exchange.packing import open_bucket, pack_pieces, split_blobs
+from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
@@ -126,14 +126,15 @@ def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
 class Judged:
     """The result of some buckets: counts of their settled verdicts, durations of all, the budgets' input.
 
-    ``residue`` holds per bucket the verdicts without a reason yet as ``explain.keys.RESIDUE``, in the file's order;
+    ``residue`` holds per bucket the verdicts without a reason yet: a blob of ``explain.keys.RESIDUE``, in the file's
+    order;
     ``owners`` map consumer groups to services.
     """
 
     counted: Counted
     durations: Durations
     settled: Settled
-    residue: Mapping[int, pa.Table]
+    residue: Mapping[int, bytes]
     owners: pa.Table
 
 
@@ -175,12 +176,11 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
     closed = ClosedPositions.read(how.history.closed)
     if together == 1:
         return _judge_bucket(how, closed, number, blobs)
-    split = split_blobs(blobs, buckets)
 
     def answers() -> Iterator[Judged]:
-        while split:
+        for bucket, own in split_blobs(blobs, buckets):
             release_memory()
-            yield _judge_bucket(how, closed, *split.pop())
+            yield _judge_bucket(how, closed, bucket, own)
 
     return merge_along(answers(), partial(merge_judged, how.counting))
 
@@ -194,7 +194,7 @@ def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, 
     judged = merge_judged(how.counting, parts)
     count_messages(judged.durations, messages)
     residue = pa.concat_tables(residues)
-    return replace(judged, residue={bucket: residue} if len(residue) else {})
+    return replace(judged, residue={bucket: make_blob(residue.combine_chunks())} if len(residue) else {})
 
 
 def _count_slice(

@@ -13,13 +13,14 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, configure_stores
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from bridge.storage import AnyPath
+    from spark_jobs.exchange.engine import Engine
     from spark_jobs.report.result import Result
     from spark_jobs.schemas import LedgerRead
 
@@ -63,6 +64,17 @@ class ReconcileOptions:
     history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
 
+    def choose_engine(self, *, stream: bool = False, has_session: bool = False) -> tuple[str, str | None]:
+        """Return the engine of a run with these options, as :func:`spark_jobs.session.choose_engine`."""
+        return choose_engine(
+            self.engine,
+            master=self.master,
+            conf=self.conf,
+            driver_memory=self.driver_memory,
+            stream=stream,
+            has_session=has_session,
+        )
+
     def configure_stores(self) -> None:
         """Open stores with the settings of ``conf``; an unknown one is refused by its option."""
         sources = {"--native": self.native, "--otlp": self.otlp, "--ledger": self.ledger}
@@ -74,7 +86,7 @@ def no_progress(_stage: str) -> None:
     """Report no progress."""
 
 
-def no_report(_result: Result) -> None:
+def no_report(_result: Result, _engine: Engine) -> None:
     """Write no report."""
 
 

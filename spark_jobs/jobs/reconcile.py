@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet, replace_tree
-from spark_jobs.exchange.packing import count_buckets, count_together, group_pieces, group_tasks, pieces_of
+from spark_jobs.exchange.packing import (
+    count_buckets,
+    count_together,
+    group_pieces,
+    group_tasks,
+    open_blobs,
+    pieces_of,
+)
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
@@ -65,7 +72,7 @@ if TYPE_CHECKING:
 
 _EXPLAINED: Final = "explained-"
 _TASK_ROWS: Final = 200
-"""So many rows of the residue are worth a task: most files have some tens, and to count them takes 16 ms at least."""
+"""So many rows of the residue are a task at most: most files have some tens, and to count them takes 16 ms at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,8 @@ def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue:
     parts = [
         (file, reasons.take(np.arange(end - size, end))) for file, size, end in zip(files, sizes, ends, strict=True)
     ]
-    tasks = group_tasks(parts, lambda part: len(part[1]), _TASK_ROWS)
+    most = min(_TASK_ROWS, -(-len(residue) // engine.parallelism))
+    tasks = group_tasks(parts, lambda part: len(part[1]), most)
     merge = partial(merge_counted, plan.counting)
     return merge(engine.map(partial(_write_reasons, plan), tasks, merge=merge))
 
@@ -206,9 +214,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
     budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
-    how = Explanation(
-        policy=policy, facts=known, traffic=pieces_of(otlp.files, trace_topics=trace_topics), budgets=budgets
-    )
+    how = Explanation(policy=policy, facts=known, traffic=_traffic(otlp, known, trace_topics), budgets=budgets)
     progress("judging every key")
     pieces = _pieces(place, sides, carried, trace_topics)
     judged = _write_verdicts(place, pieces, again=carried.again, plan=plan, how=how)
@@ -230,7 +236,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
-def conclude(place: Workspace, result: Result, report: Callable[[Result], object], *, out: AnyPath) -> Result:
+def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine], object], *, out: AnyPath) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
     The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
@@ -245,9 +251,15 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result], object
         place.past.check_held()
         final = out / VERDICTS
         replace_tree(place.work / _JUDGED, final, spare=place.work / _REPLACED)
-        report(result)
+        report(result, place.engine)
         place.past.commit(line)
     return result
+
+
+def _traffic(spans: EventSide, known: Facts, trace_topics: Sequence[str]) -> list[Piece]:
+    """Return the row groups of the spans where any of them sent trace messages, else none."""
+    has_traffic = known.scopes["otlp"].get(Reason.TRACE_TRAFFIC.value)
+    return pieces_of(spans.files, trace_topics=trace_topics) if has_traffic else []
 
 
 def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
@@ -311,7 +323,7 @@ def _write_verdicts(
     judged = merge(answers)
     if not judged.residue:
         return judged
-    residue = pa.concat_tables(table for _, table in sorted(judged.residue.items()))
+    residue = pa.concat_tables(open_blobs([blob]) for _, blob in sorted(judged.residue.items()))
     explained = explain_residue(engine, how, plan, residue, judged.settled)
     return replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
 

@@ -18,7 +18,7 @@ from bridge.otlp.detect import Layout, Side
 from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
+from spark_jobs.jobs.engines import open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report, read_losses, read_options_of
 from spark_jobs.jobs.reading import read_native, read_otlp
@@ -62,7 +62,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     every_ms: int | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result], object] = no_report,
+    report: Callable[[Result, Engine], object] = no_report,
     clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
@@ -79,7 +79,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
     options.configure_stores()
-    choose_engine(options, stream=True, has_session=spark is not None)
+    options.choose_engine(stream=True, has_session=spark is not None)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
     chosen = check_options(options, ingest.known_writers())
     clock = clock or SystemClock()
@@ -117,7 +117,7 @@ def _judge(
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
-    report: Callable[[Result], object],
+    report: Callable[[Result, Engine], object],
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.sides()

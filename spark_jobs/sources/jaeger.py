@@ -7,13 +7,10 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
-from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
-from urllib.request import urlopen
 
 from bridge.addresses import Kind, parse_address
 from otel_mqtrace._clock import SystemClock
@@ -29,6 +26,7 @@ _CLOCK_SKEW: Final = timedelta(hours=1)
 _SHORTEST_PAGE: Final = timedelta(milliseconds=1)
 _NS_PER_US: Final = 1_000
 _MOST_NAMES: Final = 5
+_NOT_FOUND: Final = 404
 _NO_NAME: Final = re.compile(r"[^\w.-]+")
 
 
@@ -140,12 +138,15 @@ def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime
 
 
 def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    from urllib.error import HTTPError  # noqa: PLC0415  (every command asks this module whether a source is a Jaeger)
+    from urllib.request import urlopen  # noqa: PLC0415  (an HTTP client)
+
     url = f"http://{address.server}/api/v3/{what}?{urlencode(parameters)}"
     try:
         with urlopen(url, timeout=_ANSWER_SECONDS) as answer:
             found = json.load(answer)
     except HTTPError as refusal:
-        if refusal.code == HTTPStatus.NOT_FOUND and what == "traces":
+        if refusal.code == _NOT_FOUND and what == "traces":
             return {}  # the answer of /api/v3 for no traces
         raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}") from refusal
     except (OSError, ValueError) as error:

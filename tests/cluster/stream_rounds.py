@@ -73,7 +73,7 @@ class Rounds:
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def record(self, result: Result) -> None:
+    def record(self, result: Result, _engine: object) -> None:
         """Write down what a round came to, and what it finds on disk."""
         kept = [path for name in ("stream", "history") for path in (self._root / "out" / name).rglob("*")]
         files = [path for path in kept if path.is_file()]

@@ -50,7 +50,9 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)
-        result = conclude(place, result, lambda ended: write_reports(ended, out, page), out=out)
+        result = conclude(
+            place, result, lambda ended, engine: write_reports(ended, out, page, run=engine.map_here), out=out
+        )
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}
 

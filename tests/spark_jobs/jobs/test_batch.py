@@ -76,7 +76,7 @@ def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     assert read_verdicts(tmp_path) == before
     reported = []
 
-    def report(result):
+    def report(result, _engine):
         signal.raise_signal(signal.SIGINT)
         reported.append(result)
 

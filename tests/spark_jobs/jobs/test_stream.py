@@ -118,7 +118,7 @@ def streamed(spark, recorded, tmp_path_factory):
         options(native, otlp, out, history=out / "history"),
         every_ms=30_000,
         spark=spark,
-        report=reported.append,
+        report=lambda result, _engine: reported.append(result),
         wait=wait,
         files_per_batch=2,
     )
@@ -176,7 +176,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     half_written = events / names[1].replace("batch=", ".incoming-")
     half_written.mkdir()
 
-    def append(_result):
+    def append(_result, _engine):
         with (native / "date=2026-11-21" / "part-0.jsonl").open("ab") as file:
             file.write(b"{}\n")
 
@@ -215,7 +215,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
         for side, source in zip(sides, recorded, strict=True):
             shutil.copytree(source, side, dirs_exist_ok=True)
 
-    stream.run(auto, every_ms=30_000, spark=spark, report=reported.append, wait=wait)
+    stream.run(auto, every_ms=30_000, spark=spark, report=lambda result, _engine: reported.append(result), wait=wait)
     first, last = (result.writers for result in reported)
     assert (first.profile, first.native_writer, first.evidence) == ("mqtrace", "mqtrace", ())
     assert (last.profile, last.native_writer) == ("java-agent", "rocketmq-4.9.8")
