@@ -6,6 +6,7 @@ import os
 import re
 import weakref
 from binascii import unhexlify
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_AT_ONCE: Final = 32
-_BYTES: Final = 24
+_AT_ONCE: Final = Struct("24s" * 32)
 _PLAIN: Final = rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])"
 match_traceparent: Final = re.compile(_PLAIN).fullmatch
 """Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
@@ -63,10 +63,10 @@ class IdPool:
             trace_id: int = self._generator.generate_trace_id()
             span_id: int = self._generator.generate_span_id()
             return trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big")
-        raw = os.urandom(_BYTES * _AT_ONCE)
-        # one atomic step: several threads may refill
-        self._pool.extend([raw[start : start + _BYTES] for start in range(_BYTES, len(raw), _BYTES)])
-        return raw[:_BYTES]
+        first, *others = _AT_ONCE.unpack(os.urandom(_AT_ONCE.size))
+        self._pool.extend(others)  # one atomic step: several threads may refill
+        ids: bytes = first
+        return ids
 
     def take(self) -> bytes:
         """Return ids that no other caller gets."""
