@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
@@ -70,13 +69,6 @@ class EventSpan(WritableRecordSpan):
     def make_links(self) -> Sequence[Link]:
         """Return the links."""
         return self.record.links
-
-    @property
-    def attributes(self) -> Any:
-        """A read-only view."""
-        if self.written is not None or "_attributes" in self.__dict__:
-            return super().attributes
-        return MappingProxyType(self.make_attributes())
 
     def raw_attribute(self, name: str) -> Any:
         """Return one attribute without making the others."""

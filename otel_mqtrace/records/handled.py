@@ -147,7 +147,6 @@ class HandledSpan(WritableRecordSpan):
             return made
         place, request_id, msg_id, _ = record.details
         attributes = {
-            **record.plan.constants,
             **place.named,
             semconv.MESSAGING_KAFKA_OFFSET: record.offset,
             semconv.MQTRACE_OFFSET_MSG_ID: f"{place.offset_id}{record.offset}",

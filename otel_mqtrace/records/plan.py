@@ -48,7 +48,7 @@ class Place(NamedTuple):
     offset_id: str
     """The text before the offset in an offset message id."""
     named: dict[str, AttributeValue]
-    """The attributes that are not the plan's."""
+    """The same by name, those of the plan included."""
 
 
 class Plan:
@@ -101,7 +101,6 @@ class Plan:
         }
         self._leaders = leaders
         self._server = server
-        self._constant = encode_attributes(self.constants)
         self._places: dict[int, Place] = {}
 
     def place_of(self, partition: int) -> Place:
@@ -118,13 +117,12 @@ class Plan:
         return place
 
     def _place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
-        named: dict[str, AttributeValue] = {semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition)}
+        named = {**self.constants, semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition)}
         if store_host is not None:
             named[semconv.MQTRACE_STORE_HOST] = store_host
         if cluster_id is not None:
             named[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
-        attributes = self._constant + encode_attributes(named)
-        return Place(attributes, {}, store_host, cluster_id, f"{self.topic}-{partition}@", named)
+        return Place(encode_attributes(named), {}, store_host, cluster_id, f"{self.topic}-{partition}@", named)
 
     def template(
         self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]

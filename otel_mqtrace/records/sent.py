@@ -104,7 +104,6 @@ class SentSpan(RecordSpan):
         start_ms = record.start_ns // NS_PER_MS
         cost_ms = self.end_ns // NS_PER_MS - start_ms
         return {
-            **record.plan.constants,
             **place.named,
             semconv.MESSAGING_MESSAGE_ID: record.msg_id,
             semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length,

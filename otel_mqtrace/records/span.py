@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import logging
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace import _Span as SdkSpan  # the SDK has no public way to set a span's ids
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
@@ -97,6 +99,34 @@ class UnsampledSpan(NonRecordingSpan):
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
+class _HashedResource(Resource):
+    """A resource that computes its hash once: the SDK's encoder hashes it for each span, by a ``json.dumps``."""
+
+    _known: int | None = None
+
+    def __hash__(self) -> int:
+        if self._known is None:
+            self._known = super().__hash__()
+        return self._known
+
+
+_MAX_RESOURCES: Final = 16
+_hashed: Final[dict[int, tuple[Any, Any]]] = {}
+
+
+def with_known_hash(resource: Any) -> Any:
+    """Return a resource equal to ``resource``, the same one at each call."""
+    known, hashed = _hashed.get(id(resource), (None, None))
+    if known is not resource:
+        hashed = resource
+        if type(resource) is Resource:
+            hashed = _HashedResource(resource.attributes, resource.schema_url)
+        if len(_hashed) >= _MAX_RESOURCES:
+            _hashed.clear()
+        _hashed[id(resource)] = resource, hashed
+    return hashed
+
+
 ENDED: Final = object()
 """Stands for the SDK span of one that ended as a record."""
 
@@ -116,9 +146,8 @@ class _Derived:
         parts = instance.__dict__
         if self._name in parts:
             return parts[self._name]
-        written = parts.get("_written")
-        is_open = written is not None and written is not ENDED
-        return getattr(written, self._name) if is_open else self._derive(instance)
+        written = parts.get("_written", ENDED)
+        return self._derive(instance) if written is ENDED else getattr(written, self._name)
 
 
 PARTS: Final = frozenset(
@@ -143,7 +172,7 @@ PARTS: Final = frozenset(
 class RecordSpan(ReadableSpan):
     """A span that holds a record; ``end_ns`` is ``None`` for one that has only started.
 
-    A reader of the attributes could change them: from then on exporters read the span instead of the record.
+    A reader of ``_attributes`` could change them: from then on exporters read the span instead of the record.
     """
 
     is_record: bool = True
@@ -158,9 +187,24 @@ class RecordSpan(ReadableSpan):
         return PARTS.isdisjoint(self.__dict__)
 
     @property
+    def _has_own_attributes(self) -> bool:
+        parts = self.__dict__
+        return "_attributes" in parts or parts.get("_written", ENDED) is not ENDED
+
+    @property
+    def attributes(self) -> Any:
+        """A read-only view, which changes nothing: exporters still read the record."""
+        return super().attributes if self._has_own_attributes else MappingProxyType(self.make_attributes())
+
+    @property
+    def dropped_attributes(self) -> int:
+        """None of a record."""
+        return super().dropped_attributes if self._has_own_attributes else 0
+
+    @property
     def resource(self) -> Any:
         """The tracer's, unless a processor has put another one here; likewise the scope."""
-        return self.__dict__.get("_resource") or self.record.plan.tracer.resource
+        return self.__dict__.get("_resource") or with_known_hash(self.record.plan.tracer.resource)
 
     @property
     def instrumentation_scope(self) -> Any:
