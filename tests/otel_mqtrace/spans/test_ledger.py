@@ -29,10 +29,6 @@ def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attribut
     )
 
 
-def on_ledger(book):
-    return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in book.rows()]
-
-
 def test_row_has_side_component_bucket_and_cause():
     book = LossBook(side="native", component="NativeKafkaSpanExporter")
     book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
@@ -50,12 +46,27 @@ def test_row_has_side_component_bucket_and_cause():
     }
 
 
-def test_losses_of_one_cause_and_bucket_share_a_row():
-    book = LossBook(side="otlp", component="X")
-    for end_ns in (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000):
-        book.note("queue_full", lost_span(end_ns=end_ns))
-    book.note("export_failed", lost_span())
-    assert on_ledger(book) == [
+@pytest.fixture
+def rows():
+    """Note losses of a cause, with the attributes of each lost span; return the rows of the book."""
+
+    def noted(*losses):
+        book = LossBook(side="native", component="X")
+        for cause, lost in losses:
+            book.note(cause, lost_span(**lost))
+        return book.rows()
+
+    return noted
+
+
+def _counts(rows):
+    return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in rows]
+
+
+def test_losses_of_one_cause_and_bucket_share_a_row(rows):
+    ends_ns = (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000)
+    losses = [*(("queue_full", {"end_ns": end_ns}) for end_ns in ends_ns), ("export_failed", {})]
+    assert _counts(rows(*losses)) == [
         ("X", "queue_full", 60_000, 2),
         ("X", "queue_full", 70_000, 1),
         ("X", "export_failed", 60_000, 1),
@@ -63,22 +74,17 @@ def test_losses_of_one_cause_and_bucket_share_a_row():
 
 
 @pytest.mark.parametrize(("messages", "count"), [(40, 40), (0, 1), (-3, 1), ("many", 1)])
-def test_lost_batch_counts_its_messages(messages, count):
-    book = LossBook(side="otlp", component="X")
-    book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages}))
-    assert [row["count"] for row in book.rows()] == [count]
+def test_lost_batch_counts_its_messages(rows, messages, count):
+    lost = {semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages}
+    assert _counts(rows(("queue_full", lost))) == [("X", "queue_full", 60_000, count)]
 
 
-def test_lost_start_has_a_component_of_its_own():
-    book = LossBook(side="native", component="X")
-    book.note("queue_full", lost_span(end_ns=None))
-    assert on_ledger(book) == [("X start", "queue_full", 60_000, 1)]
+def test_lost_start_has_a_component_of_its_own(rows):
+    assert _counts(rows(("queue_full", {"end_ns": None}))) == [("X start", "queue_full", 60_000, 1)]
 
 
-def test_service_without_an_instance_has_host_and_process_as_instance():
-    book = LossBook(side="otlp", component="X")
-    book.note("queue_full", lost_span(resource=Resource({"service.name": "shop"})))
-    (row,) = book.rows()
+def test_service_without_an_instance_has_host_and_process_as_instance(rows):
+    (row,) = rows(("queue_full", {"resource": Resource({"service.name": "shop"})}))
     assert row["service"] == "shop"
     assert row["instance"].rpartition(":")[2].isdigit()
 
@@ -91,14 +97,11 @@ def test_service_without_an_instance_has_host_and_process_as_instance():
     ],
     ids=["groups", "times"],
 )
-def test_ledger_is_limited_and_keeps_the_count(most, lost):
-    book = LossBook(side="otlp", component="X")
-    for number in range(most + 50):
-        book.note("queue_full", lost_span(**lost(number)))
-    rows = book.rows()
-    assert len(rows) == most + 1
-    assert sum(row["count"] for row in rows) == most + 50
-    assert rows[-1]["group"] is None
+def test_ledger_is_limited_and_keeps_the_count(rows, most, lost):
+    kept = rows(*(("queue_full", lost(number)) for number in range(most + 50)))
+    assert len(kept) == most + 1
+    assert sum(row["count"] for row in kept) == most + 50
+    assert kept[-1]["group"] is None
 
 
 @pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])

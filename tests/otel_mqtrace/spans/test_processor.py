@@ -126,11 +126,6 @@ def test_exporter_that_flushes_its_own_processor_in_an_export_does_not_hang(prov
     assert exporter.answer is False
 
 
-def test_flush_accepts_no_time_and_no_exporter():
-    assert MqTraceSpanProcessor(Scripted(), background=False).force_flush(None)
-    assert MqTraceSpanProcessor().force_flush()
-
-
 @pytest.fixture
 def stuck():
     """A processor whose exporter hangs in the export of one span while another waits."""

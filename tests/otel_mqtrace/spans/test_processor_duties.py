@@ -36,6 +36,7 @@ def test_processor_has_the_signatures_of_the_sdk():
         assert ours[: len(theirs)] == theirs
     processor._on_ending(span())
     assert processor.force_flush(None)
+    assert MqTraceSpanProcessor().force_flush()
 
 
 def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):

@@ -98,32 +98,34 @@ def test_transactions_of_one_producer_end_separately(producer, spans, message, t
     ]
 
 
-def test_answer_of_the_checker_is_an_end_from_a_check(proxy, producer, spans, message, topic, checker):
+@pytest.mark.parametrize(
+    ("resolution", "state"),
+    [
+        (TransactionResolution.ROLLBACK, "ROLLBACK_MESSAGE"),
+        (TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "UNKNOW"),
+    ],
+)
+def test_answer_of_the_checker_is_an_end_from_a_check(
+    proxy, producer, spans, message, topic, checker, resolution, state
+):
     _, receipt, sent = _half_sent(producer, spans, message, topic)
+    checker.resolution = resolution
     proxy.ask_about(proxy.sent[0])
     proxy.await_requests(proxy.ended)
     ended = spans.take(f"end_transaction {topic}")
     assert checker.asked[0][0] == receipt.message_id
-    assert proxy.ended[0].resolution == TransactionResolution.ROLLBACK
-    said = {
+    assert proxy.ended[0].resolution == resolution
+    expected = {
         "messaging.message.id": receipt.message_id,
         "messaging.message.body.size": 5,
         "mqtrace.tags": "paid",
         "mqtrace.transaction_id": receipt.transaction_id,
-        "mqtrace.transaction_state": "ROLLBACK_MESSAGE",
+        "mqtrace.transaction_state": state,
         "mqtrace.from_transaction_check": True,
     }
-    assert said.items() <= dict(ended.attributes).items()
+    assert expected.items() <= dict(ended.attributes).items()
     assert ended.parent.span_id == sent.context.span_id
     assert [link.context.span_id for link in ended.links] == [sent.context.span_id]
-
-
-def test_undecided_checker_is_recorded_as_unknown(proxy, producer, spans, message, topic, checker):
-    _half_sent(producer, spans, message, topic)
-    checker.resolution = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
-    proxy.ask_about(proxy.sent[0])
-    proxy.await_requests(proxy.ended)
-    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "UNKNOW"
 
 
 def test_checker_that_raises_has_no_end(proxy, producer, spans, message, topic, checker):
