@@ -1,13 +1,14 @@
-"""Texts about a connection that may hold passwords: the properties file of a Kafka client, and addresses."""
+"""Connections of Kafka clients, which may hold passwords: properties files, addresses, the application's own."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _USER_INFORMATION: Final = re.compile(r"(?<=//)[^\s/@]+:\S*@")
@@ -37,3 +38,36 @@ def read_properties(path: Path) -> dict[str, str]:
             raise UsageError(f"line {number} of {path} is not name=value")
         properties[name.strip()] = value.strip()
     return properties
+
+
+# -- the application's own connection, learned from its first client, for exporters without one ---------
+_CONNECTION_KEYS: Final = re.compile(
+    r"(bootstrap\.servers|metadata\.broker\.list|broker\.address\.family|client\.dns\.lookup|security\.protocol"
+    r"|enable\.ssl\.certificate\.verification|(sasl|ssl)\..+)\Z"
+)
+_learned: dict[str, Any] = {}
+
+
+def remember_application_kafka_config(conf: Mapping[str, Any]) -> None:
+    """Keep the first client's connection settings: addresses, security, SASL and TLS; nothing else, never logged.
+
+    The first configuration that names a server wins; callbacks and every other setting stay out.
+    """
+    if _learned or not (conf.get("bootstrap.servers") or conf.get("metadata.broker.list")):
+        return
+    _learned.update(connection_settings(conf))
+
+
+def connection_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a client's configuration is needed to reach its cluster. Holds secrets: never log it."""
+    return {name: value for name, value in conf.items() if _CONNECTION_KEYS.match(name)}
+
+
+def application_kafka_config() -> dict[str, Any] | None:
+    """Return a copy of what was learned, or ``None`` while no client of the application was seen. Holds secrets."""
+    return dict(_learned) or None
+
+
+def forget_application_kafka_config() -> None:
+    """Forget what was learned: the next client is the first one again."""
+    _learned.clear()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -286,35 +285,3 @@ _DEFAULTS: Final = Settings()
 _FIELDS: Final = {each.name: each for each in fields(Settings)}
 NEVER_SHOWN: Final = frozenset(each.name for each in fields(Settings) if not each.repr)
 """What may hold a secret: a value of these is in no line of a log and in no output of the doctor."""
-
-# -- the application's own connection, learned from its first client, for exporters without one ---------
-_CONNECTION_KEYS: Final = re.compile(
-    r"(bootstrap\.servers|metadata\.broker\.list|broker\.address\.family|client\.dns\.lookup|security\.protocol"
-    r"|enable\.ssl\.certificate\.verification|(sasl|ssl)\..+)\Z"
-)
-_learned: dict[str, Any] = {}
-
-
-def remember_application_kafka_config(conf: Mapping[str, Any]) -> None:
-    """Keep the first client's connection settings: addresses, security, SASL and TLS; nothing else, never logged.
-
-    The first configuration that names a server wins; callbacks and every other setting stay out.
-    """
-    if _learned or not (conf.get("bootstrap.servers") or conf.get("metadata.broker.list")):
-        return
-    _learned.update(connection_settings(conf))
-
-
-def connection_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a client's configuration is needed to reach its cluster. Holds secrets: never log it."""
-    return {name: value for name, value in conf.items() if _CONNECTION_KEYS.match(name)}
-
-
-def application_kafka_config() -> dict[str, Any] | None:
-    """Return a copy of what was learned, or ``None`` while no client of the application was seen. Holds secrets."""
-    return dict(_learned) or None
-
-
-def forget_application_kafka_config() -> None:
-    """Forget what was learned: the next client is the first one again."""
-    _learned.clear()

@@ -161,7 +161,7 @@ class _Observer(Protocol):
 
 
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], _Observer | None]
-"""Client and arguments of a call → who observes it, if anybody. Must not raise; nor must the observer."""
+"""Client and arguments of a call → what observes it, if anything. Must not raise; nor must the observer."""
 
 
 def observed(begin: Begin, *, is_async: bool = False) -> Wrapper:

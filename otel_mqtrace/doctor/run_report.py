@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry import propagate
 
-from otel_mqtrace.config import application_kafka_config
+from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:

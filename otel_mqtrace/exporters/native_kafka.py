@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
-from otel_mqtrace.client_properties import read_properties
-from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.client_properties import application_kafka_config, read_properties
+from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
     DeliveryFailures,

@@ -344,7 +344,7 @@ class Spool:
         for segment in self._segments:
             for offset in list(segment.frames):
                 message = segment.read(offset)
-                if message is None:  # the file was cut or damaged behind our back
+                if message is None:  # the file was cut or damaged by another program
                     self.corrupt_bytes += segment.forget(offset)
                 else:
                     yield Waiting(message, segment, offset)

@@ -16,7 +16,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
-from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.client_properties import application_kafka_config
+from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.sampling import processors_of
 from otel_mqtrace.testing import RecordingExporter

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import BrokerResponseError
 
+from otel_mqtrace.client_properties import remember_application_kafka_config
 from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry, attach_state, known_state
-from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of

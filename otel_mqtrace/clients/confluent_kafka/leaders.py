@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.client_properties import connection_settings
 from otel_mqtrace.clients.state import LiveObjects
-from otel_mqtrace.config import connection_settings
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_mqtrace.client_properties import remember_application_kafka_config
 from otel_mqtrace.clients.state import STATE, ActiveTracing, attach_state, known_state
-from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:

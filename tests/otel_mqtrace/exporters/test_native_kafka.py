@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin, c
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from otel_mqtrace import MqTraceInstrumentor, config
+from otel_mqtrace import MqTraceInstrumentor, client_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.model import TraceType
@@ -170,7 +170,7 @@ def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, c
 
 
 def test_batch_without_a_known_broker_fails_with_the_setting(traced, monkeypatch, caplog):
-    config.forget_application_kafka_config()
+    client_properties.forget_application_kafka_config()
     monkeypatch.delenv("MQTRACE_BOOTSTRAP_SERVERS", raising=False)
     processor, trace = traced(NativeKafkaSpanExporter())
     trace(pub(1))
@@ -181,12 +181,14 @@ def test_batch_without_a_known_broker_fails_with_the_setting(traced, monkeypatch
 
 def test_application_broker_is_the_default(kafka, exported, arrived):
     exporter = NativeKafkaSpanExporter()
-    config.forget_application_kafka_config()
-    config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
+    client_properties.forget_application_kafka_config()
+    client_properties.remember_application_kafka_config(
+        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000}
+    )
     try:
         exported(exporter, pub(1))
     finally:
-        config.forget_application_kafka_config()
+        client_properties.forget_application_kafka_config()
     assert arrived() == [bean(1).msg_id]
 
 

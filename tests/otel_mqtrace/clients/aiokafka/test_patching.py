@@ -9,8 +9,8 @@ import wrapt
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
+from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.clients.aiokafka import ClientPatches
-from otel_mqtrace.config import application_kafka_config
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import ContextCode
