@@ -17,9 +17,7 @@ from typing import Final
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
 
-HEADER_PREFIX: Final = "messaging.header."
-"""Message properties captured as headers: string arrays under their own names."""
-
+_HEADER: Final = semconv.CAPTURED_HEADER_PREFIX
 TRACE_TOPIC_NAMES: Final = ("RMQ_SYS_TRACE_TOPIC",)
 TRACE_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"
 
@@ -35,7 +33,7 @@ class Alias:
 ALIASES: Final[dict[str, Alias]] = {
     "msg_id": Alias(
         (semconv.MESSAGING_MESSAGE_ID, "messaging.message_id"),
-        (f"{HEADER_PREFIX}{semconv.HEADER_UNIQ_KEY}",),
+        (f"{_HEADER}{semconv.HEADER_UNIQ_KEY}",),
     ),
     "offset_msg_id": Alias((semconv.MQTRACE_OFFSET_MSG_ID,)),
     "topic": Alias((semconv.MESSAGING_DESTINATION_NAME, semconv.LEGACY_DESTINATION)),
@@ -47,14 +45,14 @@ ALIASES: Final[dict[str, Alias]] = {
     ),
     "attempt_id": Alias((semconv.MQTRACE_REQUEST_ID,)),
     "retry_times": Alias((semconv.MQTRACE_RETRY_TIMES,)),
-    "region_id": Alias((semconv.MQTRACE_REGION_ID,), (f"{HEADER_PREFIX}MSG_REGION",)),
+    "region_id": Alias((semconv.MQTRACE_REGION_ID,), (f"{_HEADER}MSG_REGION",)),
     "tags": Alias(
-        (semconv.MQTRACE_TAGS, "messaging.rocketmq.message.tag"),
-        (f"{HEADER_PREFIX}{semconv.HEADER_TAGS}",),
+        (semconv.MQTRACE_TAGS, semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG),
+        (f"{_HEADER}{semconv.HEADER_TAGS}",),
     ),
     "keys": Alias(
         (),
-        (semconv.MQTRACE_KEYS, "messaging.rocketmq.message.keys", f"{HEADER_PREFIX}{semconv.HEADER_KEYS}"),
+        (semconv.MQTRACE_KEYS, semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS, f"{_HEADER}{semconv.HEADER_KEYS}"),
     ),
     "store_host": Alias((semconv.MQTRACE_STORE_HOST, "messaging.rocketmq.broker_address")),
     "client_host": Alias((semconv.MQTRACE_CLIENT_HOST,)),
@@ -62,7 +60,7 @@ ALIASES: Final[dict[str, Alias]] = {
         (semconv.MESSAGING_MESSAGE_BODY_SIZE, "messaging.message.payload_size_bytes"),
     ),
     "msg_type": Alias((semconv.MQTRACE_MSG_TYPE,)),
-    "registry_msg_type": Alias(("messaging.rocketmq.message.type",)),
+    "registry_msg_type": Alias((semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE,)),
     "cost_ms": Alias((semconv.MQTRACE_COST_TIME,)),
     "success": Alias((semconv.MQTRACE_SUCCESS,)),
     "context_code": Alias((semconv.MQTRACE_CONTEXT_CODE,)),
@@ -71,9 +69,9 @@ ALIASES: Final[dict[str, Alias]] = {
     "from_transaction_check": Alias((semconv.MQTRACE_FROM_TRANSACTION_CHECK,)),
     "trace_type": Alias((semconv.MQTRACE_TRACE_TYPE,)),
     "system": Alias((semconv.MESSAGING_SYSTEM,)),
-    "operation": Alias((semconv.MESSAGING_OPERATION_TYPE, "messaging.operation")),
+    "operation": Alias((semconv.MESSAGING_OPERATION_TYPE, semconv.LEGACY_OPERATION)),
     "operation_name": Alias((semconv.MESSAGING_OPERATION_NAME,)),
-    "old_operation": Alias(("messaging.operation",)),
+    "old_operation": Alias((semconv.LEGACY_OPERATION,)),
     "error_type": Alias((semconv.ERROR_TYPE,)),
     "send_result": Alias(("messaging.rocketmq.send_result",)),
     "batch_count": Alias((semconv.MESSAGING_BATCH_MESSAGE_COUNT,)),
