@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
@@ -96,6 +96,10 @@ def test_bytes_that_protobuf_reads_as_unknown_fields_are_no_traces(body):
     assert parse_message(body) is None
 
 
+NUMBERS = b"\x50\x01" + b"\x51" + bytes(8) + b"\x55" + bytes(4)  # of field 10: a varint, 64 and 32 bits
+
+
+@example(shape=[[[b"a"]]], junk=NUMBERS)
 @given(st.lists(st.lists(st.lists(st.binary(max_size=9), max_size=3), max_size=3), max_size=3), st.binary(max_size=12))
 def test_spans_counted_by_bytes_equal_the_spans_parsed(shape, junk):
     data = TracesData()

@@ -18,7 +18,7 @@ from tests.support.kernel_runs import judge_events, plan_of, table_of
 GRACE_MS = 200_000
 BEGIN_MS = START_MS + 5
 POLICY = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
-COPIES, LOST = 2 * BLOCK, 100
+COPIES, LOST, HOUR_MS = 2 * BLOCK, 100, 3_600_000
 
 
 @settings(max_examples=5)
@@ -56,7 +56,7 @@ def test_event_row_refers_to_its_verdict():
 
 
 def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
-    """Spans are lost at the beginning, in a later block and, of the last message, from one block on."""
+    """Spans are lost at the beginning, in a later block and from one block on; one message's clocks are an hour apart."""
     gone = {*range(LOST), COPIES // 2, *range(1_200, 1_200 + LOST)}
     events = []
     for number in range(COPIES):
@@ -68,7 +68,11 @@ def test_delivery_of_a_huge_message_is_matched_with_its_own_span():
     for number in range(BLOCK + 200):
         events += delivery("TAIL", attempt=f"A{number}", at_ms=number)
         events += [consumed("TAIL", attempt=None, at_ms=number, span_id=f"{number:016x}")] if number < LOST else []
+    for number in range(LOST):
+        events += delivery("APART", attempt=f"A{number}", at_ms=number)
+        events.append(consumed("APART", attempt=None, at_ms=number + HOUR_MS, span_id=f"{number:016x}"))
     expected = {
+        ("APART", "MISMATCHED", HOUR_MS): LOST,
         ("DENSE", "MATCHED_EXACT", 0): COPIES - len(gone),
         ("DENSE", "NATIVE_ONLY", None): len(gone),
         ("SPARSE", "MISMATCHED", 300): COPIES,
