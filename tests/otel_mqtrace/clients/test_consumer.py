@@ -1,22 +1,28 @@
-"""A traced consumer of confluent-kafka: attributes, batches, and how processing ends."""
+"""A traced consumer of confluent-kafka: attributes, batches, when automatic mode begins and ends a message."""
 
+import gc
 import threading
 from contextlib import closing
 from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, cimpl
+from confluent_kafka import DeserializingConsumer, KafkaException, Message, TopicPartition, cimpl
+from confluent_kafka.error import ConsumeError
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
+from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.messages import error_type
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.sampling import actual_tracer
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import ManualClock
 from tests.support.consuming import code_of, consume, current_span_id, poll
 from tests.support.shown import shown
 from tests.support.unique_ids import read_unique_id
@@ -199,3 +205,261 @@ def test_batch_is_recorded_whole_once_the_sampler_drops_less(consuming, spans):
     consumer.close()
     (span,) = spans.take_all()
     assert [bean.body_length for bean in trace_context_of(span).beans] == [2, 2]
+
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
+
+
+def _in_thread(act):
+    said = []
+    thread = threading.Thread(target=lambda: said.append(act()))
+    thread.start()
+    thread.join()
+    return said[0]
+
+
+class TestLoops:
+    def test_message_of_a_collected_consumer_ends(self, instrument, kafka, spans, fill, topic):
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        poll(consumer)
+        del consumer
+        gc.collect()
+        drain_deferred_ends()
+        assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
+
+    def test_message_of_a_generator_is_current_in_the_loop_over_it(self, consuming, spans):
+        def stream(consumer):
+            for _ in range(2):
+                yield poll(consumer)
+
+        with consuming(b"1", b"2") as consumer:
+            seen = [current_span_id() for _ in stream(consumer)]
+        assert [span.context.span_id for span in spans.take_all()] == seen
+
+    def test_consumers_polled_in_turn_leave_no_current_span(self, consuming, spans, fill, consumer_of, topic, kafka):
+        other = f"{topic}-other"
+        kafka.create_topic(other, partitions=1)
+        fill(other, {"value": b"1"}, {"value": b"2"})
+        first, second = consuming(b"1", b"2"), consumer_of(other)
+        current = []
+        for consumer in (first, second, first, second):
+            poll(consumer)
+            current.append(current_span_id())
+        second.close()
+        first.close()
+        assert (len(set(current)), current_span_id()) == (4, 0)
+        assert {span.context.span_id for span in spans.take_all()} == set(current)
+
+    def test_message_read_again_has_a_second_span(self, consuming, spans, topic):
+        consumer = consuming(b"1")
+        where = TopicPartition(topic, 0, 0)
+        poll(consumer)
+        consumer.seek(where)
+        poll(consumer)
+        consumer.pause([where])
+        consumer.seek(where)
+        consumer.resume([where])
+        poll(consumer)
+        consumer.close()
+        ended = spans.take_all()
+        assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 0, 0]
+        assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
+
+
+class TestThreads:
+    def test_block_in_another_thread_uses_the_automatic_span(self, consuming, spans):
+        message = poll(consumer := consuming(b"1"))
+        automatic = current_span_id()
+
+        def handle():
+            with process(message):
+                return current_span_id()
+
+        assert _in_thread(handle) == automatic
+        consumer.poll(0)
+        assert (spans.take().context.span_id, current_span_id()) == (automatic, 0)
+
+    def test_concurrent_polls_lose_no_span(self, instrument, spans):
+        instrument()
+        with Meeting(NOWHERE) as consumer:
+            threads = [threading.Thread(target=consumer.poll) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert {span.attributes["messaging.kafka.offset"] for span in spans.take_all()} == {0, 1}
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_uninstrument_ends_the_current_message(self, consuming, spans, elsewhere):
+        poll(consumer := consuming(b"1", b"2"))
+        off = MqTraceInstrumentor().uninstrument
+        _in_thread(off) if elsewhere else off()
+        assert code_of(spans.take()) is ContextCode.RETURNNULL
+        assert poll(consumer).value() == b"2"
+        assert current_span_id() == 0
+
+
+class TestWhatIsNoMessage:
+    def test_batch_with_the_end_of_a_partition_records_its_messages(self, consuming, spans, topic):
+        consumer = consuming(b"1", b"2", conf={"enable_partition_eof": True}, receive_spans=True)
+        batch = consumer.consume(3, 10)
+        consumer.close()
+        assert [each.error() is None for each in batch] == [True, True, False]
+        assert len(spans.take(f"poll {topic}").links) == 2
+        assert spans.take(f"process {topic}").attributes["messaging.batch.message_count"] == 2
+
+    def test_empty_poll_is_recorded_if_configured(self, instrument, spans, consumer_of, topic):
+        instrument(receive_spans=True, empty_poll_spans=True)
+        consumer = consumer_of(topic)
+        assert (consumer.poll(0), consumer.consume(5, 0)) == (None, [])
+        assert [span.attributes.get("messaging.batch.message_count") for span in spans.take_all("poll")] == [None, 0]
+
+    def test_end_of_a_partition_is_no_deserialization_error(self, instrument, spans, consumer_of, topic):
+        instrument(receive_spans=True)
+        consumer = consumer_of(topic, make_consumer=DeserializingConsumer, enable_partition_eof=True)
+        with pytest.raises(ConsumeError):
+            poll(consumer)
+        spans.assert_empty()
+        with pytest.raises(NotImplementedError):
+            consumer.consume(1)
+        assert spans.take("poll").attributes["error.type"] == "NotImplementedError"
+
+
+class TestCallbacks:
+    def test_rebalance_callback_has_no_current_message(self, instrument, kafka, spans, fill, topic):
+        fill(topic, {"value": b"1"})
+        instrument(receive_spans=True)
+        seen = []
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(conf)
+
+        def note(*_):
+            seen.append(current_span_id())
+
+        consumer.subscribe([topic], on_assign=note, on_revoke=note)
+        poll(consumer)
+        consumer.unsubscribe()
+        consumer.poll(1)
+        consumer.close()
+        assert seen == [0, 0]
+        assert len(spans.take_all()) == 2
+
+
+def _ready(offset):
+    return Message(topic="orders", partition=0, offset=offset, value=b"x", timestamp=(1, 5))
+
+
+class Composed(confluent_kafka.Consumer):
+    """A consumer of the application's own: its consume() is made of polls, its stream() yields them."""
+
+    clock = ManualClock()
+    offset = 0
+
+    def poll(self, timeout=-1):
+        self.clock.advance(ms=1000)
+        self.offset += 1
+        return _ready(self.offset - 1)
+
+    def consume(self, num_messages=1, timeout=-1):
+        return [self.poll(timeout) for _ in range(num_messages)]
+
+
+class Endless(Composed):
+    """The same, whose consume() never ends."""
+
+    def consume(self, num_messages=1, timeout=-1):
+        while True:
+            yield self.poll(timeout)
+
+
+class Failing(confluent_kafka.Consumer):
+    """A consumer that gets one message, and then a fatal error."""
+
+    polls = 0
+
+    def poll(self, timeout=-1):
+        self.polls += 1
+        if self.polls > 1:
+            raise KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FATAL))
+        return _ready(0)
+
+
+class Meeting(confluent_kafka.Consumer):
+    """A consumer whose poll returns when two threads are in it."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self._both_inside = threading.Barrier(2, timeout=20)
+
+    def poll(self, timeout=-1):
+        return _ready(self._both_inside.wait())
+
+
+class TestSubclasses:
+    def test_consume_made_of_polls_is_one_batch(self, instrument, spans):
+        instrument()
+        with Composed(NOWHERE) as consumer:
+            assert len(consumer.consume(3)) == 3
+        assert spans.take("process orders").attributes["messaging.batch.message_count"] == 3
+
+    def test_consume_that_yields_leaves_the_spans_to_poll(self, instrument, spans):
+        instrument()
+        with Composed(NOWHERE), Endless(NOWHERE) as consumer:
+            stream = consumer.consume()
+            seen = [next(stream).offset() for _ in range(2)]
+        assert seen == [0, 1]
+        assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1]
+
+    def test_receive_span_has_the_times_of_the_poll(self, instrument, spans):
+        instrument(receive_spans=True, clock=Composed.clock)
+        began = Composed.clock.wall_ns()
+        with Composed(NOWHERE) as consumer:
+            consumer.poll()
+        span = spans.take("poll orders")
+        assert (span.start_time - began, span.end_time - began) == (0, 1_000_000_000)
+        spans.take("process orders")
+
+    def test_message_changed_by_the_handler_is_still_found(self, instrument, spans):
+        instrument()
+        with Composed(NOWHERE) as consumer:
+            message = consumer.poll()
+            automatic = current_span_id()
+            message.set_value({"decoded": True})
+            message.set_key(7)
+            message.set_headers([("a", b"b")])
+            with process(message):
+                assert current_span_id() == automatic
+        spans.take("process orders")
+
+
+def test_kafka_exception_of_a_poll_is_raised(instrument, spans):
+    instrument()
+    with Failing(NOWHERE) as consumer:
+        consumer.poll()
+        with pytest.raises(KafkaException):
+            consumer.poll()
+        assert (code_of(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
+
+
+class Watched(confluent_kafka.Consumer):
+    """A consumer whose consume() lets another thread poll, and looks at whose it is before and after."""
+
+    seen = ()
+
+    def consume(self, num_messages=1, timeout=-1):
+        before = known_state(self).polling
+        _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
+        self.seen = before, known_state(self).polling
+        return [_ready(0), _ready(1)]
+
+
+def test_poll_in_another_thread_leaves_the_polling_mark(instrument, spans):
+    instrument()
+    with Watched(NOWHERE) as consumer:
+        consumer.consume(2)
+        assert known_state(consumer).polling is None
+    assert consumer.seen == (threading.get_ident(), threading.get_ident())
+    assert spans.take("process orders").attributes["messaging.batch.message_count"] == 2
