@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+SCOPE: Final = "otel_mqtrace"
+"""The instrumentation scope of our spans and metrics."""
 
 # -- registry: messaging ------------------------------------------------------------------------------------------
 MESSAGING_SYSTEM: Final = "messaging.system"

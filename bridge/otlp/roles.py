@@ -116,7 +116,6 @@ _REGISTRY_TYPES: Final = {
     "delay": MessageType.DELAY.value,
     "transaction": MessageType.TRANS_HALF.value,
 }
-_OUR_SCOPE: Final = "otel_mqtrace"
 _AGENT_SCOPES: Final = "io.opentelemetry."
 _AGENT: Final = "java-agent"
 _OLD_AGENT: Final = f"{_AGENT}-old"
@@ -229,7 +228,7 @@ def _kind(facts: SpanFacts) -> str:
 
 
 def _writer(facts: SpanFacts) -> str:
-    if facts.trace_type is not None or facts.library == _OUR_SCOPE:
+    if facts.trace_type is not None or facts.library == semconv.SCOPE:
         return "mqtrace"
     if (facts.library or "").startswith(_AGENT_SCOPES):
         if facts.operation_name is not None:

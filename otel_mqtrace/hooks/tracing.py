@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.propagation import Header
 
 
-_SCOPE: Final = "otel_mqtrace"
 _MAX_LINKS: Final = 128
 _MAX_TOPICS: Final = 1_024
 
@@ -84,8 +83,8 @@ class Tracing:
         **collaborators: Any,
     ) -> Tracing:
         """Return a Tracing on the given providers, the global ones by default, and the environment's settings."""
-        tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider, schema_url=semconv.SCHEMA_URL)
-        meter = get_meter(_SCOPE, meter_provider=meter_provider, schema_url=semconv.SCHEMA_URL)
+        tracer = trace.get_tracer(semconv.SCOPE, tracer_provider=tracer_provider, schema_url=semconv.SCHEMA_URL)
+        meter = get_meter(semconv.SCOPE, meter_provider=meter_provider, schema_url=semconv.SCHEMA_URL)
         return cls(
             tracer=tracer,
             settings=settings or Settings.from_env(),

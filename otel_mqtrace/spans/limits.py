@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.util.types import AttributeValue
 
-SCOPE: Final = "otel_mqtrace"
-"""The instrumentation scope of the spans made here."""
 ATTRIBUTES: Final = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
 LENGTH: Final = "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"
 LINKS: Final = "OTEL_SPAN_LINK_COUNT_LIMIT"
@@ -94,7 +92,7 @@ def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Map
 def is_ours(span: ReadableSpan) -> bool:
     """Return whether ``span`` was made by this library."""
     scope = span.instrumentation_scope
-    return scope is not None and scope.name == SCOPE
+    return scope is not None and scope.name == semconv.SCOPE
 
 
 def _bound(span: ReadableSpan, name: str) -> int | None:

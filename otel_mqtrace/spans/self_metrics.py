@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import Observation
 
+from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.stats import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def observe(meter_provider: MeterProvider, capacity: int, lanes: Sequence[Lane])
 
     The size is what waits: a batch in flight has left the queue, though it is still ``pending`` in the lane's account.
     """
-    meter = meter_provider.get_meter("otel_mqtrace")
+    meter = meter_provider.get_meter(SCOPE)
     named = [(_labelled(COMPONENT_TYPE), lane) for lane in lanes]
 
     def sizes(_options: CallbackOptions) -> Iterable[Observation]:

@@ -41,7 +41,6 @@ MOST_RECORDS: Final = 1_000
 """Native records of a file that are looked at, at most."""
 _MOST_TOPIC_MESSAGES: Final = 100  # of each partition
 _MOST_PARTITIONS: Final = 4
-_OWN_SCOPE: Final = "otel_mqtrace"
 _FORWARDER_SCOPE: Final = "bridge.forwarder"
 _OWN_ATTRIBUTES: Final = "mqtrace."
 _AGENT_SCOPES: Final = "io.opentelemetry."
@@ -100,7 +99,7 @@ class SpanSigns:
 
 def _writer_of(span: Mapping[str, Any]) -> _SpanWriter | None:
     scope, names = span["scope"] or "", span["attributes"]
-    if scope == _OWN_SCOPE or any(name.startswith(_OWN_ATTRIBUTES) for name in names):
+    if scope == semconv.SCOPE or any(name.startswith(_OWN_ATTRIBUTES) for name in names):
         return _SpanWriter("mqtrace", scope)
     if not any(name.startswith(_MESSAGING) for name in names):
         return None
