@@ -123,7 +123,7 @@ def _settings(java: Path, flags: tuple[str, ...]) -> str:
             errors="replace",
             timeout=_PROBE_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):  # reported as a Java that does not run
         return ""
     return done.stdout + done.stderr if done.returncode == 0 else ""
 

@@ -137,7 +137,7 @@ def _has_ended(owner: dict[str, Any]) -> bool:
         os.kill(int(owner["pid"]), 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except OSError:  # it is another user's, and runs
         return False
     return False
 

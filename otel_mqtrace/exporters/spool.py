@@ -104,7 +104,7 @@ class Segment:
         size = self.frames[offset]
         try:
             frame = os.pread(self.fd, size, offset)
-        except OSError:
+        except OSError:  # counted by the caller
             return None
         return _message(frame) if len(frame) == size else None
 
@@ -146,7 +146,7 @@ def opened(path: Path, flags: int) -> Segment | None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not segment.unlinked:
             return segment
-    except BlockingIOError:
+    except BlockingIOError:  # another process holds it
         pass
     except OSError:
         segment.close()

@@ -163,5 +163,5 @@ def _all_exported(spans: int) -> ExportOutcome:
 def _takes_timeout(method: Callable[..., object]) -> bool:
     try:
         return "timeout_millis" in inspect.signature(method).parameters
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # of a C function without a signature
         return False

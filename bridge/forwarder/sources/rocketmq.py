@@ -138,7 +138,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         """Raise for a queue shorter than what was committed; a slave may be, and catches up."""
         try:
             _, end = self._client.bounds([queue], masters_only=True)[queue]
-        except SilentError:
+        except SilentError:  # no master answers, and the slave's end proves nothing
             return
         if self._next[queue] > end:
             raise PeerError(

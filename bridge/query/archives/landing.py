@@ -137,14 +137,14 @@ class FilesArchive(Scan):
         outside = set()
         try:
             lines = (native / MANIFEST_NAME).read_bytes().splitlines()
-        except OSError:
+        except OSError:  # no manifest: every part is opened
             return frozenset()
         for line in lines:
             try:
                 item = json.loads(line)
                 if not self._arrivals.overlaps(item["first_arrival_ms"], item["last_arrival_ms"]):
                     outside.add(item["file"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError):  # its part is opened
                 continue
         return frozenset(outside)
 
@@ -162,7 +162,7 @@ def _native_of(path: AnyPath) -> AnyPath | None:
 def _size_bytes(part: AnyPath) -> int:
     try:
         return part.stat().st_size
-    except OSError:
+    except OSError:  # finished and renamed meanwhile; only the bar needs it
         return 0
 
 
