@@ -88,18 +88,23 @@ def spans():
 
 
 @pytest.fixture
-def instrument(spans):
+def instrumentor():
+    """The instrumentor under test; a folder of another client has its own."""
+    return MqTraceInstrumentor()
+
+
+@pytest.fixture
+def instrument(spans, instrumentor):
     """Switch tracing on with given options (and off again), spans going to ``spans``; returns the provider."""
     provider = recording_provider(spans)
 
     def switch_on(**options):
-        options.setdefault("exporters", ())
-        MqTraceInstrumentor().instrument(tracer_provider=provider, **options)
+        instrumentor.instrument(tracer_provider=provider, **{"exporters": (), **options})
         return provider
 
     yield switch_on
-    if MqTraceInstrumentor().is_instrumented_by_opentelemetry:
-        MqTraceInstrumentor().uninstrument()
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
 
 
 @pytest.fixture

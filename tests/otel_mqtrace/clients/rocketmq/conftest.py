@@ -7,7 +7,7 @@ import pytest
 import rocketmq
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from otel_mqtrace.testing import ManualClock, recording_provider
+from otel_mqtrace.testing import ManualClock
 from tests.support.rocketmq_proxy import RocketMqProxy
 
 _numbers = count(1)
@@ -43,18 +43,14 @@ def clock():
 
 
 @pytest.fixture
-def instrument(spans, clock):
-    """Switch tracing on with given options (and off again), spans going to ``spans``; returns the provider."""
-    provider = recording_provider(spans)
+def instrumentor():
+    return RocketMqInstrumentor()
 
-    def switch_on(**options):
-        options = {"exporters": (), "clock": clock, **options}
-        RocketMqInstrumentor().instrument(tracer_provider=provider, **options)
-        return provider
 
-    yield switch_on
-    if RocketMqInstrumentor().is_instrumented_by_opentelemetry:
-        RocketMqInstrumentor().uninstrument()
+@pytest.fixture
+def instrument(instrument, clock):
+    """Switch tracing on as everywhere, on the clock of the test."""
+    return lambda **options: instrument(**{"clock": clock, **options})
 
 
 @pytest.fixture
