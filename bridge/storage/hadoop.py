@@ -30,6 +30,7 @@ _KINDS: Final[dict[str, tuple[type[OSError], int]]] = {
     "org.apache.hadoop.security.AccessControlException": (PermissionError, 13),
     "org.apache.hadoop.fs.FileAlreadyExistsException": (FileExistsError, 17),
 }
+_NO_TICKET: Final = ("Client cannot authenticate via", "No valid credentials provided")
 
 
 def has_hadoop() -> bool:
@@ -54,6 +55,7 @@ class HadoopFiles(RangedFiles):
         for name, value in settings.items():
             self._conf.set(name, value)
         with _as_os_error():
+            hadoop.security.UserGroupInformation.setConfiguration(self._conf)  # Kerberos or not; a JVM has it once
             self._files = hadoop.fs.FileSystem.get(self._path("/").toUri(), self._conf)
         try:
             with _as_os_error():
@@ -168,6 +170,8 @@ def _as_os_error() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         thrown = error.java_exception
+        if any(words in str(thrown.getMessage()) for words in _NO_TICKET):
+            raise PermissionError(13, "no valid Kerberos ticket (kinit) or token") from None
         kind, number = _KINDS.get(thrown.getClass().getName(), (OSError, 5))
         line = next(iter(str(thrown.getMessage() or "").splitlines()), "")
         raise kind(number, f"{thrown.getClass().getSimpleName()}: {line}") from None

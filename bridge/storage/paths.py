@@ -354,9 +354,11 @@ def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
         move_tree(source, final)
         return
     token = secrets.token_hex(4)
-    names = {path: f"{as_path(path).stem}-{token}.parquet" for path in list_files(source)}
-    copy_files({StorePath(path): final / name for path, name in names.items()})
-    (final / "_files.json").write_text(json.dumps({"files": sorted(names.values())}))
-    for path in list_files(final):
-        if as_path(path).name not in names.values():
-            as_path(path).unlink(missing_ok=True)
+    files = [path for path in map(as_path, list_files(source)) if isinstance(path, StorePath)]
+    targets = {path: final / f"{path.stem}-{token}.parquet" for path in files}
+    copy_files(targets)
+    names = {target.name for target in targets.values()}
+    (final / "_files.json").write_text(json.dumps({"files": sorted(names)}))
+    for path in map(as_path, list_files(final)):
+        if path.name not in names:
+            path.unlink(missing_ok=True)

@@ -140,11 +140,12 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
 
     from bridge.storage.hadoop import HadoopFiles, has_hadoop  # noqa: PLC0415  (needs pyarrow)
 
-    known = ", ".join(f"{name}://" for name in SCHEMES)
+    known = ", ".join(f"{name}://" for name in SCHEMES if not {name, scheme} <= {*_HDFS})
     _, java = next(javas(os.environ), (None, None))
     if java is None or not has_hadoop():
         obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"
-        raise UsageError(f"{scheme}:// needs Spark's Hadoop, and {obstacle}; without it there are file://, {known}")
+        wanted = f"{scheme}:// with Kerberos" if scheme in _HDFS else f"{scheme}://"
+        raise UsageError(f"{wanted} needs Spark's Hadoop, and {obstacle}; without it there are file://, {known}")
     try:
         return Store(PyFileSystem(HadoopFiles(f"{scheme}://{authority}", settings, java)), "", renames=False)
     except OSError as error:

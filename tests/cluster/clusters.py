@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,10 +21,10 @@ from pyarrow.fs import AzureFileSystem
 from spark_jobs.java import find_java
 from tests.peers.go_build import GoProgram, built
 from tests.peers.maven import jars_of
-from tests.peers.peer import free_ports, peers_cache, until
+from tests.peers.peer import PeerUnavailableError, free_ports, peers_cache, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240
@@ -98,15 +99,17 @@ class TestStore:
     def configuration(self, directory: Path) -> str:
         """Write the settings as ``HADOOP_CONF_DIR`` holds them, and return the directory."""
         directory.mkdir(exist_ok=True)
-        rows = "".join(
-            f"<property><name>{name}</name><value>{v}</value></property>" for name, v in self.settings.items()
-        )
-        (directory / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+        (directory / "core-site.xml").write_text(_site(self.settings))
         return str(directory)
 
     def conf(self) -> list[str]:
         """Return the settings as options of Spark's."""
         return [word for name, value in self.settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
+
+
+def _site(settings: Mapping[str, str]) -> str:
+    rows = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
+    return f"<configuration>{''.join(rows)}</configuration>"
 
 
 @contextmanager
@@ -124,6 +127,44 @@ def hdfs(logs: Path) -> Iterator[TestStore]:
         _answers(Request(ready, method="PUT"), home / "hdfs.log")  # once a DataNode has registered
         settings = {"fs.defaultFS": f"hdfs://127.0.0.1:{rpc}", "dfs.namenode.http-address": f"127.0.0.1:{http}"}
         yield TestStore(f"hdfs://127.0.0.1:{rpc}/traces", settings)
+
+
+@contextmanager
+def secure_hdfs(logs: Path) -> Iterator[dict[str, str]]:
+    """Give the environment of a user of an HDFS with Kerberos who ran ``kinit`` and owns ``hdfs:///traces``.
+
+    Raises:
+        PeerUnavailableError: there is no ``kinit`` or ``keytool``, or the jars of the KDC cannot be had.
+    """
+    for name, package in (("kinit", "krb5-user"), ("keytool", "default-jre-headless")):
+        if shutil.which(name) is None:
+            raise PeerUnavailableError(f"no {name} on the path (Debian: apt install {package})")
+    jars = f"{jars_of(HADOOP / 'hadoop.xml', 'hadoop')}/*{os.pathsep}{jars_of(HADOOP / 'kdc.xml', 'kdc')}"
+    home = logs / "secure"
+    home.mkdir()
+    keystore = {
+        "location": str(home / "https.p12"),
+        "type": "pkcs12",
+        "password": "changeit",
+        "keypassword": "changeit",
+    }
+    (home / "ssl-server.xml").write_text(_site({f"ssl.server.keystore.{name}": v for name, v in keystore.items()}))
+    keytool = ("keytool", "-genkeypair", "-keyalg", "RSA", "-dname", "CN=localhost")
+    store = ("-keystore", keystore["location"], "-storepass", keystore["password"])
+    subprocess.run([*keytool, *store], check=True, capture_output=True, timeout=STARTS_WITHIN_S)
+    program = (*_java(f"{home}{os.pathsep}{jars}"), str(HADOOP / "SecureHdfs.java"), str(home))
+    with _process(home / "secure.log", spark_environment(), *program) as running:
+        _said(running, r"(HDFS is up)")
+        krb5 = str(home / "krb5.conf")
+        user = {
+            "HADOOP_CONF_DIR": str(home),
+            "KRB5_CONFIG": krb5,
+            "KRB5CCNAME": str(home / "ticket"),
+            "JAVA_TOOL_OPTIONS": f"-Djava.security.krb5.conf={krb5}",  # Java reads /etc/krb5.conf otherwise
+        }
+        kinit = ["kinit", "-k", "-t", str(home / "user.keytab"), "user"]
+        subprocess.run(kinit, env={**os.environ, **user}, check=True, timeout=STARTS_WITHIN_S)
+        yield user
 
 
 @contextmanager
@@ -230,7 +271,7 @@ def without(hidden: Path) -> tuple[str, ...]:
     return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{hidden}" && exec "$@"', "sh")
 
 
-def _java(jars: Path) -> tuple[str, ...]:
+def _java(jars: str | Path) -> tuple[str, ...]:
     return (str(find_java().path / "bin" / "java"), "-Xmx512m", *_OPENED, "-cp", f"{jars}/*")
 
 
