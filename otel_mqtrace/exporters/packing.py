@@ -142,7 +142,7 @@ class Packing:
         filling: dict[_Group, _Filling] = {}
         for origin, (group, body, keys) in added:
             current = filling.get(group)
-            new_bytes = 0 if current is None else _keys_bytes(keys - current.keys)
+            new_bytes = 0 if current is None else _keys_bytes(set(keys) - current.keys)
             if current is not None and (
                 current.body_bytes + len(body) > self._max_message_bytes
                 or (new_bytes and current.keys_bytes + new_bytes > self._max_keys_bytes)
@@ -155,7 +155,7 @@ class Packing:
             current.bodies.append(body)
             current.body_bytes += len(body)
             current.keys_bytes += new_bytes
-            current.keys |= keys
+            current.keys.update(keys)
             current.origins.add(origin)
         return messages + [_message(group, each.bodies, each.keys, each.origins) for group, each in filling.items()]
 
@@ -176,7 +176,7 @@ class Packing:
 
 
 _Group = tuple["str | None", "str | None"]
-_Encoded = tuple[_Group, bytes, frozenset[str]]
+_Encoded = tuple[_Group, bytes, "Collection[str]"]
 """Topic and region; records; the keys they are found by."""
 
 

@@ -72,8 +72,8 @@ _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _NO_CONTEXT: Final = Context()
 _MAX_PLANS: Final = 1_024
 _MAX_NAMES: Final = 256
-_READ: Final = DESCRIBING | {TRACEPARENT, semconv.HEADER_UNIQ_KEY}
-"""Headers that a record has a field for."""
+_UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY
+_NO_HEADERS: Final[HeaderIndex] = {}
 _get_propagator: Final = propagate.get_global_textmap
 _RECORDED: Final = (HandledSpan, BatchSpan)
 
@@ -113,7 +113,7 @@ class ConsumeHook(ReceiveHook):
         self.drops_all = False
         """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
         self._plans: dict[str, Plan] = {}
-        self._plain_names: frozenset[str] = _READ
+        self._plain_names = frozenset({TRACEPARENT, _UNIQ_KEY})
         self.now_ns: Callable[[], int] = tracing.clock.wall_ns
         """The wall clock: nanoseconds of the epoch."""
 
@@ -158,11 +158,12 @@ class ConsumeHook(ReceiveHook):
         by_name: HeaderIndex = dict(headers)
         if None in by_name.values():
             by_name = index_headers(headers)
-        process_ctx, trace_state = _NO_CONTEXT, None
+        process_ctx, trace_state, describing = _NO_CONTEXT, None, _NO_HEADERS
         if not by_name.keys() <= self._plain_names:
             if not self._has_fields_for(by_name):
                 return None
             process_ctx, trace_state = _carried_beside(by_name)
+            describing = {name: by_name[name] for name in DESCRIBING & by_name.keys()}
         origin, origin_flags = None, 0
         decision, flags = state.as_root
         if (header := by_name.get(TRACEPARENT)) is not None:  # as read_traceparent(), a call of every message
@@ -184,7 +185,8 @@ class ConsumeHook(ReceiveHook):
             ids = origin[:16] + ids[16:]
         if is_dropped or row is None:
             return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
-        parts: Any = (plan, ids, origin, flags, self.now_ns(), *row, by_name, {}, origin_flags, trace_state)
+        own: Any = by_name.get(_UNIQ_KEY), describing, {}, origin_flags, trace_state
+        parts: Any = (plan, ids, origin, flags, self.now_ns(), *row, *own)
         record = new_tuple(Handled, parts)
         for processor in state.starts:
             processor.offer_record_start(HandledSpan(record))
@@ -243,7 +245,7 @@ class ConsumeHook(ReceiveHook):
             metrics.received(plan.constants, messages)
 
     def _has_fields_for(self, by_name: HeaderIndex) -> bool:
-        others = by_name.keys() - _READ - BESIDE
+        others = by_name.keys() - self._plain_names - DESCRIBING - BESIDE
         if any(name.lower() in SPECIAL_HEADERS or name == self._retry_header for name in others):
             return False
         if len(self._plain_names) < _MAX_NAMES:
@@ -295,6 +297,7 @@ class ConsumeHook(ReceiveHook):
             record.timestamp_ms,
             details.place.store_host,
             details.place.cluster_id,
+            msg_id=details.msg_id,
         )
         attributes = {
             **self._reader.attributes(message, record.headers),

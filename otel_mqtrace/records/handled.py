@@ -68,7 +68,8 @@ class Handled(NamedTuple):
     """One message from the poll that returned it until the application is done with it.
 
     ``ids`` are trace id and span id, 24 bytes; ``origin`` those of its send, which is its parent and link.
-    ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``headers`` are by name.
+    ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``unique_id`` is its
+    header's; ``headers`` are those that describe it (``TAGS``, ``KEYS``): the others, most of its memory, are not kept.
     ``cell`` keeps what its start, its end and every exporter share.
     """
 
@@ -82,6 +83,7 @@ class Handled(NamedTuple):
     timestamp_ms: int | None
     body_length: int | None
     key: bytes | None
+    unique_id: Any
     headers: Mapping[str, Any]
     cell: dict[str, _Details]
     origin_flags: int = 0
@@ -101,33 +103,31 @@ class Handled(NamedTuple):
     @property
     def has_rare_fields(self) -> bool:
         """Whether it has a key, tags or keys, or is a tombstone."""
-        return self.key is not None or self.body_length is None or not DESCRIBING.isdisjoint(self.headers)
+        return self.key is not None or bool(self.headers) or self.body_length is None
 
     @property
     def details(self) -> _Details:
         """What its start, its end and every exporter share: derived by the first of them."""
         known = self.cell.get("")
         if known is None:
-            plan, headers = self.plan, self.headers
+            plan, msg_id = self.plan, self.unique_id
             place = plan.place_of(self.partition)
-            msg_id = headers.get(semconv.HEADER_UNIQ_KEY)
             if msg_id is not None:  # as header_text() reads it
                 is_bytes = isinstance(msg_id, (bytes, bytearray))
                 msg_id = msg_id.decode("utf-8", "replace") if is_bytes else str(msg_id)
             msg_id = msg_id or f"{place.offset_id}{self.offset}"
-            is_plain = DESCRIBING.isdisjoint(headers) and msg_id.isascii() and msg_id.isprintable()
-            keys = frozenset((msg_id,)) if is_plain else None
-            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, keys)))
+            is_plain = not self.headers and msg_id.isascii() and msg_id.isprintable()
+            known = self.cell.setdefault("", new_tuple(_Details, (place, plan.new_id(), msg_id, is_plain)))
         return known
 
 
 class _Details(NamedTuple):
-    """``keys`` of its trace message are ``None`` where a native record has to be encoded as a whole."""
+    """What is derived from a record; unless it ``is_plain``, a native record has to be encoded as a whole."""
 
     place: Place
     request_id: str
     msg_id: str
-    keys: frozenset[str] | None
+    is_plain: bool
 
 
 class HandledSpan(WritableRecordSpan):
@@ -181,9 +181,9 @@ class HandledSpan(WritableRecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        place, request_id, msg_id, keys = record.details
+        place, request_id, msg_id, is_plain = record.details
         end_ns = self.end_ns
-        if keys is None or not PARTS.isdisjoint(self.__dict__):
+        if not is_plain or not PARTS.isdisjoint(self.__dict__):
             return None
         plan, start_ms = record.plan, record.start_ns // NS_PER_MS
         stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
@@ -197,7 +197,7 @@ class HandledSpan(WritableRecordSpan):
             return None
         text, pick = template
         body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
-        return plan.group, body.encode(), keys
+        return plan.group, body.encode(), (msg_id,)
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""

@@ -132,7 +132,7 @@ class SentSpan(RecordSpan):
         text, pick = template
         msg_id = record.msg_id
         body = text % pick((start_ms, msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms))
-        return plan.group, body.encode(), frozenset((msg_id,))
+        return plan.group, body.encode(), (msg_id,)
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""

@@ -23,7 +23,7 @@ from otel_mqtrace.wire.otlp.protobuf import delimited, text_bytes
 from otel_mqtrace.wire.otlp.sdk_spans import END, PARENT_ID, SPAN_FLAGS, SPAN_ID, START, TRACE_ID, pack_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from opentelemetry.trace import SpanKind
@@ -38,7 +38,7 @@ new_tuple: Final[Any] = tuple.__new__
 """Make a ``NamedTuple`` of a tuple: its own way is a call of Python's, for each record."""
 
 
-NativeRecord = tuple[tuple[str, str], bytes, frozenset[str]]
+NativeRecord = tuple[tuple[str, str], bytes, "Collection[str]"]
 """What the trace message of some records is grouped by, topic and region; the records; what finds them: ASCII keys."""
 
 
