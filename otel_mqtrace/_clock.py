@@ -37,7 +37,7 @@ class SystemClock:
 
 
 def compute_deadline(clock: Clock, timeout_ms: float) -> MonotonicNs:
-    """Return the instant that is ``timeout_ms`` away."""
+    """Return the monotonic instant that is ``timeout_ms`` from now, in nanoseconds."""
     return MonotonicNs(clock.monotonic_ns() + int(timeout_ms * NS_PER_MS))
 
 

@@ -63,7 +63,7 @@ class _Output(io.TextIOWrapper):
     """Standard output that drops text without a reader; bytes written to ``buffer`` raise ``BrokenPipeError``."""
 
     has_lost_reader = False
-    """For a command that streams text, and need not read on."""
+    """Whether a write found no reader; a command that streams text can then stop."""
 
     def write(self, text: str) -> int:
         with self._dropping():

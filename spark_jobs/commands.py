@@ -275,7 +275,7 @@ reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # t
 
 @contextmanager
 def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: bool) -> Iterator[bool]:
-    """Yield whether the local engine is the one; then its processes import what they need while this one does."""
+    """Yield whether the run has the local engine; its processes then import their modules while this one does."""
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
     name, _ = choose_engine(**where, stream=stream)

@@ -41,9 +41,9 @@ _DELIVER_AT: Final = 5_000
 class NativeCounts:
     """The outcome of the spans so far.
 
-    ``without_record`` counts the spans that are not a message event, by reason; ``bad_spans`` those that could not be
-    read, ``unreadable`` the messages that are not OTLP. ``refused`` counts records that the format cannot carry,
-    by reason. ``replaced`` counts separator characters inside values that were written as ``_``.
+    ``without_record`` counts the spans that are not a message event, by reason. ``bad_spans`` counts spans that could
+    not be read, ``unreadable`` messages that are not OTLP, ``refused`` records that the format cannot carry, by reason.
+    ``replaced`` counts separator characters inside values that were written as ``_``.
     """
 
     spans: int = 0
@@ -65,7 +65,7 @@ class NativeCounts:
 class NativeForwarding:
     """Takes OTLP messages, and delivers the records of their spans. Not thread-safe.
 
-    It is used as ``SpanForwarding`` is; but spans do not wait for each other.
+    It has the methods of ``SpanForwarding``; spans do not wait for each other.
     """
 
     def __init__(self, sink: TopicSink | LandingSink, *, dialect: str, max_message_bytes: int) -> None:
@@ -213,7 +213,7 @@ class TopicSink:
         self._failures = delivery.failures = _LastFailure()
 
     def write(self, messages: Sequence[TraceMessage], arrival_ms: int) -> None:  # noqa: ARG002 - a broker has a clock
-        """Have all ``messages`` taken, or raise ``PeerError``."""
+        """Deliver all ``messages``, or raise ``PeerError``."""
         undelivered = self._delivery.deliver(messages, compute_deadline(self._clock, self._timeout_ms)).messages
         if undelivered:
             raise PeerError(
@@ -247,7 +247,7 @@ class LandingSink:
         self._writer.finish()
 
     def close(self) -> None:
-        """Every delivery has finished its part."""
+        """Do nothing: every delivery has finished its part."""
 
 
 def check_native_options(*, landing: AnyPath | None, otlp_endpoint: str | None, source: str) -> None:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 NO_NAME: Final = re.compile(r"[^\w.-]")
-"""What must not be in the name of a file."""
+"""A character that a file's name must not have."""
 
 
 def memory_name(group: str, source: str, kind: str = "") -> str:
-    """Return the name of a memory that no other ``group``, ``source`` or ``kind`` has, without its suffix."""
+    """Return the name, without suffix, of the memory of this ``group``, ``source`` and ``kind``."""
     whose = f"{source}\n{group}"
     return f"{NO_NAME.sub('_', group)}-{kind}{zlib.crc32(whose.encode()):08x}"
 

@@ -1,4 +1,4 @@
-"""Read one OTLP message as plain spans: JSON here, protobuf in ``proto_spans``, which JSON does without.
+"""Read one OTLP message as plain spans; ``proto_spans`` has the part that needs protobuf.
 
 Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper
 case hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
@@ -84,7 +84,7 @@ _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytes
 
 
 def parse_json(payload: bytes) -> list[Any] | None:
-    """Return the ResourceSpans of one JSON message, or ``None`` when it is none."""
+    """Return the ResourceSpans of one JSON message, ``None`` for any other bytes."""
     text = payload.decode("utf-8", errors="replace").lstrip("\ufeff")
     try:
         value = json.loads(_without_lone_surrogates(text), parse_int=_json_number)

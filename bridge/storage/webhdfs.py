@@ -1,4 +1,4 @@
-"""HDFS over WebHDFS for pyarrow, and what file systems of ours have in common there.
+"""HDFS over WebHDFS for pyarrow, and the base class of file systems that read files by ranges.
 
 https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
 """
@@ -50,7 +50,7 @@ class RangedFiles(FileSystemHandler):
 
     @abstractmethod
     def write(self, path: str, content: bytes | memoryview) -> None:
-        """Let a file hold ``content``, which a reader finds whole or not at all."""
+        """Write ``content`` to a file, which a reader finds whole or not at all."""
 
     def normalize_path(self, path: str) -> str:
         """Return ``path``."""
@@ -281,7 +281,7 @@ class WebHdfs(RangedFiles):
                 if is_last or not (isinstance(error, ConnectionError) or _STANDBY in str(error)):
                     raise
                 continue
-            self._namenodes.insert(0, self._namenodes.pop(at))  # the next question goes there at once
+            self._namenodes.insert(0, self._namenodes.pop(at))  # the next request goes there first
             return answer
         raise AssertionError
 

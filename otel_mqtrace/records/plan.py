@@ -48,7 +48,7 @@ class Place(NamedTuple):
     offset_id: str
     """The text before the offset in an offset message id."""
     named: dict[str, AttributeValue]
-    """The same by name, those of the plan included."""
+    """The attributes by name, those of the plan included."""
 
 
 class Plan:

@@ -198,17 +198,17 @@ class RecordSpan(ReadableSpan):
 
     @property
     def dropped_attributes(self) -> int:
-        """None of a record."""
+        """Zero for a record."""
         return super().dropped_attributes if self._has_own_attributes else 0
 
     @property
     def resource(self) -> Any:
-        """The tracer's, unless a processor has put another one here; likewise the scope."""
+        """A copy of the tracer's with a known hash, unless a processor has put another one here."""
         return self.__dict__.get("_resource") or with_known_hash(self.record.plan.tracer.resource)
 
     @property
     def instrumentation_scope(self) -> Any:
-        """See :attr:`resource`."""
+        """The tracer's, unless a processor has put another one here."""
         return self.__dict__.get("_instrumentation_scope") or self.record.plan.tracer._instrumentation_scope  # noqa: SLF001 - as the SDK's tracer passes it
 
     def raw_attribute(self, name: str) -> Any:

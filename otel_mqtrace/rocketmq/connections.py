@@ -1,8 +1,8 @@
 """Persistent connections to the servers of a RocketMQ cluster, with many requests on the way at once.
 
-Used by one thread at a time, except for :meth:`Connections.interrupt`, which may come from another and ends what waits.
-No connection is opened before it is needed; one that broke, or that a server gave up while it was idle, is opened anew
-at the next request; and after a fork the child opens its own and leaves the parent's alone.
+One thread uses them at a time; only :meth:`Connections.interrupt` may come from another thread, and ends what waits.
+A connection is opened when a request needs it, and again after it broke or a server closed it. A forked child opens its
+own and leaves the parent's alone.
 """
 
 from __future__ import annotations

@@ -236,8 +236,8 @@ class Lane:
     def await_flush(self, flush: Flush) -> bool:
         """Wait for ``flush``; ``True`` only if all was exported in time, nothing lost, and the exporter flushed too.
 
-        Without a worker the calling thread does the work, and what the exporter raises passes unless it is an
-        ``Exception``: there it may as well be the application's own Ctrl-C.
+        Without a worker the calling thread exports, and raises what the exporter raised unless it is an ``Exception``:
+        it may be the application's own Ctrl-C.
         """
         queue, closed = self._queue, self._exporter_closed
         try:

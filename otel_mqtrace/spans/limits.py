@@ -43,7 +43,7 @@ _WORDS: Final = frozenset(
 def limits_hit(span: ReadableSpan) -> tuple[str, ...]:
     """Return the limits, by OpenTelemetry's variable, that took something of ``span``'s trace record; mostly none.
 
-    A text exactly as long as the limit may have been cut or not: unless it can be shown to be whole, it counts as cut.
+    A text exactly as long as the limit counts as cut unless it is known to be whole.
     """
     attributes = span.attributes or {}
     messages = _of_messages(span)

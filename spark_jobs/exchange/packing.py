@@ -244,7 +244,7 @@ def make_blob(rows: pa.RecordBatch | pa.Table) -> bytes:
 
 
 def compress(plain: pa.Buffer | bytes) -> bytes:
-    """Return bytes compressed, their size before them."""
+    """Return ``plain`` compressed, behind its size."""
     return _SIZE.pack(len(memoryview(plain))) + pa.Codec(_CODEC).compress(plain, asbytes=True)
 
 

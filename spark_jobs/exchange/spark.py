@@ -95,7 +95,7 @@ class SparkEngine:
 
 
 def _dump(answer: Any) -> bytes:
-    """Return an answer as bytes: the JVM holds them twice when they are collected, this process once more."""
+    # Compressed: a collected answer is held three times, by the JVM twice.
     return compress(pickle.dumps(answer))
 
 
@@ -104,7 +104,7 @@ def _load(answer: bytes) -> Any:
 
 
 def _read_answers(rows: list[Any], merge: Callable[[Sequence[Any]], Any] | None = None) -> list[Any]:
-    """Return the answers in collected rows, or with ``merge`` one for all; no row is held with its answer."""
+    """Return the answers in collected rows, or with ``merge`` one for all; each row is freed when it is read."""
     rows.reverse()
     answers = (_load(rows.pop()["answer"]) for _ in range(len(rows)))
     return [*answers] if merge is None or not rows else [merge_along(answers, merge)]

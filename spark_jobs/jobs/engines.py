@@ -1,6 +1,6 @@
 """Open the engine of a run: Spark, or this machine without Java.
 
-pyspark is imported where Spark is chosen only.
+pyspark is imported only where Spark is chosen.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def engine_opener(
     """Return how a run opens its engine: on the session given, else the one that the options choose.
 
     Raises:
-        UsageError: the options name no engine there is, or two that exclude each other.
+        UsageError: the engine is unknown, or ``local`` with an option of Spark only.
     """
     name, obstacle = options.choose_engine(has_session=spark is not None)
     if obstacle is not None:

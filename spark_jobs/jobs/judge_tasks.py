@@ -126,9 +126,8 @@ def merge_counted(how: CountPlan, parts: Sequence[Counted]) -> Counted:
 class Judged:
     """The result of some buckets: counts of their settled verdicts, durations of all, the budgets' input.
 
-    ``residue`` holds per bucket the verdicts without a reason yet: a blob of ``explain.keys.RESIDUE``, in the file's
-    order;
-    ``owners`` map consumer groups to services.
+    ``residue`` maps a bucket to its verdicts without a reason yet: a blob of ``explain.keys.RESIDUE``, in the file's
+    order. ``owners`` map consumer groups to services.
     """
 
     counted: Counted

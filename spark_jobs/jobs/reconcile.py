@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 _EXPLAINED: Final = "explained-"
 _TASK_ROWS: Final = 200
-"""So many rows of the residue are a task at most: most files have some tens, and to count them takes 16 ms at least."""
+"""Most rows of the residue in a task: a file has some tens, and counting any number of them takes 16 ms or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ LINK_FIELDS: Final = ("trace_id", "span_id", "msg_id", "topic", "group", "servic
 
 _MOST_DIFFERENCES, _LONGEST_VALUE = 2, 36
 _AT_ONCE: Final = 25
+"""Samples that one task renders."""
 _FACTS = (
     ("msg_id", "Message"),
     ("reason_detail", "Rule"),

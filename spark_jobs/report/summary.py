@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Field, Gate, MalformedSample, Result, Sample
 
-# -- summary.md --------------------------------------------------------------------------------------------------------
 MOST_SUMMARY_BYTES = 60_000
 """The contract's limit; a GitHub comment takes 64 KB."""
 

@@ -138,7 +138,7 @@ def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime
 
 
 def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    from urllib.error import HTTPError  # noqa: PLC0415  (every command asks this module whether a source is a Jaeger)
+    from urllib.error import HTTPError  # noqa: PLC0415  (most runs read no Jaeger)
     from urllib.request import urlopen  # noqa: PLC0415  (an HTTP client)
 
     url = f"http://{address.server}/api/v3/{what}?{urlencode(parameters)}"

@@ -92,11 +92,10 @@ def test_keys_are_masked_and_equal_ones_stay_equal(rows):
     )
 
 
-@pytest.mark.parametrize(("msg_id", "silent"), [("QUIET", True), ("CRON", True), ("LOUD", False), ("DAILY", False)])
-def test_key_that_the_policy_declares_silent_is_by_design(rows, msg_id, silent):
-    assert (rows[msg_id]["reason"] == "BY_DESIGN", rows[msg_id]["reason_detail"] == "policy_says_silent") == (
-        silent,
-    ) * 2
+@pytest.mark.parametrize(("msg_id", "is_silent"), [("QUIET", True), ("CRON", True), ("LOUD", False), ("DAILY", False)])
+def test_key_that_the_policy_declares_silent_is_by_design(rows, msg_id, is_silent):
+    assert (rows[msg_id]["reason"] == "BY_DESIGN") is is_silent
+    assert (rows[msg_id]["reason_detail"] == "policy_says_silent") is is_silent
 
 
 def test_masked_keys_show_the_mask_once_per_key(tmp_path):
