@@ -83,8 +83,8 @@ def test_existing_exporter_is_not_added_twice_with_one_warning(clean, caplog, tm
         assert MqTraceInstrumentor().processor is None
         assert len(processors_of(provider)) == 1
         MqTraceInstrumentor().uninstrument()
-    (said,) = [each.getMessage() for each in caplog.records if "not added again" in each.getMessage()]
-    assert "'mqtrace_native_file'" in said
+    (warning,) = [each.getMessage() for each in caplog.records if "not added again" in each.getMessage()]
+    assert "'mqtrace_native_file'" in warning
     provider.shutdown()
 
 
@@ -94,9 +94,9 @@ def test_refused_option_is_not_passed_to_the_exporter(clean, caplog, monkeypatch
     provider = TracerProvider()
     MqTraceInstrumentor().instrument(tracer_provider=provider, exporters="mqtrace_native", spool_dir=5, trace_topic=7)
     assert [each.name for each in MqTraceInstrumentor().processor.lanes] == ["NativeKafkaSpanExporter"]
-    said = [each.getMessage() for each in caplog.records]
-    assert len(said) == 2
-    assert not any("cannot be used" in each for each in said)
+    warnings = [each.getMessage() for each in caplog.records]
+    assert len(warnings) == 2
+    assert not any("cannot be used" in each for each in warnings)
     provider.shutdown()
 
 
@@ -116,9 +116,9 @@ def test_option_of_a_wrong_type_is_one_warning(clean, caplog, monkeypatch, optio
     before = MqTraceInstrumentor().unrecorded
     given = {"tracer_provider": TracerProvider(), "exporters": (), **option}
     MqTraceInstrumentor().instrument(**given)
-    (said,) = caplog.records
-    assert f"option {next(iter(option))}" in said.getMessage()
-    assert said.exc_info is None
+    (warning,) = caplog.records
+    assert f"option {next(iter(option))}" in warning.getMessage()
+    assert warning.exc_info is None
     assert MqTraceInstrumentor().patches is not None
     assert MqTraceInstrumentor().unrecorded == before
 
@@ -227,8 +227,8 @@ def test_first_unrecorded_span_is_one_warning(clean, kafka, topic, monkeypatch, 
         assert "no span is recorded" not in caplog.text
         _send(kafka, topic)
         _send(kafka, topic)
-    (said,) = [record.getMessage() for record in caplog.records if "no span is recorded" in record.getMessage()]
-    assert "opentelemetry-distro" in said
+    (warning,) = [record.getMessage() for record in caplog.records if "no span is recorded" in record.getMessage()]
+    assert "opentelemetry-distro" in warning
 
 
 def test_disabled_sdk_is_no_warning(clean, kafka, topic, monkeypatch, caplog):

@@ -211,11 +211,11 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level
 
 
 def _in_thread(act):
-    said = []
-    thread = threading.Thread(target=lambda: said.append(act()))
+    values = []
+    thread = threading.Thread(target=lambda: values.append(act()))
     thread.start()
     thread.join()
-    return said[0]
+    return values[0]
 
 
 class TestLoops:

@@ -162,9 +162,9 @@ def test_send_span_and_record_have_the_leader_of_the_partition(instrument, spans
         producer.produce("spread", b"x", partition=partition)
     producer.flush(10)
     sent = spans.take_all("send spread")
-    said = {int(each.attributes["messaging.destination.partition.id"]): each for each in sent}
-    assert {partition: each.attributes["mqtrace.store_host"] for partition, each in said.items()} == truth
-    assert {partition: trace_context_of(each).beans[0].store_host for partition, each in said.items()} == truth
+    by_partition = {int(each.attributes["messaging.destination.partition.id"]): each for each in sent}
+    assert {partition: each.attributes["mqtrace.store_host"] for partition, each in by_partition.items()} == truth
+    assert {partition: trace_context_of(each).beans[0].store_host for partition, each in by_partition.items()} == truth
 
 
 @pytest.fixture

@@ -37,14 +37,14 @@ def test_delivered_message_has_every_field_of_the_table(producer, spans, kafka, 
     leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).want(topic)
     leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).settle(10)
     span = _sent(producer, spans, topic, "é", b"key-1", headers=headers)
-    said = dict(span.attributes)
-    assert read_unique_id(said.pop("messaging.message.id"))
-    assert said.pop("mqtrace.client_host").count(".") == 3
-    assert said.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
-    assert span.start_time // 10**6 <= said.pop("mqtrace.store_time") <= span.end_time // 10**6
-    assert read_unique_id(said.pop("mqtrace.request_id")) is not None
+    attributes = dict(span.attributes)
+    assert read_unique_id(attributes.pop("messaging.message.id"))
+    assert attributes.pop("mqtrace.client_host").count(".") == 3
+    assert attributes.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
+    assert span.start_time // 10**6 <= attributes.pop("mqtrace.store_time") <= span.end_time // 10**6
+    assert read_unique_id(attributes.pop("mqtrace.request_id")) is not None
     host, port = kafka.bootstrap_servers.split(":")
-    assert said == {
+    assert attributes == {
         "messaging.system": "kafka",
         "messaging.client.id": "shop",
         "messaging.operation.name": "send",
@@ -217,17 +217,17 @@ class TestWithoutReportsOfSuccess:
         assert span.attributes.keys().isdisjoint({"mqtrace.store_time", "messaging.kafka.offset", "error.type"})
 
     def test_message_that_fails_later_is_recorded_as_failed(self, errors_only, kafka, spans, topic):
-        told = []
-        errors_only.produce(topic, b"x", on_delivery=lambda error, _: told.append(error.name()))
+        calls = []
+        errors_only.produce(topic, b"x", on_delivery=lambda error, _: calls.append(error.name()))
         errors_only.flush(10)
         assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
         kafka.push_request_errors(kafka.PRODUCE, 10)
-        errors_only.produce(topic, b"x", on_delivery=lambda error, _: told.append(error.name()))
+        errors_only.produce(topic, b"x", on_delivery=lambda error, _: calls.append(error.name()))
         errors_only.flush(10)
         failed = spans.take(f"send {topic}")
         assert failed.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
         assert "mqtrace.send_outcome" not in failed.attributes
-        assert told == ["MSG_SIZE_TOO_LARGE"]
+        assert calls == ["MSG_SIZE_TOO_LARGE"]
 
     def test_batch_without_reports_of_success_ends_at_the_flush(self, errors_only, spans, topic):
         errors_only.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])

@@ -106,10 +106,10 @@ def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, reader, 
 
 
 def test_statistics_callback_of_the_application_is_called(measured, kafka, topic, reader):
-    told = []
+    calls = []
 
     def refuse(text):
-        told.append(json.loads(text)["client_id"])
+        calls.append(json.loads(text)["client_id"])
         raise ZeroDivisionError(text[:1])
 
     conf = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till", "statistics.interval.ms": 150}
@@ -121,7 +121,7 @@ def test_statistics_callback_of_the_application_is_called(measured, kafka, topic
 
     with pytest.raises(ZeroDivisionError):
         _until(lambda: None, lambda: producer.poll(0.1))
-    assert told[0] == "till"
+    assert calls[0] == "till"
     assert _points(reader, QUEUE)
 
 

@@ -130,10 +130,10 @@ def test_unknown_dialect_is_logged_once_and_the_default_is_written(exported, tmp
     exported(exporter, pub(1))
     [line] = landed_lines(tmp_path)
     assert decode_body(base64.b64decode(line["body_base64"])).contexts
-    [told] = [record.getMessage() for record in caplog.records]
+    [warning] = [record.getMessage() for record in caplog.records]
     where = "option dialect" if said == "in code" else "MQTRACE_DIALECT"
-    assert told.startswith(f"mqtrace: {where} = '6.6.6': one of 4.4.0, ")
-    assert told.endswith("; '5.5.0' is used")
+    assert warning.startswith(f"mqtrace: {where} = '6.6.6': one of 4.4.0, ")
+    assert warning.endswith("; '5.5.0' is used")
 
 
 FORKED = """

@@ -70,8 +70,8 @@ def test_concurrent_exports_of_several_threads_are_delivered(cluster):
     tracer = provider.get_tracer("tests")
 
     def consume(number):
-        said = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(number).msg_id}
-        tracer.start_span("process", attributes=said).end()
+        attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(number).msg_id}
+        tracer.start_span("process", attributes=attributes).end()
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(consume, range(100)))
@@ -243,10 +243,11 @@ def test_illegal_message_is_failed_at_once_and_the_next_is_exported(cluster, tra
     assert ids_in(landed_in(cluster)) == [bean(2).msg_id]
 
 
-def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, traced, caplog):
+def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, traced, caplog, monkeypatch):
+    monkeypatch.setattr(native_rocketmq, "_TOPIC_WAIT_MS", 0)
     for broker in cluster.brokers:
         broker.topics.clear()
-    processor, trace = traced(exporter_to(cluster, export_timeout_millis=150), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(2):
         trace(pub(number))
         processor.run_once()
@@ -329,6 +330,6 @@ def test_refusals_that_differ_in_a_number_are_logged_once(cluster, traced, caplo
         trace(pub(number))
         processor.force_flush()
     processor.shutdown()
-    told = [record.getMessage() for record in caplog.records if "SYSTEM_BUSY" in record.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "SYSTEM_BUSY" in record.getMessage()]
     assert next(lengths) > 3
-    assert len({message.split(" refused ")[0] for message in told}) == len(told) >= 1
+    assert len({message.split(" refused ")[0] for message in warnings}) == len(warnings) >= 1

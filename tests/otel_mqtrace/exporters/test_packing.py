@@ -45,8 +45,8 @@ def test_contexts_of_one_topic_and_region_share_a_message():
 @pytest.mark.parametrize("trace_type", TraceType)
 def test_every_message_of_a_call_has_a_record_for_every_type(trace_type):
     """Of some types the wire says only the first message of a context: packing gives each one a context of its own."""
-    said = {"msg_type": MessageType.TRANS_COMMIT, "transaction_state": TransactionState.COMMIT_MESSAGE}
-    call = replace(pub(1), trace_type=trace_type, beans=(bean(1, **said), bean(2, **said)))
+    fields = {"msg_type": MessageType.TRANS_COMMIT, "transaction_state": TransactionState.COMMIT_MESSAGE}
+    call = replace(pub(1), trace_type=trace_type, beans=(bean(1, **fields), bean(2, **fields)))
     assert _ids(_pack(call)) == [bean(1).msg_id, bean(2).msg_id]
 
 

@@ -294,9 +294,9 @@ def test_exporter_with_a_full_spool_counts_the_newest_as_failed(traced, tmp_path
         trace(pub(number))
     while processor.run_once(now=10**18):
         pass
-    books = processor.stats()[NAME]
-    assert books["exported"] == exporter.stats()["spool_waiting"] > 0
-    assert books["failed"] == 5 - books["exported"] > 0
+    stats = processor.stats()[NAME]
+    assert stats["exported"] == exporter.stats()["spool_waiting"] > 0
+    assert stats["failed"] == 5 - stats["exported"] > 0
 
 
 def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrived, tmp_path, caplog):

@@ -167,9 +167,9 @@ def test_recorded_attributes_of_a_message_never_change(tracing, exporter):
     handed.clear()
     message.offset, headers[0], key[:] = 2, ("UNIQ_KEY", b"ID2"), b"k2"
     hook.after(call)
-    said = exporter.take().attributes
+    attributes = exporter.take().attributes
     names = ("messaging.message.id", "messaging.kafka.offset", "messaging.kafka.message.key")
-    assert [said[name] for name in names] == ["ID1", 1, "k1"]
+    assert [attributes[name] for name in names] == ["ID1", 1, "k1"]
 
 
 def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, propagating):
@@ -200,8 +200,8 @@ def run(tmp_path_factory):
     """Run the example once; return what it printed, its native records and its spans."""
     directory = tmp_path_factory.mktemp("own-client")
     command = [sys.executable, str(EXAMPLE), str(directory)]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert said.returncode == 0, said.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
     decoded = [decode_body(b64decode(line["body_base64"])) for line in landed_lines(directory)]
     assert [error for each in decoded for error in each.errors] == []
     exported = [json.loads(line) for line in (directory / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -212,7 +212,7 @@ def run(tmp_path_factory):
         for scope in resource["scopeSpans"]
         for span in scope["spans"]
     ]
-    return said.stdout, [record for each in decoded for record in each.contexts], spans
+    return done.stdout, [record for each in decoded for record in each.contexts], spans
 
 
 def _of(records, kind):

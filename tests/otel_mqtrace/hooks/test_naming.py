@@ -170,6 +170,6 @@ def test_native_record_is_the_same_under_all_names(drawn):
 
 def test_operation_type_settle_has_no_old_name():
     """``settle`` came later: its verb stands in the name of the span only."""
-    said = {"messaging.operation.type": "settle", "messaging.operation.name": "commit"}
-    assert LegacyNames(both=False).attributes(said) == {}
-    assert LegacyNames(both=True).attributes(said) == said
+    attributes = {"messaging.operation.type": "settle", "messaging.operation.name": "commit"}
+    assert LegacyNames(both=False).attributes(attributes) == {}
+    assert LegacyNames(both=True).attributes(attributes) == attributes

@@ -85,18 +85,18 @@ def test_baggage_without_a_span_is_no_parent(processed):
 
 class TestConsumeHook:
     def test_hook_gets_the_span_and_its_messages(self, tracing_with, processed, exporter):
-        told = []
+        calls = []
 
         def hook(span, messages):
             span.set_attribute("tenant", "t1")
-            told.append((span.name, [message.offset for message in messages]))
+            calls.append((span.name, [message.offset for message in messages]))
 
         messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
         tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
         ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
         assert exporter.take("poll orders").attributes["tenant"] == "t1"
         assert processed(*messages, batch=True, collaborators={"consume_hook": hook}).attributes["tenant"] == "t1"
-        assert told == [("poll orders", [0, 1]), ("process orders", [0, 1])]
+        assert calls == [("poll orders", [0, 1]), ("process orders", [0, 1])]
 
     def test_exception_of_the_hook_is_counted_and_costs_no_span(self, processed, monkeypatch):
         monkeypatch.setattr(guard, "_failures", counted := {})

@@ -79,11 +79,11 @@ def test_message_settled_by_its_id_has_that_id(tracing_with, exporter):
     info = ClientInfo(system="rocketmq", group_name="billing", namespace="shop")
     hook = SettleHook(tracing=tracing_with(settle_spans=True), info=info)
     hook.after(hook.before("ack"), [SettledOffset("orders", 1, 7, CREATED, msg_id="AC11")])
-    said = exporter.take("ack orders").attributes
-    assert said["messaging.message.id"] == "AC11"
-    assert said["messaging.system"] == "rocketmq"
-    assert said["messaging.rocketmq.namespace"] == "shop"
-    assert not [name for name in said if name.startswith("messaging.kafka")]
+    attributes = exporter.take("ack orders").attributes
+    assert attributes["messaging.message.id"] == "AC11"
+    assert attributes["messaging.system"] == "rocketmq"
+    assert attributes["messaging.rocketmq.namespace"] == "shop"
+    assert not [name for name in attributes if name.startswith("messaging.kafka")]
 
 
 def test_failed_settlement_has_its_error_type(hook, exporter):
@@ -207,9 +207,13 @@ def test_recall_has_a_record_of_its_own(recalls, exporter, clock):
     clock.advance(ms=7)
     recalls.after(call, msg_id="0102")
     span = exporter.take("recall reminders")
-    said = trace_context_of(span)
-    assert (said.trace_type, said.success, said.cost_ms) == (TraceType.RECALL, True, 7)
-    assert (said.group_name, said.beans[0].topic, said.beans[0].msg_id) == ("reminders-producer", "reminders", "0102")
+    record = trace_context_of(span)
+    assert (record.trace_type, record.success, record.cost_ms) == (TraceType.RECALL, True, 7)
+    assert (record.group_name, record.beans[0].topic, record.beans[0].msg_id) == (
+        "reminders-producer",
+        "reminders",
+        "0102",
+    )
     assert span.kind is SpanKind.CLIENT
 
 

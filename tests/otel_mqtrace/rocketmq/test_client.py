@@ -275,8 +275,8 @@ QUEUES = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNu
 
 
 def _route(**changes):
-    said = {"brokerDatas": [BROKER], "queueDatas": [{**QUEUES, **changes}], "filterServerTable": {}}
-    return read_route("T", json.dumps(said).encode())
+    route = {"brokerDatas": [BROKER], "queueDatas": [{**QUEUES, **changes}], "filterServerTable": {}}
+    return read_route("T", json.dumps(route).encode())
 
 
 def test_route_lists_readable_and_writable_queues_and_addresses():

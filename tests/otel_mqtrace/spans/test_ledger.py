@@ -233,20 +233,20 @@ def lossy(on_drop, *answers, **settings):
 
 
 def test_callback_gets_new_losses_by_reason_once():
-    told = []
-    processor = lossy(lambda lane, lost: told.append((lane, dict(lost))), SpanExportResult.FAILURE)
+    calls = []
+    processor = lossy(lambda lane, lost: calls.append((lane, dict(lost))), SpanExportResult.FAILURE)
     for _ in range(5):
         processor.on_end(span())
-    assert told == []
+    assert calls == []
     processor.force_flush()
-    assert told == [("Scripted", {QUEUE_FULL: 3, EXPORT_FAILED: 2})]
+    assert calls == [("Scripted", {QUEUE_FULL: 3, EXPORT_FAILED: 2})]
     processor.on_end(span())
     processor.force_flush()
-    assert len(told) == 1
+    assert len(calls) == 1
     for _ in range(3):
         processor.on_end(span())
     processor.shutdown()
-    assert told[1:] == [("Scripted", {QUEUE_FULL: 1})]
+    assert calls[1:] == [("Scripted", {QUEUE_FULL: 1})]
 
 
 def test_exception_of_the_loss_callback_is_ignored():
@@ -263,13 +263,13 @@ def test_exception_of_the_loss_callback_is_ignored():
 
 
 def test_losses_reported_out_of_order_are_passed_once():
-    told = []
-    watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
+    calls = []
+    watch = LossWatch("lane", on_drop=lambda _lane, lost: calls.append(dict(lost)))
     older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
     newer = {"offered": 4, "exported": 0, "dropped": {QUEUE_FULL: 3}, "failed": 0, "pending": 1}
     for stats in (newer, older, newer):
         watch.report(stats, MonotonicNs(0))
-    assert told == [{QUEUE_FULL: 3}]
+    assert calls == [{QUEUE_FULL: 3}]
 
 
 def test_loss_callback_may_read_stats_and_flush_during_a_shutdown():

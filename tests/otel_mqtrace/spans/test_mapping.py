@@ -166,8 +166,8 @@ def test_attributes_of_a_span_subclass_are_used():
             return {**super().attributes, semconv.MQTRACE_KEYS: "***"}
 
     record = TraceContext(trace_type=TraceType.PUB, timestamp_ms=1, beans=(TraceBean(topic="orders", keys="secret"),))
-    told = BoundedAttributes(attributes=span_attributes(record).span)
-    (bean,) = trace_context_of(Discreet("send orders", attributes=told, start_time=1, end_time=2)).beans
+    attributes = BoundedAttributes(attributes=span_attributes(record).span)
+    (bean,) = trace_context_of(Discreet("send orders", attributes=attributes, start_time=1, end_time=2)).beans
     assert bean.keys == "***"
 
 

@@ -288,7 +288,7 @@ def test_exporter_metrics_are_those_of_exporters_with_a_component_type():
         processor.on_end(span(name))
     processor.force_flush()
     metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-    told = {
+    attributes = {
         (metric.name, point.attributes["otel.component.type"], point.attributes.get("error.type")): getattr(
             point, "count", getattr(point, "value", None)
         )
@@ -296,7 +296,7 @@ def test_exporter_metrics_are_those_of_exporters_with_a_component_type():
         for point in metric.data.data_points
         if metric.name.startswith("otel.sdk.exporter")
     }
-    assert told == {
+    assert attributes == {
         ("otel.sdk.exporter.span.inflight", "ours", None): 0,
         ("otel.sdk.exporter.span.exported", "ours", None): 1,
         ("otel.sdk.exporter.span.exported", "ours", "export_failed"): 1,
@@ -455,7 +455,7 @@ def test_flush_and_shutdown_without_threads_end_in_time_beside_a_stuck_export():
     assert not processor.force_flush(timeout_millis=20)
     processor.shutdown(timeout_millis=20)
     assert exporter.batches == []  # it still hangs
-    books = processor.stats()["Stuck"]
-    assert (books["pending"], books["dropped"]["shutdown_timeout"]) == (1, 1)
+    stats = processor.stats()["Stuck"]
+    assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (1, 1)
     exporter.let_go.set()
     elsewhere.join(GENEROUS_S)

@@ -123,11 +123,11 @@ def test_flush_exports_earlier_spans_and_returns_the_result():
 
 
 def test_shutdown_of_several_threads_is_once_in_time_and_counts_what_is_left():
-    told = []
+    calls = []
 
     class Timed(Scripted):
         def shutdown(self, timeout_millis=None):
-            told.append(timeout_millis)
+            calls.append(timeout_millis)
 
     processor = without_threads(Timed(), max_export_batch_size=1)
     processor.on_end(span())
@@ -137,7 +137,7 @@ def test_shutdown_of_several_threads_is_once_in_time_and_counts_what_is_left():
     for thread in threads:
         thread.join()
     processor.on_end(span())
-    assert told == [0]
+    assert calls == [0]
     assert books(processor)["dropped"]["shutdown_timeout"] == 1
     assert books(processor)["dropped"]["already_shutdown"] == 1
     assert account_balances(books(processor))

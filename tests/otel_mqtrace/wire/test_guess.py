@@ -69,16 +69,16 @@ END = TraceContext(
 
 @pytest.mark.parametrize(("dialect", "map_name"), [("5.0.0", "b"), ("5.1.4", "a")])
 def test_end_of_a_transaction_determines_the_map(dialect, map_name):
-    told = guess(encode_context(END, dialect).body)
-    assert told.message_type_map == map_name
-    assert told.evidence[-1].startswith("1 EndTransaction with ordinal")
-    assert ("5.0.0" in told.writers) == (map_name == "b")
+    guessed = guess(encode_context(END, dialect).body)
+    assert guessed.message_type_map == map_name
+    assert guessed.evidence[-1].startswith("1 EndTransaction with ordinal")
+    assert ("5.0.0" in guessed.writers) == (map_name == "b")
 
 
 def test_both_maps_in_one_group_are_listed_and_undecided():
-    told = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
-    assert told.message_type_map is None
-    assert sum("EndTransaction with ordinal" in each for each in told.evidence) == 2
+    guessed = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
+    assert guessed.message_type_map is None
+    assert sum("EndTransaction with ordinal" in each for each in guessed.evidence) == 2
 
 
 def test_delay_of_map_b_is_detected_by_its_ordinal():
@@ -90,20 +90,20 @@ def test_delay_of_map_b_is_detected_by_its_ordinal():
 @pytest.mark.parametrize(("keys", "writer"), [("dKey", "cpp-2"), ("", "rust")])
 def test_placeholder_for_no_keys_identifies_the_writer(keys, writer):
     """Java writes null."""
-    told = guess(f"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01{keys}\x02".encode())
-    assert told.writers == (writer,)
+    guessed = guess(f"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01{keys}\x02".encode())
+    assert guessed.writers == (writer,)
 
 
 def test_short_sub_after_has_the_group_of_its_sub_before():
     before = "SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01dKey\x02"
-    told = guess((before + "SubAfter\x01Q\x01I\x011\x01true\x01dKey\x02").encode())
-    assert (told.group_name, told.records, told.writers) == ("g", 2, ("cpp-2",))
+    guessed = guess((before + "SubAfter\x01Q\x01I\x011\x01true\x01dKey\x02").encode())
+    assert (guessed.group_name, guessed.records, guessed.writers) == ("g", 2, ("cpp-2",))
 
 
 def test_shapes_of_several_clients_have_no_writer():
-    told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01k\x01host\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02")
-    assert told.writers == ()
-    assert told.evidence == ("1 SubAfter of 6 fields", "1 SubBefore of 9 fields")
+    guessed = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01k\x01host\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02")
+    assert guessed.writers == ()
+    assert guessed.evidence == ("1 SubAfter of 6 fields", "1 SubBefore of 9 fields")
 
 
 def test_send_of_a_go_client_began_before_its_stamp():
@@ -148,8 +148,8 @@ def test_record_under_map_b_has_a_dialect_of_map_b():
 
 def test_rust_over_cloud_has_its_own_shape():
     """Seven fields and an empty one, as Java's newest."""
-    told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01\x02SubAfter\x01Q\x01I\x011\x01true\x01\x010\x01\x02")
-    assert told.writers == ("rust",)
+    guessed = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01\x02SubAfter\x01Q\x01I\x011\x01true\x01\x010\x01\x02")
+    assert guessed.writers == ("rust",)
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def _encoded(*batch):
 def test_values_beyond_the_cache_are_encoded():
     batch = [_span(attributes={"id": f"id-{number}", "n": number}) for number in range(3_000)]
     request, _ = _encoded(*batch)
-    said = [span.attributes[0].value.string_value for span in request.resource_spans[0].scope_spans[0].spans]
-    assert said == [f"id-{number}" for number in range(3_000)]
+    values = [span.attributes[0].value.string_value for span in request.resource_spans[0].scope_spans[0].spans]
+    assert values == [f"id-{number}" for number in range(3_000)]
 
 
 def test_one_and_true_keep_their_types():

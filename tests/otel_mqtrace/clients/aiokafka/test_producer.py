@@ -34,10 +34,10 @@ async def test_span_ends_with_the_future_of_the_send(sending, spans, kafka, topi
         spans.assert_empty()
         answer = await future
     span = spans.take(f"send {topic}")
-    said = trace_context_of(span).beans[0]
+    record = trace_context_of(span).beans[0]
     assert span.kind is SpanKind.PRODUCER
-    assert (said.offset_msg_id, said.body_length) == (f"{topic}-0@{answer.offset}", 3)
-    assert said.store_host == kafka.bootstrap_servers
+    assert (record.offset_msg_id, record.body_length) == (f"{topic}-0@{answer.offset}", 3)
+    assert record.store_host == kafka.bootstrap_servers
     assert span.attributes["messaging.kafka.message.key"] == "k1"
     assert span.attributes["messaging.client.id"] == "shop"
     assert span.attributes["messaging.kafka.cluster.id"].startswith("mockCluster")

@@ -24,11 +24,11 @@ def _traceparent(span):
 def test_sent_message_has_every_field_of_the_table(proxy, producer, spans, message, clock):
     receipt = producer.send(message(tag="paid", keys="order-1"))
     span = spans.take()
-    said = dict(span.attributes)
-    assert said.pop("mqtrace.client_host").count(".") == 3
-    assert len(said.pop("mqtrace.request_id")) == 32
+    attributes = dict(span.attributes)
+    assert attributes.pop("mqtrace.client_host").count(".") == 3
+    assert len(attributes.pop("mqtrace.request_id")) == 32
     assert (span.name, span.kind) == (f"send {receipt.message_queue.topic}", SpanKind.PRODUCER)
-    assert said == {
+    assert attributes == {
         "messaging.system": "rocketmq",
         "messaging.operation.name": "send",
         "messaging.operation.type": "send",

@@ -56,7 +56,7 @@ def test_end_is_in_the_trace_of_its_half_message(proxy, producer, spans, message
     (asked,) = proxy.ended
     ended = spans.take(f"end_transaction {topic}")
     assert (asked.message_id, asked.transaction_id) == (receipt.message_id, receipt.transaction_id)
-    said = {
+    expected = {
         "messaging.message.id": receipt.message_id,
         "messaging.message.body.size": 5,
         "messaging.rocketmq.message.type": "transaction",
@@ -69,7 +69,7 @@ def test_end_is_in_the_trace_of_its_half_message(proxy, producer, spans, message
         "mqtrace.trace_type": "EndTransaction",
         "mqtrace.group_name": producer.client_id,
     }
-    assert said.items() <= dict(ended.attributes).items()
+    assert expected.items() <= dict(ended.attributes).items()
     assert ended.kind is SpanKind.CLIENT
     assert ended.parent.span_id == sent.context.span_id
     assert [link.context.span_id for link in ended.links] == [sent.context.span_id]
