@@ -187,15 +187,15 @@ class Storm:
 ONCE_FAILED: list[int] = []
 """Seeds that found a mistake, with what it was."""
 FRESH = 6
-"""Storms with seeds nobody has seen; a failure names its seed, to be added above."""
+"""Storms with new seeds; a failure names its seed, to be added above."""
 
 
 @pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(4)])
-def test_the_books_balance_in_storms_already_seen(seed):
+def test_accounts_balance_in_known_storms(seed):
     assert Storm(seed).rage()
 
 
-def test_the_books_balance_in_storms_nobody_has_seen():
+def test_accounts_balance_in_new_storms():
     for _ in range(FRESH):
         seed = secrets.randbits(32)
         try:

@@ -68,7 +68,7 @@ def child(code, *arguments):
         process.communicate()
 
 
-def test_a_broker_that_is_killed_costs_nothing_that_was_counted_as_exported(tmp_path):
+def test_killed_broker_loses_no_exported_record(tmp_path):
     with child(BROKER) as broker:
         exporter = NativeKafkaSpanExporter(
             bootstrap_servers=broker.stdout.readline().strip(), spool_dir=tmp_path, export_timeout_millis=1_000
@@ -88,7 +88,7 @@ def test_a_broker_that_is_killed_costs_nothing_that_was_counted_as_exported(tmp_
     assert replayed(tmp_path) == list(range(10, 40))
 
 
-def test_an_application_that_is_killed_leaves_what_it_had_on_disk(tmp_path):
+def test_killed_application_leaves_its_records_on_disk(tmp_path):
     with child(APPLICATION, tmp_path) as application:
         counted = 0
         for line in iter(application.stdout.readline, ""):

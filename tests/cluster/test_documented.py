@@ -129,7 +129,7 @@ def test_every_section_with_commands_is_walked_through():
 
 
 @pytest.mark.parametrize("block", SECTIONS["Standalone"], ids=["mqtrace", "spark-submit", "window"])
-def test_standalone(block, reader, report, elsewhere, tmp_path):
+def test_documented_commands_work_on_a_standalone_cluster(block, reader, report, elsewhere, tmp_path):
     with standalone(tmp_path, elsewhere) as address:
         reader.names["spark://spark-master:7077"] = address
         there = {"PYSPARK_PYTHON": elsewhere["PYSPARK_PYTHON"], "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -142,7 +142,7 @@ def test_standalone(block, reader, report, elsewhere, tmp_path):
         assert verdict_rows(REPORT) == report
 
 
-def test_spark_connect(reader, report, elsewhere, tmp_path):
+def test_documented_commands_work_on_spark_connect(reader, report, elsewhere, tmp_path):
     with connect_server(tmp_path, elsewhere) as address:
         reader.names["sc://spark-connect:15002"] = address
         reader.run(*SECTIONS["Spark Connect"])
@@ -166,7 +166,7 @@ def test_stream_for_weeks_reports_and_ends_by_sigterm(reader, report):
     assert (as_path(f"{STORE}/history") / "runs.jsonl").read_text().count("\n") == 1
 
 
-def test_yarn(reader, report, elsewhere, tmp_path):
+def test_documented_commands_work_on_yarn(reader, report, elsewhere, tmp_path):
     """The archive of the environment has a Python that starts this machine's, with our dependencies and not us."""
     archive = tmp_path / "environment.tar.gz"
     (tmp_path / "bin").mkdir()

@@ -80,7 +80,7 @@ def test_forwarder_lands_with_a_ticket(user, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["local", "spark", "forward"])
-def test_without_a_ticket_one_line_and_exit_2(command, user, tmp_path):
+def test_missing_ticket_is_one_line_and_exit_code_2(command, user, tmp_path):
     (tmp_path / "source.jsonl").write_text((DUAL / INPUTS[0]).read_text())
     words = {
         "local": [*arguments(tmp_path / "out", "hdfs:///traces/in"), "--engine", "local"],

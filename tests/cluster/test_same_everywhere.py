@@ -93,7 +93,7 @@ def test_executors_in_processes_of_their_own(here, tmp_path):
     )
 
 
-def test_a_standalone_cluster_whose_machines_have_the_zip_only(elsewhere, zipped, here, tmp_path):
+def test_standalone_cluster_with_only_the_zip_gives_the_same_rows(elsewhere, zipped, here, tmp_path):
     """``spark-submit`` as documented, with nothing of ours on any path but the zip; its master and settings count."""
     with standalone(tmp_path, elsewhere) as address:
         conf = conf_words({"spark.executor.memory": "512m", "spark.app.name": "of the user's"})
@@ -102,7 +102,7 @@ def test_a_standalone_cluster_whose_machines_have_the_zip_only(elsewhere, zipped
     assert _answer(tmp_path / "out") == here
 
 
-def test_a_spark_connect_server(elsewhere, here, tmp_path):
+def test_spark_connect_server_gives_the_same_rows(elsewhere, here, tmp_path):
     """A client without a JVM, a server without our code, found by ``SPARK_REMOTE``."""
     with connect_server(tmp_path, elsewhere) as address:
         answer = _reconciled(tmp_path / "out", SPARK_REMOTE=address)

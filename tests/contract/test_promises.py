@@ -17,7 +17,7 @@ def _tests_of(file):
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: f"{promise.section}: {promise.row}")
-def test_a_promise_has_a_test(promise):
+def test_promise_has_a_test(promise):
     assert promise.tests
     assert [f"{file}::{test}" for file, test in promise.tests if test not in _tests_of(file)] == []
 

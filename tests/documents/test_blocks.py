@@ -45,7 +45,7 @@ def test_every_block_has_a_language():
 
 
 @pytest.mark.parametrize("block", _in("text"), ids=str)
-def test_a_block_of_text_is_no_command(block):
+def test_block_of_text_has_no_command(block):
     assert not [
         line for line in block.text.splitlines() if line.startswith(("mqtrace ", "make ", "python ", "import "))
     ]
@@ -118,7 +118,7 @@ def test_python_runs(world, home, namespace, monkeypatch, block):
 
 
 @pytest.mark.parametrize("block", _in("toml"), ids=str)
-def test_a_policy_is_read(tmp_path, block):
+def test_policy_block_is_read(tmp_path, block):
     (tmp_path / "policy.toml").write_text(block.text, encoding="utf-8")
     assert read_policy(tmp_path / "policy.toml")
 

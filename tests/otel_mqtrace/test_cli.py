@@ -264,7 +264,7 @@ def test_interrupt_outside_the_command_is_one_line(when):
     assert (done.returncode, done.stderr) == (130, "mqtrace: interrupted\n")
 
 
-def test_version_may_be_asked_of_a_command(capsys):
+def test_version_option_behind_a_command_prints_the_version(capsys):
     assert cli.main(["decode", "-V"]) == 0
     assert capsys.readouterr().out.startswith("mqtrace ")
 

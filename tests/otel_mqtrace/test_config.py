@@ -89,7 +89,7 @@ def test_wrong_value_is_one_warning_with_name_value_and_default(caplog, name, va
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Settings)])
-def test_warning_never_says_that_none_is_used(caplog, name):
+def test_warning_of_a_wrong_value_names_the_value_in_use(caplog, name):
     Settings.from_env({name: object()}, environ={})
     assert name in caplog.text
     assert "None is used" not in caplog.text

@@ -70,7 +70,7 @@ def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, mo
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_http_compresses_spans_as_the_environment_says(spans, receiver, compression, monkeypatch):
+def test_http_compresses_spans_as_the_environment_sets(spans, receiver, compression, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)

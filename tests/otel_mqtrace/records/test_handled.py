@@ -221,7 +221,7 @@ def test_headers_that_need_more_than_a_record_get_a_span(name):
     assert _World().record(_Message(headers=((name, b"x=1"),))) is None
 
 
-def test_what_is_current_gets_a_span():
+def test_message_received_within_a_span_gets_a_span():
     world = _World()
     with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))):
         assert world.record(_Message()) is None

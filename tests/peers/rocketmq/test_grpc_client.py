@@ -145,7 +145,7 @@ def test_delayed_message_may_be_recalled(instrument, started, topic_of, spans):
     assert (failed.attributes["mqtrace.success"], failed.attributes["error.type"]) == (False, "INTERNAL_SERVER_ERROR")
 
 
-def test_transactions_end_by_the_application_or_when_the_broker_asks(
+def test_transactions_end_by_the_application_or_a_check_of_the_broker(
     instrument, started, topic_of, receive_from, spans
 ):
     instrument()

@@ -30,7 +30,7 @@ def test_body_with_a_gap_breaks_the_law(broken):
         laws.every_piece_is_accounted_for(broken(whole))
 
 
-def test_stream_that_says_something_else_breaks_the_law():
+def test_stream_with_other_records_breaks_the_law():
     body = GOOD * 3
     laws.parts_say_what_the_whole_says(body, decode_body(body), "utf-8", "a", part_bytes=7)
     with pytest.raises(AssertionError):
