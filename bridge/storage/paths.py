@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bridge.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
@@ -290,6 +290,14 @@ def open_parquet(path: str | AnyPath, **options: Any) -> Any:
     if isinstance(place, StorePath):
         return parquet.ParquetFile(place.key, filesystem=place.store.files, pre_buffer=True, **options)
     return parquet.ParquetFile(place, **options)
+
+
+def read_row_groups(path: str | AnyPath, columns: Sequence[str] | None = None, **options: Any) -> Iterator[Any]:
+    """Yield the tables of a parquet file's row groups, with all columns or some."""
+    file = open_parquet(path, **options)
+    names = None if columns is None else list(columns)
+    for group in range(file.num_row_groups):
+        yield file.read_row_group(group, columns=names, use_threads=False)
 
 
 def remove_tree(directory: str | AnyPath) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.graph.legs import COUNTS, FATES, follow
-from spark_jobs.judging.durations import Histogram, merge_histograms
+from spark_jobs.judging.columns import NullableInts
+from spark_jobs.judging.durations import Histogram, group_histograms, merge_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 
 if TYPE_CHECKING:
@@ -77,32 +78,26 @@ def add_up(legs: pa.Table, owned: Mapping[tuple[str, str], str], judged: _Span) 
 _SUMS: Final[list[Any]] = [
     *((name, "sum") for name in COUNTS),
     *(("retry_times", "max"), ("event_ms", "min"), ("event_ms", "max")),
-    *((name, "list") for name in SPREADS),
 ]
 
 
 def _sum_edges(ways: Journeys) -> dict[_EdgeKey, EdgeSum]:
     edges = ways.legs.group_by(["pair", "topic"], use_threads=False).aggregate(_SUMS)
     counts = np.stack([np.asarray(edges[f"{name}_sum"].cast(pa.int64())) for name in COUNTS], axis=1)
-    spreads = zip(*(map(_make_histogram, edges[f"{name}_list"]) for name in SPREADS), strict=True)
-    rows = edges.select(["pair", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
     topics = [*ways.topics, None]
+    codes = np.asarray(ways.legs["pair"]).astype(np.int64) * len(topics) + np.asarray(ways.legs["topic"])
+    spreads = [dict(group_histograms(codes, NullableInts.of(ways.legs[name].combine_chunks()))) for name in SPREADS]
+    rows = edges.select(["pair", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
     return {
         (*ways.pairs[row["pair"]], topics[row["topic"]]): EdgeSum(
             counts=of_edge,
             max_retry_times=row["retry_times_max"],
             first_ms=row["event_ms_min"],
             last_ms=row["event_ms_max"],
-            spreads=of_spreads,
+            spreads=tuple(found.get(row["pair"] * len(topics) + row["topic"]) for found in spreads),
         )
-        for row, of_edge, of_spreads in zip(rows, counts, spreads, strict=True)
+        for row, of_edge in zip(rows, counts, strict=True)
     }
-
-
-def _make_histogram(values: Any) -> Histogram | None:
-    """Return the histogram of the known values of an Arrow list."""
-    known = values.values.drop_null()
-    return Histogram.of(np.asarray(known)) if len(known) else None
 
 
 def _count_members(ways: Journeys) -> Counter[_Member]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.storage import open_parquet
+from bridge.storage import read_row_groups
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.model import MessageType, TransactionState
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
@@ -87,12 +87,10 @@ def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
 
 
 def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
-    tables = []
+    tables: list[pa.Table] = []
     for path in paths:
-        file = open_parquet(path, read_dictionary=list(_REPEATED))
         # Arrow cannot read a dictionary inside a struct from several row groups at once.
-        groups = range(file.metadata.num_row_groups)
-        tables += [file.read_row_group(group, columns=list(columns), use_threads=False) for group in groups]
+        tables += read_row_groups(path, columns, read_dictionary=list(_REPEATED))
     return pa.concat_tables(tables, promote_options="permissive")  # Spark writes some columns as never null
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.storage import committed, list_files, make_directory, open_parquet
+from bridge.storage import committed, list_files, make_directory, open_parquet, read_row_groups
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, join_codes, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.judging.columns import equals
@@ -67,9 +67,7 @@ def _count_buckets(files: Sequence[str], rows: int) -> int:
 def _count_nameless(path: str) -> tuple[int, int]:
     """Return how many sends and deliveries have no id of any kind, and how many events have only their place's."""
     nameless = placed = 0
-    file = open_parquet(path)
-    for group in range(file.metadata.num_row_groups):
-        table = file.read_row_group(group, columns=list(_NAMES), use_threads=False)
+    for table in read_row_groups(path, _NAMES):
         columns = {name: table[name] for name in _NAMES}
         has_place = is_known(columns["offset_msg_id"])
         has_id = is_known(columns["msg_id"])
@@ -96,11 +94,9 @@ def _name_by_position(directory: str, task: tuple[int, str]) -> None:
 
 
 def _row_groups(path: str) -> Iterator[pa.Table]:
-    file = open_parquet(path)
     at = NORMALISED.get_field_index("msg_id")
-    for group in range(file.metadata.num_row_groups):
-        read = file.read_row_group(group, use_threads=False).combine_chunks()
-        table = read.select(NORMALISED.names).cast(NORMALISED)
+    for read in read_row_groups(path):
+        table = read.combine_chunks().select(NORMALISED.names).cast(NORMALISED)
         yield table.set_column(at, NORMALISED.field(at), pc.coalesce(table["msg_id"], table["offset_msg_id"]))
 
 
@@ -220,9 +216,7 @@ def count_direct_calls(
 
 
 def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
-    file = open_parquet(path)
-    for group in range(file.metadata.num_row_groups):
-        table = file.read_row_group(group, columns=[*_CALL_COLUMNS, "bad.reason"], use_threads=False)
+    for table in read_row_groups(path, (*_CALL_COLUMNS, "bad.reason")):
         whole = pc.is_null(table["bad"])
         for name in ("trace_id", "span_id", "service"):
             whole = pc.and_(whole, pc.is_valid(table[name]))

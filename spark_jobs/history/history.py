@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.storage import committed, hold, list_files, make_directory, open_parquet, remove_tree
+from bridge.storage import committed, hold, list_files, make_directory, read_row_groups, remove_tree
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.report.headline import matched
@@ -153,9 +153,8 @@ def read_rows(path: str, schema: pa.Schema) -> pa.Table:
 def read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a file, some thousand at a time; as :func:`read_rows`."""
     try:
-        file: Any = open_parquet(path)
-        for group in range(file.metadata.num_row_groups):
-            yield file.read_row_group(group, columns=schema.names, use_threads=False).cast(schema)
+        for rows in read_row_groups(path, schema.names):
+            yield rows.cast(schema)
     except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
         raise _unreadable(path, error) from error
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bridge.storage import committed, list_files, move_tree, open_parquet, remove_tree
+from bridge.storage import committed, list_files, move_tree, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.reading import EventFile, EventSide
 from spark_jobs.judging.facts import merge_surveys, survey
@@ -231,11 +231,7 @@ def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> Eve
 
 
 def _survey_file(topics: Sequence[str], path: str) -> Survey:
-    file: Any = open_parquet(path)
-    groups = (
-        file.read_row_group(number, columns=_SURVEYED, use_threads=False) for number in range(file.num_row_groups)
-    )
-    return merge_surveys(survey(rows, trace_topics=topics) for rows in groups)
+    return merge_surveys(survey(rows, trace_topics=topics) for rows in read_row_groups(path, _SURVEYED))
 
 
 def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
@@ -251,9 +247,7 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
 
 
 def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
-    file: Any = open_parquet(path)
-    for group in range(file.num_row_groups):
-        rows = file.read_row_group(group, columns=NORMALISED.names, use_threads=False)
+    for rows in read_row_groups(path, NORMALISED.names):
         yield from rows.cast(NORMALISED).to_batches()
 
 

@@ -58,7 +58,7 @@ CANDIDATES: Final = "candidates-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class HistoryFiles:
     """What earlier runs closed, and where the next run finds what this one leaves open.
 
     Attributes:
@@ -72,7 +72,7 @@ class History:
     since_ms: int = 0
 
 
-NO_HISTORY: Final = History()
+NO_HISTORY: Final = HistoryFiles()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class BucketPlan:
     counting: CountPlan
     settled: str
     residue: str
-    history: History = NO_HISTORY
+    history: HistoryFiles = NO_HISTORY
     notes: SettledNotes = field(default_factory=SettledNotes)
 
 
@@ -99,7 +99,7 @@ class Counted:
     closed: pa.Table
 
     @classmethod
-    def of(cls, verdicts: pa.Table, how: CountPlan, history: History = NO_HISTORY) -> Counted:
+    def of(cls, verdicts: pa.Table, how: CountPlan, history: HistoryFiles = NO_HISTORY) -> Counted:
         """Count ``VERDICT`` rows."""
         columns = flatten_sides(verdicts)
         return cls(

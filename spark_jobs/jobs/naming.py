@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bridge.storage import committed, list_files, make_directory, open_parquet, remove_tree
+from bridge.storage import committed, list_files, make_directory, read_row_groups, remove_tree
 from spark_jobs.columns import equal, pc
 from spark_jobs.exchange.packing import open_blobs, pack_by
 from spark_jobs.jobs.reading import EventFile
@@ -99,11 +99,9 @@ def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 
 
-def _row_groups(path: str, names: Iterable[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
-    file = open_parquet(path)
-    held = [name for name in names if name in file.schema_arrow.names]
-    for group in range(file.metadata.num_row_groups):
-        table = file.read_row_group(group, columns=held, use_threads=False).combine_chunks()
+def _row_groups(path: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
+    for rows in read_row_groups(path, names):
+        table = rows.combine_chunks()
         yield table, {name: table[name].combine_chunks() for name in table.column_names}
 
 

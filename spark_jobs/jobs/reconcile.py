@@ -37,7 +37,7 @@ from spark_jobs.jobs.judge_tasks import (
     CANDIDATES,
     BucketPlan,
     Counted,
-    History,
+    HistoryFiles,
     judge_buckets,
     merge_counted,
     merge_judged,
@@ -280,7 +280,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
         ),
         settled=place.make_directory(_JUDGED),
         residue=place.make_directory("residue"),
-        history=History(
+        history=HistoryFiles(
             events=past.make_events_directory(),
             closed=tuple(past.closed_files()),
             since_ms=(known.data_end_ms or 0) - policy.forget_after_ms,
@@ -328,7 +328,7 @@ def _write_verdicts(
     return replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
 
 
-def _leave(place: Workspace, history: History, counted: Counted, budgets: Budgets) -> None:
+def _leave(place: Workspace, history: HistoryFiles, counted: Counted, budgets: Budgets) -> None:
     """Write what the next run takes over beside the events, which the tasks have written."""
     if history.events is None:
         return

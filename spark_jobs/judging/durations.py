@@ -17,7 +17,7 @@ from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.columns import Column, Ints
 
@@ -150,7 +150,8 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
         for at, label in enumerate(labels):
             found.counts[label] = Counter({name: int(total[at]) for name, total in totals.items()})
         for name in names:
-            _add_histograms(found, name, labels, like, measures[name].take(rows))
+            of_kind = group_histograms(like, measures[name].take(rows))
+            found.named.update({(name, labels[at]): one for at, one in of_kind})
     return found
 
 
@@ -176,10 +177,11 @@ def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:
         durations.counts.setdefault((row["topic"], row["group"]), Counter())["messages"] += row["count_all"]
 
 
-def _add_histograms(found: Durations, name: str, labels: Sequence[_Name], like: Ints, values: NullableInts) -> None:
+def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, Histogram]]:
+    """Yield each group that has known values, and their histogram."""
     if not values.known.any():
         return
-    names, known = like[values.known], values.values[values.known]
+    names, known = groups[values.known], values.values[values.known]
     order = np.lexsort((known, names))
     names, known = names[order], known[order]
     begins = np.flatnonzero(np.r_[True, (names[1:] != names[:-1]) | (known[1:] != known[:-1])])
@@ -188,7 +190,7 @@ def _add_histograms(found: Durations, name: str, labels: Sequence[_Name], like: 
     begins = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     for begin, end in pairwise([*begins.tolist(), len(names)]):
         one = Histogram(known[begin:end], counts[begin:end], int(known[begin]), int(known[end - 1]))
-        found.named[name, labels[names[begin]]] = one.bounded()
+        yield int(names[begin]), one.bounded()
 
 
 def merge_durations(parts: Iterable[Durations]) -> Durations:

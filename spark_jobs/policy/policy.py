@@ -39,7 +39,7 @@ from spark_jobs.policy.settings import (
     GateRule,
     SilentRule,
     WriterRule,
-    refuse_unknown,
+    suggest,
     write_toml,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -244,9 +244,17 @@ def _load(path: AnyPath) -> dict[str, Any]:
         raise UnreadableInputError(f"--policy {path} is not valid TOML: {error}") from error
 
 
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise for the first unknown key, and suggest the one that was probably meant."""
+    names = sorted(known)
+    unknown = sorted(set(table) - set(names))
+    if unknown:
+        raise UsageError(f"{where}: unknown key '{unknown[0]}'{suggest(unknown[0], names)}; known: {', '.join(names)}")
+
+
 def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
     settings = {setting.key: setting for setting in SETTINGS}
-    refuse_unknown(wanted, {*settings, "fields", "gates", "writers", "silent"}, where)
+    _refuse_unknown(wanted, {*settings, "fields", "gates", "writers", "silent"}, where)
     scalars = {key: value for key, value in wanted.items() if key in settings}
     return replace(
         policy,
@@ -260,7 +268,7 @@ def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
 
 def _read_values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
     known = {setting.key: setting for setting in settings}
-    refuse_unknown(row, known, where)
+    _refuse_unknown(row, known, where)
     return {known[key].attribute: known[key].read(value, f"{where}{sign} {key}") for key, value in row.items()}
 
 
@@ -282,7 +290,7 @@ def _read_silent_rows(wanted: Mapping[str, Any], where: str) -> list[dict[str, A
 
 
 def _read_fields(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
-    refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
+    _refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
     changed: dict[str, dict[str, Any]] = {
         "severity": dict(policy.severity),
         "tolerance_ms": dict(policy.tolerance_ms),
@@ -300,7 +308,7 @@ def _read_fields(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where:
 
 
 def _read_gates(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
-    refuse_unknown(gates, policy.gates, f"{where}: [gates]")
+    _refuse_unknown(gates, policy.gates, f"{where}: [gates]")
     changed = dict(policy.gates)
     for name, row in gates.items():
         changed[name] = replace(changed[name], **_read_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))

@@ -14,7 +14,7 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 CRITICAL_FIELDS: Final = frozenset(
     {
@@ -84,7 +84,7 @@ def _choice(what: str, *words: str) -> Callable[[Any, str], str]:
     def read(value: Any, name: str) -> str:
         if value not in words:
             wanted = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-            raise UsageError(f"{name}: invalid {what} {value!r}; write {wanted}{_suggest(value, words)}")
+            raise UsageError(f"{name}: invalid {what} {value!r}; write {wanted}{suggest(value, words)}")
         return str(value)
 
     return read
@@ -99,22 +99,14 @@ def _choices(what: str, words: Iterable[str]) -> Callable[[Any, str], tuple[str,
             raise UsageError(f'{name}: invalid list {value!r}; write ["{known[0]}"]')
         for each in value:
             if each not in known:
-                raise UsageError(f"{name}: invalid {what} {each!r}; known: {', '.join(known)}{_suggest(each, known)}")
+                raise UsageError(f"{name}: invalid {what} {each!r}; known: {', '.join(known)}{suggest(each, known)}")
         return tuple(value)
 
     return read
 
 
-def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Raise for the first unknown key, and suggest the one that was probably meant."""
-    names = sorted(known)
-    unknown = sorted(set(table) - set(names))
-    if unknown:
-        suggestion = _suggest(unknown[0], names)
-        raise UsageError(f"{where}: unknown key '{unknown[0]}'{suggestion}; known: {', '.join(names)}")
-
-
-def _suggest(word: object, known: Iterable[str]) -> str:
+def suggest(word: object, known: Iterable[str]) -> str:
+    """Return the known word that was probably meant, as the rest of a sentence; nothing where none is close."""
     close = difflib.get_close_matches(str(word), list(known), 1)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
