@@ -188,11 +188,16 @@ def test_brokers_may_be_a_list(value):
             for value in (5, b"a=1", [5], ["a=2"], {"a": "much"})
         ),
         ("landing_dir", "s3a://bucket/landing", "a directory of this machine was expected"),
+        ("bootstrap_servers", "a:1,,b:2", "some text was expected"),
     ],
 )
 def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog, name, value, said):
     assert getattr(Settings.from_env({name: value}, environ={}), name) == getattr(Settings(), name)
     assert said in caplog.text
+
+
+def test_topic_sampling_may_be_empty():
+    assert Settings.from_env({"topic_sampling": {}}, environ={}).topic_sampling == {}
 
 
 @pytest.mark.parametrize(
