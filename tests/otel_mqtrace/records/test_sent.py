@@ -103,7 +103,6 @@ def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dia
     (recorded_headers, recorded), (span_headers, span) = results
     assert type(recorded) is SentSpan
     assert recorded_headers == span_headers
-    # before anybody reads the attributes: afterwards the record is not used any more
     assert native_of([recorded], dialect) == native_of([span], dialect, encode_whole)
     written = encode_spans([recorded]).body
     assert spans_of(written) == spans_of(encode_by_opentelemetry([span]).SerializeToString())
@@ -136,6 +135,19 @@ def test_values_a_processor_assigned_are_exported(name):
     setattr(span, name, assigned[name])
     ours = ExportTraceServiceRequest.FromString(encode_spans([span]).body)
     assert ours == encode_by_opentelemetry([span])
+
+
+def test_public_attributes_that_were_read_leave_the_native_record_in_force():
+    _, span = _World().by_record(_Sending())
+    assert span.attributes["messaging.destination.name"] == "orders"
+    assert span.to_native("5.5.0") is not None
+
+
+def test_resource_of_a_record_is_grouped_with_that_of_other_spans():
+    resource = Resource({"service.name": "shop"}, "https://example.com/schema")
+    _, span = _World(resource=resource).by_record(_Sending())
+    assert {resource: "group"}[span.resource] == "group"
+    assert (span.resource, hash(span.resource)) == (resource, hash(resource))
 
 
 def test_key_is_exported_unless_a_processor_removed_it():
