@@ -1,8 +1,8 @@
 """The cost of a trace record on its way from a real Kafka to OTLP, compared with a Collector's span.
 
-Both are whole processes: ``mqtrace forward --once`` on a native trace topic, which ends at the topic's end, and a Collector
-with its Kafka receiver on a topic that holds the same events as spans, stopped when a receiver in another process has
-counted every one. Their CPU time is what the system says of them; a receiver that missed a span fails the run.
+Both are whole processes, and their CPU time is the system's account of them. ``mqtrace forward --once`` reads a native trace
+topic to its end. A Collector reads a topic with the same events as spans, and is stopped when the receiver has counted
+every one. A span that the receiver misses fails the run.
 """
 
 import resource
