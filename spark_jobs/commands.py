@@ -240,7 +240,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, duplicated, late or different.
 
-    Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the books do not balance,
+    Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the counts do not balance,
     4 inconclusive, 130 interrupted.
 
     Example:

@@ -46,7 +46,7 @@ def render_junit(result: Result) -> str:
         cases.append(_Case("conclusive", "error", "the run is inconclusive", meaning(result)))
     if not result.conservation.holds or result.exit_code == ExitCode.IDENTITY_BROKEN:
         equations = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
-        cases.append(_Case("conservation", "error", "the books do not balance", equations))
+        cases.append(_Case("conservation", "error", "the counts do not balance", equations))
     counts = {name: sum(case.element == name for case in cases) for name in ("failure", "error", "skipped")}
     page = environment().get_template("junit.xml.j2")
     return page.render(result=result, cases=cases, counts=counts)

@@ -51,9 +51,9 @@ class Part:
 
 
 _UNBALANCED: Final = Part(
-    "The books do not balance",
+    "The counts do not balance",
     "inputs",
-    "Books",
+    "Balance",
     "Trust no other number here; report this run to the maintainers with its result.json.",
 )
 

@@ -34,7 +34,7 @@ from spark_jobs.report.glossary import (
 )
 from spark_jobs.report.graph_files import graph_svg
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
-from spark_jobs.report.result import AGES, balance
+from spark_jobs.report.result import AGES, GROUP_COUNTS, balance
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
 from spark_jobs.report.templating import environment, template_text
 from spark_jobs.report.wording import count, duration, utc
@@ -244,11 +244,10 @@ def _trend(result: Result, _shown: ShownSamples) -> dict[str, Any] | None:
 
 
 def _traffic(result: Result, _shown: ShownSamples) -> dict[str, Any]:
-    names = ("messages", "deliveries", "failures", "redeliveries", "unmatched")
     return {
         "drawing": graph_svg(result.graph) if result.graph and result.graph.nodes else None,
         "topics": _heaviest(result.topics, "sends", ("sends", "failures", "unmatched")),
-        "groups": _heaviest(result.groups, "deliveries", names),
+        "groups": _heaviest(result.groups, "deliveries", GROUP_COUNTS),
     }
 
 
@@ -309,6 +308,6 @@ _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, ShownSamples], dict[
     ("latency", "Latency", _latency),
     ("timing", "Open, late, duplicated", _timing),
     ("ledger", "Drop ledger", _ledger),
-    ("inputs", "Inputs and books", _inputs),
+    ("inputs", "Inputs and balance", _inputs),
     ("glossary", "Glossary", _glossary),
 )

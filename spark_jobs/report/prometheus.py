@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from spark_jobs.report.result import balance
+from spark_jobs.report.result import GROUP_COUNTS, balance
 from spark_jobs.report.wording import visible
 from spark_jobs.taxonomy import Outcome, Verdict
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "mqtrace_reconcile_"
 _Sample: TypeAlias = "tuple[Sequence[str], float | int | None]"
-_COUNTS: Final = ("messages", "deliveries", "failures", "redeliveries", "unmatched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ def _processing(result: Result) -> Iterable[tuple[Sequence[str], Latency]]:
 
 def _groups(result: Result) -> Iterable[_Sample]:
     for group in result.groups:
-        yield from (((group.topic, group.group, name), getattr(group, name)) for name in _COUNTS)
+        yield from (((group.topic, group.group, name), getattr(group, name)) for name in GROUP_COUNTS)
 
 
 def _seconds(ms: float | None) -> float | None:

@@ -211,6 +211,10 @@ class Group:
     queue: Latency
 
 
+GROUP_COUNTS: Final = ("messages", "deliveries", "failures", "redeliveries", "unmatched")
+"""The fields of ``Group`` that are counts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """Sends to one topic that either side recorded; ``unmatched`` are on one side only."""

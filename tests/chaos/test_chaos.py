@@ -155,7 +155,7 @@ class Storm:
             except BaseException:  # noqa: BLE001 - a child must never run on into its parent's tests
                 os._exit(CHILD_FAILED)
             os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child's books do not balance"
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the counts of the child do not balance"
 
     def check(self):
         self.balanced(offered=self.offered)

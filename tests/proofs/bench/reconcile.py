@@ -109,7 +109,7 @@ def _from_parquet(engine: str, root: Path, truth: dict[str, int], jobs: dict[str
     began = time.perf_counter()
     result = run_module("tests.proofs.bench.from_parquet", engine, root / "events", out)
     seconds = time.perf_counter() - began
-    assert result["holds"], "the books do not balance"
+    assert result["holds"], "the counts do not balance"
     _check(out, result["status"], truth)
     return seconds
 

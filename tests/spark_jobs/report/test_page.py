@@ -305,8 +305,8 @@ def test_broken_balance_comes_first():
     made = result()
     broken = result(conservation=type(made.conservation)(holds=False, native="1 ≠ 2", otlp="fine"))
     text = render_page(broken)
-    assert first_sentence(broken).startswith("The books do not balance, ")
-    assert 'href="#inputs">The books do not balance' in text
+    assert first_sentence(broken).startswith("The counts do not balance, ")
+    assert 'href="#inputs">The counts do not balance' in text
     assert re.search("<details open><summary>.*The books do NOT balance", text)
     assert "1 ≠ 2" in text
 
