@@ -229,7 +229,7 @@ def test_restarted_counter_counts_from_its_new_start(read, points, expected):
 @pytest.mark.parametrize("temporality", [1, "AGGREGATION_TEMPORALITY_DELTA"])
 def test_delta_counts_in_its_own_bucket(read, temporality):
     text = lines(
-        metric(PROCESSED, (LOSS, 100, 110, 7), (LOSS, 110, 120, 2), temporality=temporality),
+        metric(PROCESSED, (LOSS, 100, 110, 7), (LOSS, 110, 120, 2), (LOSS, 0, 130, 1), temporality=temporality),
         metric(PROCESSED, (LOSS, 100, 110, 5), temporality=temporality, service="cart"),
     )
     found = read(text)
@@ -237,6 +237,7 @@ def test_delta_counts_in_its_own_bucket(read, temporality):
         ("cart", 100_000, 5),
         ("shop", 100_000, 7),
         ("shop", 110_000, 2),
+        ("shop", 120_000, 1),  # without a start of its own
     ]
 
 
