@@ -161,7 +161,7 @@ VERDICT: Final = pa.schema(
         "native_count": _INT,  # copies of the event on that side, 0 when absent
         "otlp_count": _INT,
         "duplicates": _TEXT,  # null, exact, equivalent, conflicting
-        "native_records": _INT,  # the books: every record that became this key, halves included
+        "native_records": _INT,  # for the balance: every record that became this key, halves included
         "native_exact_duplicates": _INT,
         "native_other_duplicates": _INT,
         "half_merged": _INT,

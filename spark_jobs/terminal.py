@@ -57,7 +57,7 @@ def print_summary(result: Result, written: dict[str, AnyPath], *, console: Conso
     print_table(_gates(result), screen)
     if not result.conservation.holds:
         screen.print(Text(f"the counts do not balance: native {result.conservation.native}"), soft_wrap=True)
-        screen.print(Text(f"                          otlp {result.conservation.otlp}"), soft_wrap=True)
+        screen.print(Text(f"                           otlp {result.conservation.otlp}"), soft_wrap=True)
     for name, path in written.items():
         if path.suffix == ".html":
             screen.print(Text(f"{name}: {path}"), soft_wrap=True)

@@ -228,7 +228,7 @@ PANELS: Final = (
     ),
     Panel(_FORWARDER, "Records waiting for their other half", {"{{job}}": f"<mqtrace.forwarder.pending>{{{_JOB}}}"}),
     Panel(_RUNS, "Verdict", {"{{verdict}}": "<mqtrace_reconcile_verdict> == 1"}, kind="stat"),
-    Panel(_RUNS, "Books balanced (1) and exit code", {
+    Panel(_RUNS, "Counts balanced (1) and exit code", {
         "balanced": "<mqtrace_reconcile_balanced>", "exit code": "<mqtrace_reconcile_exit_code>",
     }, kind="stat"),
     Panel(
@@ -343,7 +343,7 @@ ALERTS: Final = (
     ),
     Alert(
         "reconciliation", "MqtraceReconcileUnbalanced", "<mqtrace_reconcile_balanced> == 0", "0m", "critical",
-        "The books of the last reconciliation do not balance.",
+        "The counts of the last reconciliation do not balance.",
         "Its figures cannot be trusted: report it with the run's `result.json`.",
     ),
     Alert(

@@ -33,7 +33,7 @@ COUNTS: Final = (
     *("native_count", "native_records", "native_exact_duplicates", "native_other_duplicates", "half_merged"),
     *("otlp_count", "otlp_records", "otlp_exact_duplicates", "otlp_other_duplicates"),
 )
-"""The numbers of one key that the books are kept with; all of them add up when keys are paired."""
+"""The numbers of one key that the balance is made of; all of them add up when keys are paired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

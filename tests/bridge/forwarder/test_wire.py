@@ -29,7 +29,6 @@ from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
-TRACE_MS = START_MS + 5_000
 ORIGIN = Origin(Place("trace", 0, 0), START_MS, START_MS, START_MS)
 
 texts = st.sampled_from(

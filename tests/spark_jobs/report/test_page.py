@@ -307,7 +307,7 @@ def test_broken_balance_comes_first():
     text = render_page(broken)
     assert first_sentence(broken).startswith("The counts do not balance, ")
     assert 'href="#inputs">The counts do not balance' in text
-    assert re.search("<details open><summary>.*The books do NOT balance", text)
+    assert re.search("<details open><summary>.*The counts do NOT balance", text)
     assert "1 ≠ 2" in text
 
 
