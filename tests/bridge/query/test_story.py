@@ -98,6 +98,11 @@ def test_halves_without_a_request_id_are_never_paired():
     assert [one.missing for one in story.groups[0].attempts] == [Half.END, Half.BEGIN]
 
 
+def test_halves_that_share_a_request_id_are_paired_in_their_order():
+    story = story_of(*consume("R", T0 + 100, 9)[::-1], *consume("R", T0, 7)[::-1])
+    assert [one.elapsed_ms for one in story.groups[0].attempts] == [7, 9]
+
+
 @pytest.mark.parametrize("dialect", ["4.4.0", "4.9.1"])
 def test_end_without_group_and_time_takes_both_from_its_begin(dialect):
     """Old clients write seven fields: the group is the begin's, the end is begin plus cost and said to be estimated."""
