@@ -279,7 +279,7 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
     name, _ = choose_engine(**where, stream=stream)
-    early = sources if name == "local" and find_spec("pyarrow") else ()
+    early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.reconcile", "spark_jobs.report.samples"):
         yield name == "local"
 

@@ -12,7 +12,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bridge.storage.stores import Store, open_store
 
@@ -362,7 +362,7 @@ def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
         move_tree(source, final)
         return
     token = secrets.token_hex(4)
-    files = [path for path in map(as_path, list_files(source)) if isinstance(path, StorePath)]
+    files = [cast("StorePath", as_path(path)) for path in list_files(source)]
     targets = {path: final / f"{path.stem}-{token}.parquet" for path in files}
     copy_files(targets)
     names = {target.name for target in targets.values()}

@@ -140,7 +140,7 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
 
     from bridge.storage.hadoop import HadoopFiles, has_hadoop  # noqa: PLC0415  (needs pyarrow)
 
-    known = ", ".join(f"{name}://" for name in SCHEMES if not {name, scheme} <= {*_HDFS})
+    known = ", ".join(f"{name}://" for name in SCHEMES if name not in _HDFS or scheme not in _HDFS)
     _, java = next(javas(os.environ), (None, None))
     if java is None or not has_hadoop():
         obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"

@@ -283,7 +283,7 @@ class WebHdfs(RangedFiles):
                 continue
             self._namenodes.insert(0, self._namenodes.pop(at))  # the next request goes there first
             return answer
-        raise AssertionError
+        raise ConnectionError("no NameNode is configured for this cluster")
 
 
 def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> bytes:

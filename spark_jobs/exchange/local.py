@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import PeerError
 from spark_jobs.exchange.engine import merge_along
 from spark_jobs.exchange.packing import BUCKET_ROWS
 from spark_jobs.exchange.workers import LONG_MAP, Worker, count_cores, take_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -25,6 +26,8 @@ _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
 _ANSWERS: Final = 16
 """So many answers that are merged are held for each process."""
+_TASKS_AT_ONCE: Final = 4
+"""Of each process, where the caller may stop early."""
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 
@@ -69,14 +72,27 @@ class LocalEngine:
         if merge is not None and size > 1:
             groups = [tasks[begin : begin + size] for begin in range(0, len(tasks), size)]
             return self.map(partial(_map_merged, function, merge), groups)
+        return self._map(function, tasks, self.parallelism - 1)
+
+    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterator[_Answer]:
+        """Yield the answer of each task, in order, from running processes, or from this one when one dies."""
+        at_once = _TASKS_AT_ONCE * (len(self._workers) + 1)
+        for begin in range(0, len(tasks), at_once):
+            some = tasks[begin : begin + at_once]
+            try:
+                yield from self._map(function, some, len(self._workers))
+            except PeerError:
+                yield from map(function, some)
+
+    def _map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task], most_workers: int) -> list[_Answer]:
         shared = _Shared(function, tasks)
         started_ns = self._clock.monotonic_ns()
         try:
             is_left = True
             while is_left:
                 is_long = bool(self._workers) or self._clock.monotonic_ns() - started_ns > _PATIENCE_NS
-                if is_long and shared.left > 1 and not shared.has_helpers:
-                    shared.start(self._start_workers(min(self.parallelism - 1, shared.left - 1)))
+                if is_long and most_workers and shared.left > 1 and not shared.has_helpers:
+                    shared.start(self._start_workers(min(most_workers, shared.left - 1)))
                 is_left = shared.run_next(_call)
         except BaseException:
             self._stop_workers()  # what they do is of no use any more
@@ -84,10 +100,6 @@ class LocalEngine:
         finally:
             shared.join()
         return shared.answers()
-
-    def map_here(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> Iterable[_Answer]:
-        """Return the answer of each task, in order; no process is started for them."""
-        return self.map(function, tasks) if self._workers else map(function, tasks)
 
     def exchange(
         self,

@@ -72,7 +72,8 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()  # type: ignore[union-attr]
+            with suppress(BrokenPipeError):  # a task was still in the buffer when the process ended
+                pipe.close()  # type: ignore[union-attr]
 
 
 _started: Final[list[Worker]] = []

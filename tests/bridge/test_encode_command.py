@@ -23,6 +23,7 @@ def test_encode_is_the_inverse_of_decode(mqtrace, name, options):
     type_map = "b" if "b" in options else "a"
     bodies = [one.body for one in recorded(name) if not decode_body(one.body, msg_type_map=type_map).errors]
     _, records, _ = mqtrace("decode", *options, stdin=b"".join(map(body_line, bodies)))
+    assert type_map == "a" or {item["dialect"] for item in objects(records)} == {"5.0.0"}
     of_encode = [] if type_map == "b" else options  # the map is in the dialect of each record
     code, out, err = mqtrace("encode", *of_encode, "--framing", "jsonl-base64", stdin=records)
     assert (code, err) == (0, "")

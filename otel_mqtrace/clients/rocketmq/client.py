@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from grpc import RpcError
-from rocketmq import Message
 from rocketmq.grpc_protocol import Code, definition_pb2
 from rocketmq.v5.util import MessageIdCodec
 
@@ -268,8 +267,8 @@ MESSAGE_METHODS: Final[Wrappers] = {
 """Method of ``Message`` → how to wrap it."""
 
 
-class OutgoingMessage(Message):  # type: ignore[misc]  # it is untyped
-    """The caller's message as the client is to send it, with an id and properties of its own.
+class OutgoingMessage:
+    """The caller's message as the client is to send it, with an id and properties of its own: a mixin of its class.
 
     The id and the type that the client sets are set on the caller's message too, whose properties stay as they are.
     ``call`` is the send it was opened for; the client keeps this object for the end of a transaction.
@@ -326,7 +325,16 @@ def open_send(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingM
         # The client sends it as seconds.
         delivery_timestamp_ms=delivery * _MS_PER_S if isinstance(delivery, int) else None,
     )
-    return None if call is None else OutgoingMessage(message, call, message_id)
+    if call is None:
+        return None
+    outgoing = _outgoing_class(type(message))  # type: ignore[arg-type]  # a class is hashable
+    return outgoing(message, call, message_id)
+
+
+@functools.lru_cache(maxsize=64)
+def _outgoing_class(kind: Any) -> type[OutgoingMessage]:
+    """Return the class of messages whose other properties are those of ``kind``, the caller's own subclass."""
+    return type(kind.__name__, (OutgoingMessage, kind), {})
 
 
 def _type_of(message: Any, *, transactional: bool) -> MessageType:

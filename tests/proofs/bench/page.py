@@ -97,7 +97,11 @@ def _summarise(complete: Mapping[str, list[Row]]) -> Iterable[str]:
 
 def _deviation(row: Row) -> str:
     is_ratio = row.target is not None and row.target.unit == RATIO
-    figure = f"{row.ratio:.3g} x" if is_ratio and row.ratio is not None else f"{format_figure(row.ours)} {row.unit}"
+    value = row.ratio if is_ratio and row.ratio is not None else row.ours
+    bound = row.target.bound if row.target else 0.0
+    rounded = format_figure(value)
+    figure = rounded if float(rounded.replace(",", "")) != bound else f"{value:,.4g}"  # 1.303 for a bound of 1.3
+    figure = f"{figure} {RATIO if is_ratio else row.unit}"
     return (
         f"{figure}, target {row.target}, compared with {row.anchor}" if is_ratio else f"{figure}, target {row.target}"
     )

@@ -131,6 +131,14 @@ def test_process_that_dies_is_one_sentence():
             engine.map(partial(die_elsewhere, here), list(range(100)))
 
 
+def test_map_of_running_processes_starts_none_and_survives_one_that_dies():
+    with LocalEngine(3, clock=TickingClock()) as engine:
+        assert set(engine.map_here(process_of, list(range(50)))) == {os.getpid()}
+        engine.map(operator.neg, list(range(50)))
+        assert len(set(engine.map_here(process_of, list(range(50))))) > 1
+        assert list(engine.map_here(partial(die_elsewhere, os.getpid()), list(range(50)))) == list(range(50))
+
+
 def die_elsewhere(here, number):
     if os.getpid() != here:
         os._exit(7)

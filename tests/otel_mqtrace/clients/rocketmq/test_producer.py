@@ -77,6 +77,18 @@ def test_message_sent_again_has_a_new_id(proxy, producer, spans, message):
     assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == ids
 
 
+def test_properties_of_a_message_class_of_the_application_are_sent(proxy, producer, spans, message):
+    class Greeting(rocketmq.Message):
+        body = property(lambda self: b"hello " + self.name)
+        name = b"you"
+
+    mine = Greeting()
+    mine.topic = message().topic
+    producer.send(mine)
+    assert [sent.body for sent in proxy.sent] == [b"hello you"]
+    assert spans.take().attributes["messaging.message.body.size"] == len(b"hello you")
+
+
 def test_produce_hook_gets_the_message_id(instrument, started, spans, message):
     begun = []
     instrument(produce_hook=lambda span, call: begun.append(span.attributes["messaging.message.id"]))
