@@ -5,6 +5,7 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
 def _failed(error: Exception) -> int:
     if isinstance(error, (MqTraceError, OSError)):
-        sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        fix = "; free space where the command writes, or set TMPDIR to a disk with room" if is_full else ""
+        sys.stderr.write(f"mqtrace: error: {_one_line(error)}{fix}\n")
     else:
         _report_defect(error)
     return EXIT_USAGE  # never 1, which means a failed gate

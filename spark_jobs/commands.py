@@ -336,7 +336,7 @@ def _run(
     def report(result: Result, engine: Engine) -> None:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        written.update(files.write_reports(result, options.out, page, sources=sources, run=engine.map_here))
+        written.update(files.write_reports(result, options.out, page, sources=sources, map_parts=engine.map_here))
         if every_ms is not None:
             if result.writers not in printed:
                 _print_writers(result.writers)

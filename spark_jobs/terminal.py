@@ -40,15 +40,8 @@ def print_summary(result: Result, written: dict[str, AnyPath], *, console: Conso
     screen = console or open_console()
     headline = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")
     screen.print(headline, soft_wrap=True)
-    if result.doubt:
-        screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
-    for side, read in (("native", result.inputs.native), ("otlp", result.inputs.otlp)):
-        if read.truncated_tails:
-            inputs = plural(read.truncated_tails, f"{side} input")
-            text = f"cut off at the end: {inputs}; what was still being written is not judged"
-            screen.print(Text(text), soft_wrap=True)
-    for side, loss in sorted(result.loss.items()):
-        screen.print(Text(loss_sentence(side, loss)), soft_wrap=True)
+    for sentence in _sentences(result):
+        screen.print(Text(sentence), soft_wrap=True)
     print_table(_counts("status", result.status), screen)
     if result.reason:
         print_table(_counts("reason", result.reason, title="reasons"), screen)
@@ -61,6 +54,20 @@ def print_summary(result: Result, written: dict[str, AnyPath], *, console: Conso
     for name, path in written.items():
         if path.suffix == ".html":
             screen.print(Text(f"{name}: {path}"), soft_wrap=True)
+
+
+def _sentences(result: Result) -> Iterator[str]:
+    """Yield what the counts are to be read with, then the losses of each side."""
+    if result.doubt:
+        yield f"inconclusive: {result.doubt}"
+    for side, read in (("native", result.inputs.native), ("otlp", result.inputs.otlp)):
+        if read.truncated_tails:
+            inputs = plural(read.truncated_tails, f"{side} input")
+            yield f"cut off at the end: {inputs}; what was still being written is not judged"
+    if carried := result.inputs.native.carried + result.inputs.otlp.carried:
+        yield f"included: {plural(carried, 'event')} that earlier runs left open"
+    for side, loss in sorted(result.loss.items()):
+        yield loss_sentence(side, loss)
 
 
 def _table(title: str | None, names: Iterable[str], *, right: Iterable[str]) -> Table:

@@ -250,7 +250,15 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     if html is not None:
         from bridge.query.render.html import page  # noqa: PLC0415
 
-        html.write_text(page(answer), encoding="utf-8", errors="backslashreplace")
+        text = page(answer)
+        try:
+            html.write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            if html.is_file():
+                html.unlink()  # a part of the page
+            raise UsageError(
+                f"cannot write --html {html}: {error.strerror}; name a file on a disk with room"
+            ) from error
         typer.echo(f"mqtrace: the page is {html}", err=True)
     return _FOUND
 

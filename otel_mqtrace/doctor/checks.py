@@ -98,6 +98,7 @@ _PACKAGES: Final = (
     "opentelemetry-exporter-otlp",
     "pyspark",
 )
+_OTLP_EXPORTERS: Final = frozenset({"otlp", "otlp_proto_grpc", "otlp_proto_http", "otlp_json_http", "mqtrace_otlp"})
 _INSTRUMENTORS: Final = "opentelemetry_instrumentor"
 _DISABLED: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 _OURS: Final = "mqtrace_"
@@ -375,7 +376,7 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
         checkup.facts["otlp"] = "not measured: the endpoint stands in the file of OTEL_CONFIG_FILE"
         return
     named = [name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", _default_exporter()).split(",")]
-    if not any(name.startswith("otlp") for name in (*named, *settings.exporters)):
+    if _OTLP_EXPORTERS.isdisjoint((*named, *settings.exporters)):
         checkup.facts["otlp"] = "not used"
         return
     endpoint, http = _endpoint([*named, *settings.exporters], environ)

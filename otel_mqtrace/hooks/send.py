@@ -585,5 +585,5 @@ def _length(body: object) -> int | None:
     if body is None:
         return 0
     if isinstance(body, str):
-        return len(body.encode())
+        return len(body.encode("utf-8", "surrogatepass"))  # the client refuses such a text, and the span says so
     return len(body) if isinstance(body, (bytes, bytearray, memoryview)) else None

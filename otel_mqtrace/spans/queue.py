@@ -222,6 +222,8 @@ class SpanQueue(Generic[Item]):
         """Account for what is in flight; ``outcome`` must cover it exactly. ``None``: all of it failed."""
         with self._lock:
             items = self._in_flight
+            if self._abandoned and not items:  # counted by abandon_in_flight()
+                return
             outcome = outcome or ExportOutcome(failed=len(items))
             exported, failed, lost = outcome.exported, outcome.failed, outcome.total - outcome.exported
             self._in_flight = []
@@ -304,6 +306,17 @@ class SpanQueue(Generic[Item]):
                 self._drop(SHUTDOWN_TIMEOUT, item)
             self._changed.notify_all()
             return count
+
+    def abandon_in_flight(self) -> int:
+        """Drop what an export still holds under ``shutdown_timeout``; return how many. Its end counts nothing then."""
+        with self._lock:
+            items, self._in_flight = self._in_flight, []
+            self._abandoned = True
+            self._lost += len(items)
+            for item in items:
+                self._drop(SHUTDOWN_TIMEOUT, item)
+            self._changed.notify_all()
+            return len(items)
 
 
 def _losses(items: Sequence[object], outcome: ExportOutcome) -> Iterable[tuple[int, str]]:

@@ -45,6 +45,7 @@ from spark_jobs.jobs.judge_tasks import (
 )
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
+from spark_jobs.jobs.workspace import VERDICTS
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
@@ -185,7 +186,6 @@ def _least_run(verdicts: pa.Table) -> Any:
     return pc.min_element_wise(*runs).combine_chunks()
 
 
-VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
 _JUDGED, _REPLACED = "judged", "replaced"

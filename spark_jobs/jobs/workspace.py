@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, sorted_glob
+from otel_mqtrace._errors import UsageError
 from spark_jobs.history.history import open_history
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
 
+VERDICTS: Final = "verdicts"
+"""The directory of verdicts below ``--out``."""
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
 """A file that only work directories of ours have."""
@@ -54,10 +57,11 @@ def open_workspace(
     """Open the resources of a run; ``out`` is held for the block, ``start`` starts the engine.
 
     Raises:
-        UsageError: another run uses ``out`` or the history, or ``out`` cannot be created.
+        UsageError: another run uses ``out`` or the history, ``out`` cannot be created, or it holds files of others.
         PeerError: Spark failed within the block.
     """
     started = clock.monotonic_ns()
+    _check_verdicts(out)
     with (
         hold(out, name="--out") as check_held,
         work_directory(out) as work,
@@ -65,6 +69,16 @@ def open_workspace(
         start() as engine,
     ):
         yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
+
+
+def _check_verdicts(out: AnyPath) -> None:
+    """Refuse a local ``out`` whose verdicts, which the run replaces, include files that no run wrote."""
+    verdicts = out / VERDICTS
+    if not isinstance(verdicts, Path):
+        return
+    for path in verdicts.rglob("*"):
+        if path.is_file() and path.suffix != ".parquet" and not path.name.startswith((".", "_")):
+            raise UsageError(f"--out {out}: {path} is not a run's, and a run replaces {verdicts}: choose another --out")
 
 
 @contextmanager

@@ -76,19 +76,19 @@ def write_reports(
     page: PageOptions | None = None,
     *,
     sources: Iterable[str] = (),
-    run: Callable[..., Iterable[Any]] = map,
+    map_parts: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, AnyPath]:
     """Render every report, then write them into ``out``, created if absent, and return their paths by name.
 
-    The reports for people show paths relative to ``sources``, the user's arguments. ``run`` maps a function over parts
-    of the page.
+    The reports for people show paths relative to ``sources``, the user's arguments. ``map_parts`` maps a function over
+    parts of the page.
 
     Raises:
         UsageError: when ``out`` cannot be written.
     """
     renderers: dict[str, Callable[[Result], str]] = {
         **REPORTS,
-        "report.html": partial(render_page, options=page, run=run),
+        "report.html": partial(render_page, options=page, map_parts=map_parts),
     }
     readable = _shorten_paths(result, sources)
     texts = {name: renderers[name](readable if name in _FOR_READERS else result) for name in REPORTS}

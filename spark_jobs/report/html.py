@@ -90,11 +90,11 @@ def render_page(
     options: PageOptions | None = None,
     *,
     most_bytes: int | None = None,
-    run: Callable[..., Iterable[Any]] = map,
+    map_parts: Callable[..., Iterable[Any]] = map,
 ) -> str:
     """Return the page; it drops samples, never numbers, to stay within ``most_bytes`` of UTF-8.
 
-    ``run`` maps a function over parts of the page.
+    ``map_parts`` maps a function over parts of the page.
     """
     options = options or PageOptions()
     bare = _page(result, NONE_SHOWN)
@@ -102,7 +102,7 @@ def render_page(
     chosen = choose_in_turns(drop_repeated(result.samples), at_most=options.samples, per_stratum=per_stratum)
     room = (most_bytes or options.most_bytes) - len(bare.encode("utf-8", "backslashreplace")) - 10_000
     link = options.link_template
-    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link, run=run)
+    shown = render_samples(chosen, result.timelines, room_bytes=room, link_template=link, map_parts=map_parts)
     return _page(result, shown) if shown.count else bare
 
 

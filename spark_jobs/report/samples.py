@@ -81,16 +81,16 @@ def render_samples(
     *,
     room_bytes: int,
     link_template: str | None = None,
-    run: Callable[..., Iterable[list[tuple[Finding, str]]]] = map,
+    map_parts: Callable[..., Iterable[list[tuple[Finding, str]]]] = map,
 ) -> ShownSamples:
-    """Return as many of ``samples``, in their order, as fit into ``room_bytes``; ``run`` maps over some at a time."""
+    """Return as many of ``samples``, in their order, as fit into ``room_bytes``; ``map_parts`` maps over parts."""
     findings: defaultdict[Finding, list[Markup]] = defaultdict(list)
     anchors: dict[EventKey, str] = {}
     placed = [
         (_anchor(at), sample, timelines.get(str(sample.verdict.get("msg_id")), ())) for at, sample in enumerate(samples)
     ]
     parts = [placed[begin : begin + _AT_ONCE] for begin in range(0, len(placed), _AT_ONCE)]
-    rendered = chain.from_iterable(run(partial(_render, link_template), parts))
+    rendered = chain.from_iterable(map_parts(partial(_render, link_template), parts))
     for at, (sample, (finding, html)) in enumerate(zip(samples, rendered, strict=False)):
         room_bytes -= len(html.encode("utf-8", "backslashreplace"))
         if room_bytes < 0:

@@ -27,7 +27,7 @@ _SHORTEST_PAGE: Final = timedelta(milliseconds=1)
 _NS_PER_US: Final = 1_000
 _MOST_NAMES: Final = 5
 _NOT_FOUND: Final = 404
-_NO_NAME: Final = re.compile(r"[^\w.-]+")
+_UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,11 @@ def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
         PeerError: a Jaeger does not answer.
         UnreadableInputError: a Jaeger has no traces of a service.
     """
+    given = tuple(srcs)
+    if not any(parse_address(src).kind is Kind.JAEGER for src in given):
+        yield given
+        return
     with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
-        given = tuple(srcs)
         yield tuple(
             _fetched(src, Path(directory) / str(at)) if parse_address(src).kind is Kind.JAEGER else src
             for at, src in enumerate(given)
@@ -76,7 +79,7 @@ def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
 def _fetched(src: str, directory: Path) -> str:
     address = JaegerAddress.parse(src)
     directory.mkdir()
-    path = directory / f"{_NO_NAME.sub('-', f'jaeger-{address.server}')}.jsonl"  # the report shows this name
+    path = directory / f"{_UNSAFE_IN_NAMES.sub('-', f'jaeger-{address.server}')}.jsonl"  # the report shows this name
     fetch_spans(address, path)
     return str(path)
 

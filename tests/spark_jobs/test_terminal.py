@@ -48,6 +48,13 @@ def test_input_that_is_cut_off_is_named_before_the_losses():
     assert text.index("cut off at the end: 1 otlp input") < text.index("The native trace lacks")
 
 
+def test_events_that_earlier_runs_left_open_are_named_before_the_losses():
+    made = result()
+    inputs = replace(made.inputs, otlp=replace(made.inputs.otlp, carried=8))
+    text = printed(replace(made, inputs=inputs))
+    assert text.index("included: 8 events that earlier runs left open") < text.index("The native trace lacks")
+
+
 def test_long_topic_is_whole_and_unboxed_in_a_pipe():
     name = "a-topic-" + "with-a-long-name-" * 4
     text = _printed_with_group(name, width=10_000, terminal=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
-from bridge.forwarder.resume_file import NO_NAME, memory_name, read_memory, write_memory
+from bridge.forwarder.resume_file import UNSAFE_IN_NAMES, memory_name, read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
@@ -90,7 +90,7 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        left_here = self._directory / MEMORY_DIRECTORY / f"{NO_NAME.sub('_', group)}.json"
+        left_here = self._directory / MEMORY_DIRECTORY / f"{UNSAFE_IN_NAMES.sub('_', group)}.json"
         if left_here.is_file():
             self._memory = left_here
         self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()

@@ -202,6 +202,17 @@ def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
     assert [each.code for each in checkup.findings] == findings
 
 
+@pytest.mark.parametrize(
+    ("exporter", "is_used"), [("otlp", True), ("mqtrace_otlp", True), ("otlp_json_file", False), ("console", False)]
+)
+def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
+    checkup = Checkup()
+    environ = {"OTEL_TRACES_EXPORTER": exporter, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    examine_otlp(checkup, Settings(), environ)
+    assert [each.code for each in checkup.findings] == ["otlp_unreachable"] * is_used
+    assert (checkup.facts["otlp"] == "not used") is not is_used
+
+
 def test_application_brokers_are_checked_when_no_others_are_named(kafka, topic):
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic=topic), servers=kafka.bootstrap_servers, probe=False)

@@ -51,7 +51,7 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)
         result = conclude(
-            place, result, lambda ended, engine: write_reports(ended, out, page, run=engine.map_here), out=out
+            place, result, lambda ended, engine: write_reports(ended, out, page, map_parts=engine.map_here), out=out
         )
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
+from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.reconcile import VERDICTS
+from spark_jobs.jobs.workspace import VERDICTS
 from tests.support.verdict_rows import read_verdicts
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
@@ -177,6 +178,15 @@ def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
     assert (again.status, again.reason, again.fields) == (result.status, result.reason, result.fields)
     assert len(read_verdicts(out)) == len(read_verdicts(app[1]))
     assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
+
+
+def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
+    (tmp_path / VERDICTS).mkdir()
+    thesis = tmp_path / VERDICTS / "thesis.txt"
+    thesis.write_text("precious")
+    with pytest.raises(UsageError, match=r"thesis.txt is not a run's.*choose another --out"):
+        run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8"))
+    assert thesis.read_text() == "precious"
 
 
 def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):
