@@ -250,12 +250,12 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     if html is not None:
         from bridge.query.render.html import page  # noqa: PLC0415
 
-        text = page(answer)
+        text, is_new = page(answer), not html.exists()
         try:
             html.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            if html.is_file():
-                html.unlink()  # a part of the page
+            if is_new:
+                html.unlink(missing_ok=True)  # a part of the page; a file of the user's stays
             raise UsageError(
                 f"cannot write --html {html}: {error.strerror}; name a file on a disk with room"
             ) from error

@@ -320,7 +320,8 @@ class Lane:
                 self._close_exporter()
         self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._worker.join(self._remaining_ms(self._close_by) / 1e3)
-        if self._queue.abandon_in_flight():
+        # With time left, the export that is unfinished called this shutdown itself, and goes on after it.
+        if not self._remaining_ms(self._close_by) and self._queue.abandon_in_flight():
             self._report_losses(last=True)
 
     def after_fork(self) -> None:

@@ -104,7 +104,7 @@ class SpanQueue(Generic[Item]):
             if len(self._waiting) < self._limit:
                 return True
             if self._drop_oldest and not self._closed:
-                self._evict()
+                self._evict(QUEUE_FULL)
                 return True
             self.refuse(ALREADY_SHUTDOWN if self._closed else QUEUE_FULL, item)
             is_unattended = self._refused % _CHECK_WORKER_EVERY == 0 and not self._closed
@@ -112,11 +112,11 @@ class SpanQueue(Generic[Item]):
             self._wake_worker()
         return False
 
-    def _evict(self) -> None:
+    def _evict(self, reason: str) -> None:
         evicted = self._waiting.popleft()
         self._removed += 1
         self._lost += 1
-        self._drop(QUEUE_FULL, evicted)
+        self._drop(reason, evicted)
 
     def _wake(self) -> None:
         """Wake the worker, and again at twice as many: it may miss a call while it falls asleep, or fail to start."""
@@ -130,7 +130,7 @@ class SpanQueue(Generic[Item]):
         """Drop what threads appended together, or after the close, beyond the bound; needs the lock."""
         while len(self._waiting) > self._max_size:
             if self._drop_oldest:
-                self._evict()
+                self._evict(QUEUE_FULL)
             else:
                 self.refuse(QUEUE_FULL, self._waiting.pop())
         while self._abandoned and self._waiting:
@@ -300,10 +300,7 @@ class SpanQueue(Generic[Item]):
             self._drop_surplus()
             self._abandoned, count = True, len(self._waiting)
             for _ in range(count):
-                item = self._waiting.popleft()
-                self._removed += 1
-                self._lost += 1
-                self._drop(SHUTDOWN_TIMEOUT, item)
+                self._evict(SHUTDOWN_TIMEOUT)
             self._changed.notify_all()
             return count
 

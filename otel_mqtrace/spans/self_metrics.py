@@ -23,7 +23,7 @@ COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
 """The convention names a component of a custom kind by its class."""
 _ordinals: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
 _NEVER_EXPORTED: Final = frozenset({QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, WANTS_ERROR})
-"""Losses an exporter never saw."""
+"""Losses that an exporter never saw, or did not finish before the shutdown's time-out."""
 
 
 def observe(meter_provider: MeterProvider, capacity: int, lanes: Sequence[Lane]) -> None:

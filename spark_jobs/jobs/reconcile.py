@@ -186,7 +186,6 @@ def _least_run(verdicts: pa.Table) -> Any:
     return pc.min_element_wise(*runs).combine_chunks()
 
 
-"""The directory of the verdicts' parquet files under ``out``."""
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
 _JUDGED, _REPLACED = "judged", "replaced"
 """Below the work directory: the verdicts of this run, and those of the last one."""

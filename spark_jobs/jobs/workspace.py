@@ -77,7 +77,7 @@ def _check_verdicts(out: AnyPath) -> None:
     if not isinstance(verdicts, Path):
         return
     for path in verdicts.rglob("*"):
-        if path.is_file() and path.suffix != ".parquet" and not path.name.startswith((".", "_")):
+        if path.suffix != ".parquet" and not path.name.startswith((".", "_")) and path.is_file():
             raise UsageError(f"--out {out}: {path} is not a run's, and a run replaces {verdicts}: choose another --out")
 
 

@@ -66,13 +66,14 @@ def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
         UnreadableInputError: a Jaeger has no traces of a service.
     """
     given = tuple(srcs)
-    if not any(parse_address(src).kind is Kind.JAEGER for src in given):
+    kinds = [parse_address(src).kind for src in given]
+    if Kind.JAEGER not in kinds:
         yield given
         return
     with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
         yield tuple(
-            _fetched(src, Path(directory) / str(at)) if parse_address(src).kind is Kind.JAEGER else src
-            for at, src in enumerate(given)
+            _fetched(src, Path(directory) / str(at)) if kind is Kind.JAEGER else src
+            for at, (src, kind) in enumerate(zip(given, kinds, strict=True))
         )
 
 

@@ -108,7 +108,9 @@ def account_balances(stats):
     return stats["offered"] == (stats["exported"] + sum(stats["dropped"].values()) + stats["failed"] + stats["pending"])
 
 
-def emptied(processor, timeout_s):
-    """Return whether nothing is pending in the only lane, waited for at most ``timeout_s`` seconds."""
-    queue = processor.lanes[0]._queue
-    return queue.wait_until(lambda: queue.stats()["pending"] == 0, timeout_s)
+def worker_ended(processor, timeout_s):
+    """Return whether the only lane's thread, and with it its last export, ends within ``timeout_s`` seconds."""
+    own = [thread for thread in threading.enumerate() if thread.name == f"mqtrace {processor.lanes[0].name}"]
+    for thread in own:
+        thread.join(timeout_s)
+    return not any(thread.is_alive() for thread in own)

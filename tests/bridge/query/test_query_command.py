@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -196,6 +197,21 @@ def test_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     assert (code, err) == (0, f"mqtrace: the page is {file}\n")
     assert "Sent once" in out
     assert ID in Page(file.read_text(encoding="utf-8")).text
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing, tmp_path, capsysbinary, existed):
+    file = tmp_path / "message.html"
+    if existed:
+        file.write_text("mine")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
+    try:
+        code, _, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, file.exists()) == (2, existed)
+    assert err == f"mqtrace: error: cannot write --html {file}: File too large; name a file on a disk with room\n"
 
 
 def test_range_of_arrivals_narrows_the_search(landing, capsysbinary):

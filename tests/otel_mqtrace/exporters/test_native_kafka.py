@@ -15,7 +15,7 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
-from tests.support.lanes import emptied, span
+from tests.support.lanes import span, worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.shown import shown
 
@@ -165,7 +165,7 @@ def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, c
     processor, trace = traced(exporter, background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert emptied(processor, 20)
+    assert worker_ended(processor, 20)
     assert processor.stats()[NAME]["exported"] == 0
 
 

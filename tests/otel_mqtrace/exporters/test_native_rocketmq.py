@@ -16,7 +16,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
 from tests.support.archives import find_by_key
-from tests.support.lanes import emptied, span
+from tests.support.lanes import span, worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, response_to
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
@@ -289,7 +289,7 @@ def test_shutdown_ends_a_running_export_early(cluster, traced):
     processor, trace = traced(exporter_to(cluster), background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert emptied(processor, 4)
+    assert worker_ended(processor, 4)
     assert processor.stats()[NAME]["exported"] == 0
 
 

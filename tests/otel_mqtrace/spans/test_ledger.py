@@ -1,7 +1,6 @@
 """The loss ledger's file and the callback on losses."""
 
 import json
-import threading
 from decimal import Decimal
 
 import pytest
@@ -16,7 +15,7 @@ from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span
+from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span, worker_ended
 
 MINUTE_NS = 60_000_000_000
 SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
@@ -218,9 +217,8 @@ def test_batch_in_flight_when_the_shutdown_times_out_is_in_the_file_once(tmp_pat
     assert exporter.entered.wait(GENEROUS_S)
     processor.on_end(lost_span())
     processor.shutdown(timeout_millis=10)
-    (lane,) = [thread for thread in threading.enumerate() if thread.name == "mqtrace Stuck"]
     exporter.let_go.set()
-    lane.join(GENEROUS_S)
+    assert worker_ended(processor, GENEROUS_S)
     (path,) = tmp_path.glob("ledger-*.json")
     rows = json.loads(path.read_text())["rows"]
     assert {row["cause"]: row["count"] for row in rows} == {"shutdown_timeout": 2}

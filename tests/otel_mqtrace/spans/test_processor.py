@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, emptied, span
+from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, span, worker_ended
 
 GENEROUS_MS = GENEROUS_S * 1000
 
@@ -144,8 +144,21 @@ def test_shutdown_with_a_hanging_exporter_ends_in_time(stuck):
     stats = processor.stats()["Stuck"]
     assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (0, 2)
     exporter.let_go.set()
-    assert emptied(processor, GENEROUS_S)
+    assert worker_ended(processor, GENEROUS_S)
     assert account_balances(processor.stats()["Stuck"])
+
+
+def test_export_that_shuts_the_processor_down_is_counted_as_exported():
+    class ShuttingDown(Scripted):
+        def export(self, spans):
+            processor.shutdown(timeout_millis=GENEROUS_MS)
+            return super().export(spans)
+
+    processor = MqTraceSpanProcessor(ShuttingDown(), max_export_batch_size=1)
+    processor.on_end(span("last"))
+    assert worker_ended(processor, GENEROUS_S)
+    stats = processor.stats()["ShuttingDown"]
+    assert (stats["exported"], stats["dropped"]["shutdown_timeout"]) == (1, 0)
 
 
 def test_second_shutdown_does_not_wait_again(stuck):
