@@ -1,16 +1,14 @@
 """Partition leaders: looked up in the background, read from memory.
 
-:meth:`Leaders.of` never waits: it returns ``None`` for an unknown topic, and a daemon thread, which ends when idle,
-looks that topic up, with a short-lived client made of the application's connection settings: a consumer's own
-``list_topics`` has crashed (confluentinc/librdkafka#4214), and a producer's would use a handle that the application's
-``close`` frees.
+Each look-up makes a short-lived client of the application's connection settings: a consumer's own ``list_topics`` has
+crashed (confluentinc/librdkafka#4214), and a producer's would use a handle that the application's ``close`` frees.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,8 +34,6 @@ _RETRY_NS: Final = 60_000_000_000
 _MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
-_LOOK_AGAIN: Final = 64
-"""Of so many requests for a topic that waits already, one checks whether the thread lives."""
 _QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
@@ -75,7 +71,7 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
-        self._repeats = itertools.count(1)
+        self._lock = threading.RLock()  # of _wanted and _worker; a signal handler of its holder may produce
         self._cluster_id: str | None = None
         self._worker = self._new_worker()
         _live.add(self)
@@ -100,30 +96,37 @@ class Leaders:
             self._request(topic)
 
     def _request(self, topic: str) -> None:
-        """As many as are remembered may wait."""
-        if topic not in self._wanted:
-            if len(self._wanted) >= self._max_topics:
+        """Queue ``topic``; as many may wait as are remembered."""
+        with self._lock:
+            if topic not in self._wanted and len(self._wanted) >= self._max_topics:
                 return
             self._wanted[topic] = None
-        elif next(self._repeats) % _LOOK_AGAIN:
-            return
-        if self._background:
-            self._worker.ensure_running()
+            if self._background:
+                self._worker.ensure_running()
 
-    @guarded("Leaders.refresh")
     def refresh(self) -> None:
         """Look up what is wanted, in the calling thread; what was not learned may be wanted again in a minute."""
-        while self._wanted:
-            topics = tuple(self._wanted)
-            try:
-                for topic, hosts, cluster_id in self._look_up(topics):
-                    self._cluster_id = cluster_id or self._cluster_id
-                    self._remember(topic, hosts, _FRESH_NS if hosts else _RETRY_NS)
-            except KafkaException:
-                pass  # the cluster does not answer: the application sees that itself
-            finally:
-                for topic in self._wanted.keys() & set(topics):
-                    self._remember(topic, {}, _RETRY_NS)
+        while topics := self._next_topics():
+            self._refresh(topics)
+
+    def _next_topics(self) -> tuple[str, ...]:
+        """Return the topics to look up; with none left, the worker ends and the next request starts another."""
+        with self._lock:
+            if not self._wanted:
+                self._worker = self._new_worker()
+            return tuple(self._wanted)
+
+    @guarded("Leaders.refresh")
+    def _refresh(self, topics: Sequence[str]) -> None:
+        try:
+            for topic, hosts, cluster_id in self._look_up(topics):
+                self._cluster_id = cluster_id or self._cluster_id
+                self._remember(topic, hosts, _FRESH_NS if hosts else _RETRY_NS)
+        except KafkaException:
+            pass  # the cluster does not answer: the application sees that itself
+        finally:
+            for topic in self._wanted.keys() & set(topics):
+                self._remember(topic, {}, _RETRY_NS)
 
     def settle(self, timeout_s: float) -> None:
         """Wait until the thread, if there is one, has nothing left to look up."""
@@ -132,6 +135,7 @@ class Leaders:
     def after_fork(self) -> None:
         """Start over in a child, where no other thread lives; what was learned stays true."""
         self._wanted = {}
+        self._lock = threading.RLock()
         self._worker = self._new_worker()
 
     def _new_worker(self) -> Worker:

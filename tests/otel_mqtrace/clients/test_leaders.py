@@ -246,6 +246,46 @@ def test_child_forked_during_a_look_up_starts_its_own_one():
     assert leaders.of("orders", 0) == "b1:1"
 
 
+def test_topic_requested_as_the_look_up_ends_is_looked_up(cluster):
+    leaders, requested = Leaders({}, look_up=cluster.look_up), threading.Event()
+
+    def at_the_end_of_refresh(frame, event, _argument):
+        if event == "return" and not requested.is_set():
+            leaders.want("late")
+            requested.set()
+        return at_the_end_of_refresh
+
+    cluster.leaders["late"] = {0: "b3:3"}
+    refresh = Leaders.refresh.__code__
+    threading.settrace(lambda frame, *_: at_the_end_of_refresh if frame.f_code is refresh else None)
+    try:
+        leaders.want("orders")
+        assert requested.wait(10)
+    finally:
+        threading.settrace(None)
+    leaders.settle(10)
+    assert leaders.of("late", 0) == "b3:3"
+
+
+def test_look_up_that_fails_unexpectedly_leaves_the_other_topics_to_be_looked_up(cluster):
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look_up(connection, topics):
+        if "odd" in topics:
+            looking.set()
+            assert go_on.wait(10)
+            raise ZeroDivisionError
+        yield from cluster.look_up(connection, topics)
+
+    leaders = Leaders({}, look_up=look_up)
+    leaders.want("odd")
+    assert looking.wait(10)
+    leaders.want("orders")
+    go_on.set()
+    leaders.settle(10)
+    assert leaders.of("orders", 1) == "b2:2"
+
+
 def test_application_ends_at_once_during_a_look_up(run_code):
     code = (
         "import confluent_kafka\n"
