@@ -149,7 +149,7 @@ class StorePath(PurePosixPath):
 
     def read_bytes(self) -> bytes:
         """Return the content of the file."""
-        with _as_os_error(self), self.store.files.open_input_stream(self.key) as file:
+        with _as_os_error(self), self.store.files.open_input_stream(self.key, compression=None) as file:
             return bytes(file.read())
 
     def read_text(self, encoding: str = "utf-8", errors: str | None = None) -> str:
@@ -161,11 +161,11 @@ class StorePath(PurePosixPath):
         files = self.store.files
         with _as_os_error(self):
             if self.store.is_atomic:
-                with files.open_output_stream(self.key) as file:
+                with files.open_output_stream(self.key, compression=None) as file:
                     file.write(content)
                 return
             unready = self.with_name(f".{self.name}.{secrets.token_hex(4)}.inprogress").key
-            with files.open_output_stream(unready) as file:
+            with files.open_output_stream(unready, compression=None) as file:
                 file.write(content)
             files.copy_file(unready, self.key)
             files.delete_file(unready)

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
 from bridge.storage.paths import glob_expression
-from bridge.storage.stores import namenodes, open_store
+from bridge.storage.stores import Store, namenodes, open_store
 from otel_mqtrace._errors import UsageError
 
 
@@ -101,6 +102,17 @@ def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
     scheme, _, rest = url.partition("://")
     with pytest.raises(UsageError):
         open_store(scheme, rest.partition("/")[0])
+
+
+@pytest.mark.parametrize("name", ["spans.json.zst", "spans.json.gz", "spans.json"])
+def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name):
+    class LocalPath(StorePath):
+        store = Store(LocalFileSystem(), str(tmp_path), renames=True)
+
+    path = LocalPath(f"s3a://bucket/{name}")
+    path.write_bytes(b"as it is")
+    assert (tmp_path / name).read_bytes() == b"as it is"
+    assert path.read_bytes() == path.open().read() == b"as it is"
 
 
 def test_file_is_committed_whole_or_not_at_all(tmp_path):
