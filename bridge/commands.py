@@ -59,6 +59,8 @@ def decode(  # noqa: PLR0913 - one parameter for each option
 
     A file holds one raw body, JSON lines with body_base64, or Parquet with a column body; auto looks at its content.
 
+    Exit codes: 0, 1 if a record is bad, 2 wrong usage or unreadable input, 130 interrupted.
+
     Example:
         mqtrace decode landing
         mqtrace decode --format table - < body.bin
@@ -93,17 +95,10 @@ def encode(
 
     Records with the same body_index make one body. A record that the dialect cannot encode is refused and counted.
 
+    Exit codes: 0, 1 if a record was refused, 2 wrong usage or unreadable input, 130 interrupted.
+
     Example:
         mqtrace decode body.bin | mqtrace encode --dialect 4.8.0 > old.bin
-
-    Args:
-        file: path, ``-`` for standard input.
-        dialect: name of the dialect, by default each record's own.
-        framing: how bodies are written.
-        charset: charset of the bodies.
-
-    Returns:
-        0, or 1 when any record was refused.
     """
     from bridge.codec.files import encode_file  # noqa: PLC0415  only when called
 
@@ -122,6 +117,8 @@ def dialects(
     """Show every known writer of the native format, or who can have written given bodies, with the evidence.
 
     The wire names no writer: the records of each group are compared with every known writer, and those that fit remain.
+
+    Exit codes: 0, 2 wrong usage or unreadable input, 130 interrupted.
 
     Example:
         mqtrace dialects

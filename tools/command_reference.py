@@ -30,8 +30,7 @@ def command_line_page() -> str:
         "# Command line",
         "",
         "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix.",
-        "Exit code 2 is wrong usage, or a source that cannot be read; 130 is an interrupt. Others stand with the",
-        "command. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
+        "Each command lists its exit codes. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
     ]
     points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
     for name in sorted(points):

@@ -31,8 +31,10 @@ def demo(
 ) -> int:
     """Run an order system on an embedded broker, break its traces on purpose, and find every break.
 
-    Both formats are exported, faults are injected at the exporters, Spark reconciles; exit code 0 only if exactly the
-    seeded faults are found.
+    Both formats are exported, faults are injected at the exporters, and Spark reconciles.
+
+    Exit codes: 0 all seeded faults found and nothing else, 1 otherwise, 2 wrong usage or a run that failed,
+    130 interrupted.
 
     Example:
         mqtrace demo --messages 500 --seed 42

@@ -55,6 +55,12 @@ _State = Annotated[
     str | None,
     option("Input", "Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
 ]
+_Once = Annotated[
+    bool,
+    typer.Option(
+        "--once", help="Stop at the topic's present end; else at SIGINT or SIGTERM, with all it read committed."
+    ),
+]
 _Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]
 _ClientConfig = Annotated[
     Path | None,
@@ -87,7 +93,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     native: _Native = None,
     dialect: _Dialect = DEFAULT_DIALECT,
     state: _State = None,
-    once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
+    once: _Once = False,
     group: _Group = "mqtrace-forward",
     client_config: _ClientConfig = None,
     landing_format: _LandingFormat = "parquet",
@@ -106,8 +112,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
 ) -> int:
     """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
 
-    Offsets are committed only after everything was accepted or is on disk. Without --once it goes on until SIGINT or
-    SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on stderr.
+    Exit codes: 0, 1 a peer failed later (nothing uncommitted is lost), 2 wrong usage or no answer at the start,
+    130 interrupted.
 
     Example:
         mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318

@@ -201,8 +201,10 @@ def query(  # noqa: PLR0913 - one parameter per option
 ) -> int:
     """Show what happened to a message: every send attempt, its transaction, each group's deliveries and retries.
 
-    Several messages are a list with pages, one is shown whole. Exit code 0: found; 1: nothing found in what was
-    searched; 2: it could not be searched.
+    Several messages are a list with pages, one is shown whole.
+
+    Exit codes: 0 found, 1 nothing found in what was searched, 2 wrong usage or a source that cannot be searched,
+    130 interrupted.
 
     Example:
         mqtrace query landing --msg-id C00002027A9A4E0E2F2A6972872E01E4 --html message.html

@@ -26,8 +26,10 @@ def doctor(
     """Report what is instrumented and what silently is not, which servers do not answer, and how to fix it.
 
     Without a command it checks this environment. With a command it runs it unchanged and then lists what went untraced:
-    names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means no
-    findings, 1 findings; the command's own exit code is among the facts.
+    names taken before instrument(), clients made before it, other instrumentations, spans lost. The command's own
+    exit code is among the facts.
+
+    Exit codes: 0 healthy, 1 findings, 2 wrong usage or a command that cannot be started, 130 interrupted.
 
     Example:
         mqtrace doctor

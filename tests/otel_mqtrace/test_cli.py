@@ -233,9 +233,11 @@ def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra
 
 
 @pytest.mark.parametrize("point", entry_points(group=COMMAND_GROUP), ids=lambda point: point.name)
-def test_every_command_has_help_with_an_example(point, capsys):
+def test_every_command_has_help_with_exit_codes_and_an_example(point, capsys):
     assert run([point.name, "--help"], [point]) == 0
     shown = capsys.readouterr().out
+    assert shown.count("Exit codes: 0") == 1
+    assert "130 interrupted" in " ".join(shown.split())
     assert "Example:" in shown
     assert f"mqtrace {point.name}" in shown.split("Example:")[1]
 
