@@ -8,9 +8,9 @@
 
 ``date`` is the UTC day of ``arrival_ms``. A part never changes once it has its name.
 
-A writer holds a lock on its file, which its death releases. An unlocked part in progress is an orphan, and the next
-writer gives it its final name: it often holds the start of the handler that crashed the process. JSON lines only; an
-unfinished parquet file has no footer, and its messages were never committed.
+A writer holds a lock on its file, which its death releases. An unlocked part in progress is an orphan. The next
+writer gives one of JSON lines its final name: it often holds the start of the handler that crashed the process. An
+empty one and an unfinished parquet file, whose messages were never committed, are removed.
 """
 
 from __future__ import annotations
@@ -127,19 +127,36 @@ def claim(file: IO[bytes]) -> bool:
     return True
 
 
-def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
-    """Give every orphaned JSON-lines part its final name; return what they hold, a torn last line not counted.
+def _create_locked(path: Path) -> IO[bytes]:
+    """Create ``path``, unbuffered, and lock it; again where another process removed it as an orphan in between."""
+    while True:
+        file = path.open("wb", buffering=0)
+        if fcntl is None:
+            return file
+        with contextlib.suppress(OSError):  # a file system without locks, where nothing is ever adopted
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        if path.exists():
+            return file
+        file.close()
 
-    Empty ones are passed over: their writer may be just about to lock them.
+
+def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
+    """Give every orphaned JSON-lines part its final name, and remove the orphans that hold nothing whole.
+
+    Return what the adopted parts hold, a torn last line not counted.
     """
     if fcntl is None:
         return ()
     adopted = []
-    for path in sorted(native_directory(landing).glob(f"date=*/.part-*.jsonl{IN_PROGRESS_SUFFIX}")):
+    for path in sorted(native_directory(landing).glob(f"date=*/.part-*{IN_PROGRESS_SUFFIX}")):
         try:
             with path.open("rb") as file:
-                if path.stat().st_size and claim(file):
+                if not claim(file):
+                    continue
+                if path.name.endswith(f".jsonl{IN_PROGRESS_SUFFIX}") and path.stat().st_size:
                     adopted.append(_finish(path, file, native_directory(landing)))
+                else:
+                    path.unlink()
         except (OSError, ValueError, KeyError):  # finished by another process in between, or not ours
             continue
     return tuple(adopted)
@@ -177,10 +194,9 @@ class _JsonLinesPart:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("xb", buffering=0)
+        self._file = _create_locked(path)
         self._good_bytes = 0
         self._torn = False
-        claim(self._file)  # no other process can hold it: it is new, and an empty file is left alone
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
         """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""
@@ -257,14 +273,16 @@ class _ParquetPart:
         self._tables.append(landed_table(messages))
 
     def finish(self, final: Path) -> None:
-        """Write the file, flush it to the disk and rename it."""
+        """Write the file, flush it to the disk, rename it, and only then release its lock."""
         import pyarrow as pa  # noqa: PLC0415 - optional extra
         from pyarrow import parquet  # noqa: PLC0415 - optional extra
 
-        parquet.write_table(pa.concat_tables(self._tables), self._path, compression="zstd")
-        with self._path.open("rb") as written:
-            os.fsync(written.fileno())
-        self._path.rename(final)
+        with _create_locked(self._path) as file:
+            parquet.write_table(pa.concat_tables(self._tables), self._path, compression="zstd")
+            os.fsync(file.fileno())
+            if not LOCKS:
+                file.close()  # Windows renames no open file
+            self._path.rename(final)
 
     def release(self) -> None:
         self._tables.clear()

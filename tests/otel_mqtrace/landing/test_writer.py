@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from otel_mqtrace._errors import MissingExtraError, UsageError
-from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, manifest_path
+from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter, adopt_orphans, claim, manifest_path
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
 
@@ -268,11 +268,72 @@ def test_orphan_is_counted_without_its_torn_last_line(tmp_path):
     assert (tmp_path / "native" / orphan.file).read_bytes().endswith(b'"arr')
 
 
-def test_empty_part_in_progress_is_left_to_its_writer(tmp_path):
+@pytest.mark.parametrize(("suffix", "content"), [("jsonl", b""), ("parquet", b""), ("parquet", b"PAR1 half")])
+def test_orphan_without_a_whole_message_is_removed_once_its_writer_is_dead(tmp_path, suffix, content):
     directory = tmp_path / "native" / "date=2026-11-21"
     directory.mkdir(parents=True)
-    (directory / ".part-1-a-0.jsonl.inprogress").touch()
-    assert adopt_orphans(tmp_path) == ()
+    path = directory / f".part-1-a-0.{suffix}.inprogress"
+    path.write_bytes(content)
+    with path.open("rb") as living:
+        assert claim(living)
+        assert adopt_orphans(tmp_path) == ()
+        assert path.exists()
+    LandingWriter(tmp_path).write([_message(1)])
+    assert not path.exists()
+
+
+KILLED_IN_PARQUET = """
+import os, signal, sys
+from pyarrow import parquet
+from otel_mqtrace.landing import LandedMessage, LandingWriter
+
+def write_half(_table, path, **_options):
+    path.write_bytes(b"PAR1")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+parquet.write_table = write_half
+with LandingWriter(sys.argv[1], format="parquet") as writer:
+    writer.write([LandedMessage(source="T", arrival_ms=1, body=b"abc")])
+"""
+
+
+def test_next_writer_removes_the_parquet_part_of_a_killed_one(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED_IN_PARQUET, str(tmp_path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert len([*tmp_path.glob("native/date=*/.part-*.parquet.inprogress")]) == 1
+    with LandingWriter(tmp_path, format="parquet") as writer:
+        writer.write([_message(2)])
+    assert [*tmp_path.glob("native/date=*/.part-*")] == []
+    assert len([*tmp_path.glob("native/date=*/part-*.parquet")]) == 1
+
+
+REMOVED_BEFORE_ITS_LOCK = """
+import sys
+from pathlib import Path
+from otel_mqtrace.landing import LandedMessage, LandingWriter, adopt_orphans
+
+landing, format, armed = Path(sys.argv[1]), sys.argv[2], [True]
+
+def at_the_worst_moment(event, arguments):
+    if event == "fcntl.flock" and armed:
+        armed.clear()
+        adopt_orphans(landing)
+        assert not [*landing.glob("native/date=*/.part-*")]
+
+sys.addaudithook(at_the_worst_moment)
+with LandingWriter(landing, format=format) as writer:
+    writer.write([LandedMessage(source="T", arrival_ms=1, body=b"abc")])
+assert not armed
+assert len([*landing.glob("native/date=*/part-*")]) == 1
+"""
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_part_removed_before_its_lock_is_created_again(tmp_path, format):  # noqa: A002 - the users' word
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVED_BEFORE_ITS_LOCK, str(tmp_path), format], check=False, timeout=60
+    )
+    assert done.returncode == 0
 
 
 FINISHING = """
