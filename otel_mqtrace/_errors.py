@@ -1,15 +1,4 @@
-"""The exceptions that a user of the project may catch.
-
-::
-
-    MqTraceError
-    ├── UsageError            a wrong option, path or value; names what, where and the fix
-    ├── MissingExtraError     a feature whose ``otel-mqtrace[extra]`` is not installed
-    ├── SubinterpreterError   spans cannot be exported outside the main interpreter
-    ├── EncodeError           a TraceContext that the chosen dialect cannot encode
-    ├── PeerError             a broker, Collector or JVM that does not answer
-    └── UnreadableInputError  a source whose content is wrong
-"""
+"""The exceptions that a user of the project may catch."""
 
 from __future__ import annotations
 

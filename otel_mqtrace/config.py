@@ -224,7 +224,8 @@ class Settings:
         for name, value in (overrides or {}).items():
             if value is not None:
                 _accept(values, name, value, source=f"option {name}")
-        _fit_batch(values)
+        if "queue_size" in values and "batch_size" in values:
+            values["batch_size"] = fitting_batch(values["batch_size"], values["queue_size"])
         return replace(cls(), **values)
 
     def excludes(self, topic: str) -> bool:
@@ -265,13 +266,12 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
         _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
-def _fit_batch(values: dict[str, Any]) -> None:
-    queue_size, batch_size = values.get("queue_size"), values.get("batch_size")
-    if queue_size is not None and batch_size is not None and batch_size > queue_size:
-        _warn_once(
-            f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used"
-        )
-        values["batch_size"] = queue_size
+def fitting_batch(batch_size: int, queue_size: int) -> int:
+    """Return ``batch_size`` or, with a warning instead of a refusal to start, the size of a smaller queue."""
+    if batch_size <= queue_size:
+        return batch_size
+    _warn_once(f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used")
+    return queue_size
 
 
 def _warn_once(setting: str, what: str) -> None:

@@ -1,17 +1,4 @@
-"""A landing, raw trace messages on disk: its layout, its writer, and the recovery of unfinished parts.
-
-::
-
-    <landing>/native/_manifest.jsonl                    one line per finished part
-    <landing>/native/date=2026-11-21/part-<stamp>-<writer>-<n>.parquet | .jsonl
-    <landing>/native/date=2026-11-21/.part-….inprogress being written, locked; readers skip names with a dot
-
-``date`` is the UTC day of ``arrival_ms``. A part never changes once it has its name.
-
-A writer holds a lock on its file, which its death releases. An unlocked part in progress is an orphan. The next
-writer gives one of JSON lines its final name: it often holds the start of the handler that crashed the process. An
-empty one and an unfinished parquet file, whose messages were never committed, are removed.
-"""
+"""A landing, raw trace messages on disk: its layout, its writer, and the recovery of unfinished parts."""
 
 from __future__ import annotations
 
@@ -41,6 +28,9 @@ if TYPE_CHECKING:
     AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
+# <landing>/native/_manifest.jsonl                                         one line per finished part
+# <landing>/native/date=2026-11-21/part-<stamp>-<writer>-<n>.parquet       or .jsonl; date is the UTC day of arrival_ms
+# <landing>/native/date=2026-11-21/.part-<stamp>-<writer>-<n>.….inprogress being written, and locked
 NATIVE_DIRECTORY: Final = "native"
 MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""
@@ -143,7 +133,9 @@ def _create_locked(path: Path) -> IO[bytes]:
 def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
     """Give every orphaned JSON-lines part its final name, and remove the orphans that hold nothing whole.
 
-    Return what the adopted parts hold, a torn last line not counted.
+    An orphan is unlocked: its writer died. One of JSON lines often holds the start of the handler that crashed the
+    process; the messages of an unfinished parquet file were never committed. Return what the adopted parts hold, a torn
+    last line not counted.
     """
     if fcntl is None:
         return ()

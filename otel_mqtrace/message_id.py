@@ -1,11 +1,6 @@
 """RocketMQ's two message ids: the client's unique id, and the broker's offset id.
 
-Unique id, as ``MessageClientIDSetter`` writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a
-number of the class loader 8, milliseconds since the start of the month 8, a counter modulo 65536 4. In ours the month
-starts in UTC, and a random number per process replaces the class loader: containers share addresses and process ids.
-
-Offset id, as ``MessageDecoder.createMessageId`` writes it: the broker's address 8 (IPv6: 32), its port 8, the offset in
-its commit log 16. Both have 32 or 56 digits: only the field distinguishes them.
+Both have 32 or 56 hexadecimal digits: only the field distinguishes them.
 """
 
 from __future__ import annotations
@@ -31,7 +26,10 @@ _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting
 
 @dataclass(frozen=True, slots=True)
 class OffsetId:
-    """The parts of an offset id: the broker that stored the message, and its byte offset in the commit log."""
+    """The parts of an offset id: the broker that stored the message, and its byte offset in the commit log.
+
+    As ``MessageDecoder.createMessageId`` writes it, in hex digits: address 8 (IPv6: 32), port 8, offset 16.
+    """
 
     address: str
     port: int
@@ -41,6 +39,9 @@ class OffsetId:
 _every: Final[WeakSet[UniqueIds]] = WeakSet()
 
 
+# As MessageClientIDSetter writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a number of the
+# class loader 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Our month starts in UTC, and a
+# random number per process replaces the class loader: containers share addresses and process ids.
 class UniqueIds:
     """Makes unique ids; callable from any thread without a lock, and after a fork.
 

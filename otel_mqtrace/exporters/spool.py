@@ -2,11 +2,7 @@
 
 A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
 lock. Another process adopts it once the lock is free, in the order of the times in the names: marks change a file's
-modification time. A frame of a segment, in bytes::
-
-    state (1 byte: 0 waits, 1 was taken) · contexts · bytes of keys · bytes of value · CRC-32 of both · keys · value
-
-A torn tail ends a segment: its process died while writing it, before it had confirmed the message.
+modification time.
 """
 
 from __future__ import annotations
@@ -41,8 +37,9 @@ _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
 HAS_LOCKS: Final = fcntl is not None
+# state (0 waits, 1 is delivered) · contexts · bytes of keys · bytes of value · CRC-32 of both; then keys and value
 _FRAME: Final = struct.Struct(">BIIII")
-_TAKEN: Final = b"\x01"
+_DELIVERED: Final = b"\x01"
 _CLOSED: Final = -1
 
 
@@ -62,7 +59,7 @@ class Segment:
         return os.fstat(self.fd).st_nlink == 0
 
     def load(self) -> int:
-        """Find the frames that wait; return the bytes of the torn tail."""
+        """Find the frames that wait; return the bytes of the torn tail: its writer died before it confirmed them."""
         size = os.fstat(self.fd).st_size
         while self.end < size:
             head = os.pread(self.fd, _FRAME.size, self.end)
@@ -88,7 +85,7 @@ class Segment:
             if written != len(frame):
                 os.ftruncate(self.fd, self.end)
         if written != len(frame):
-            raise OSError("the disk took only a part of a frame")
+            raise OSError("the disk stored only a part of a frame")
         self._keep(self.end, len(frame))
         self.end += len(frame)
 
@@ -109,9 +106,9 @@ class Segment:
         return _message(frame) if len(frame) == size else None
 
     def mark(self, offset: int) -> None:
-        """The frame at ``offset`` was taken: by this process at once, on disk if the disk will; raises ``OSError``."""
+        """Mark the frame at ``offset`` as delivered: for this process at once, then on disk; raises ``OSError``."""
         if self.forget(offset) and self.fd != _CLOSED:
-            os.pwrite(self.fd, _TAKEN, offset)
+            os.pwrite(self.fd, _DELIVERED, offset)
 
     def forget(self, offset: int) -> int:
         """Stop waiting for the frame at ``offset``; return its size, 0 when it did not wait."""
@@ -264,7 +261,7 @@ class Spool:
             return list(itertools.islice(self._readable(), count))
 
     def ack(self, delivered: Sequence[Waiting]) -> None:
-        """Mark ``delivered`` as taken; a segment of which nothing waits any more is removed.
+        """Mark ``delivered`` on disk; a segment of which nothing waits any more is removed.
 
         What cannot be marked on disk now is forgotten here anyway: another process may send it once more.
         """

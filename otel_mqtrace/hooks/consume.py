@@ -1,12 +1,4 @@
-"""Record the handling of received messages, and the polls that returned them.
-
-The hook for your own client, as RocketMQ's ``ConsumeMessageHook``::
-
-    hook = ConsumeHook(system="mybroker", group_name="billing", servers="broker:9000")
-    for call in hook.before([IncomingMessage(topic="orders", partition=0, offset=7, headers=headers)]):
-        handle(...)
-        hook.after(call)                              # or hook.after(call, code=ContextCode.FAILED)
-"""
+"""Record the handling of received messages, and the polls that returned them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Messages in flight: the process spans of one poll, and the asyncio task that has them.
 
-The next poll of a blocking consumer ends the last one's messages: one :class:`Delivery` is enough. Several tasks may
-poll an asyncio consumer, so a message belongs to the task that received it, until that task polls again or ends. A task
-that only fetched (``create_task(consumer.poll())``; ``asyncio.wait_for`` before Python 3.12) ends with the message as
-its result, which then belongs to the next task that polls.
+The next poll of a blocking consumer ends the last one's messages: one :class:`Delivery` is enough. Of an asyncio
+consumer a message belongs to the task that received it, until that task polls again or ends. A task that only fetched
+(``create_task(consumer.poll())``) ends with the message as its result, which then belongs to the next task that polls.
 """
 
 from __future__ import annotations

@@ -1,18 +1,5 @@
 """Handle a message explicitly: ``process`` as a block, a decorator and an iterator.
 
-::
-
-    with process(message) as handling:            # or async with
-        if not bill(message):
-            handling.failed()
-
-    @process                                      # plain, async, a generator, an async generator
-    def handle(message): ...
-
-    for message in process.each(consumer.consume(100, 1)):    # or async for
-        if not bill(message):
-            process.failed()
-
 The span is current inside, an exception is recorded and raised again, and the span that automatic mode may have opened
 for the same message is taken over, never doubled. Where nothing is instrumented, all of it does nothing.
 """

@@ -1,12 +1,4 @@
-"""Record one send: from the call until the broker's answer, or until none can come.
-
-The hook for your own client, as RocketMQ's ``SendMessageHook``::
-
-    hook = SendHook(system="mybroker", group_name="orders-producer", servers="broker:9000")
-    call = hook.before("orders", body=b"...", headers=[("TAGS", b"paid")])
-    client.send("orders", b"...", headers=call.headers if call else headers)
-    hook.after(call, partition=3, offset=42)          # or hook.after(call, error="TIMEOUT")
-"""
+"""Record one send: from the call until the broker's answer, or until none can come."""
 
 from __future__ import annotations
 

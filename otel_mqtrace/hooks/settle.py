@@ -1,18 +1,4 @@
-"""Record one settlement: offsets committed or stored, messages acknowledged, transactions ended, messages recalled.
-
-The hook for your own client; it records only with ``settle_spans``::
-
-    hook = SettleHook(group_name="billing", servers="broker:9000")
-    call = hook.before("commit")
-    client.commit(...)
-    hook.after(call, [SettledOffset("orders", partition=3, offset=42)])     # or hook.after(call, error="TIMED_OUT")
-
-The recall of a delayed message, as RocketMQ has it in ``DefaultRecallMessageTraceHook``::
-
-    call = hook.before("reminders")
-    msg_id = client.recall("reminders", handle)
-    hook.after(call, msg_id=msg_id)                   # or hook.after(call, exception=problem)
-"""
+"""Record one settlement: offsets committed or stored, messages acknowledged, transactions ended, messages recalled."""
 
 from __future__ import annotations
 
@@ -345,7 +331,10 @@ class RecallCall(SingleEnd):
 
 
 class RecallHook:
-    """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises."""
+    """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises.
+
+    As ``DefaultRecallMessageTraceHook`` of apache/rocketmq.
+    """
 
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing

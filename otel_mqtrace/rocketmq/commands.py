@@ -1,15 +1,4 @@
-"""RocketMQ's remoting frames and the requests we send in them: codes, fields, signature. No I/O.
-
-::
-
-    length (4) · serialize type (1) and header length (3) · header · body
-
-``length`` counts everything after itself. The header is a JSON object (serialize type 0): a server answers in the
-request's form, so RocketMQ's binary header (type 1) never comes. Source: ``RemotingCommand`` of apache/rocketmq.
-
-Requests are signed as ``AclClientRPCHook`` of apache/rocketmq signs: HMAC-SHA1 under the secret key over the values of
-all fields, in the order of their names, and the body. ACL 1.x and the authentication of 5.3 and later check the same.
-"""
+"""RocketMQ's remoting frames and the requests we send in them: codes, fields, signature. No I/O."""
 
 from __future__ import annotations
 
@@ -30,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """Far above Java's default of 16 MiB: what announces more is not RocketMQ."""
+# RemotingCommand of apache/rocketmq: length of what follows (4) · serialize type (1) and header length (3) · header,
+# a JSON object · body. A server answers in the request's form, so RocketMQ's binary header (type 1) never comes.
 _LENGTH: Final = struct.Struct(">I")
 _PREFIX: Final = struct.Struct(">II")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
@@ -387,7 +378,11 @@ class Credentials:
 
 
 def signed(command: Command, credentials: Credentials | None) -> Command:
-    """Return ``command`` with the access key and its signature among the fields; as it is without credentials."""
+    """Return ``command`` with the access key and its signature among the fields; as it is without credentials.
+
+    As ``AclClientRPCHook`` of apache/rocketmq: HMAC-SHA1 under the secret key over the values of all fields, in the
+    order of their names, and the body. ACL 1.x and the authentication of 5.3 and later check the same.
+    """
     if credentials is None:
         return command
     fields = {**command.fields, _ACCESS_KEY: credentials.access_key}

@@ -1,12 +1,4 @@
-"""Messages as RocketMQ stores them: layout, properties, compressed bodies. No I/O.
-
-From ``MessageDecoder`` and ``MessageSysFlag`` of apache/rocketmq, 4.x and 5.x; offsets in bytes::
-
-    0 total · 4 magic · 8 body CRC · 12 queue id · 16 flag · 20 queue offset · 28 physical offset · 36 sysFlag
-    40 born time · 48 born host (4 or 16, and port 4) · store time 8 · store host · reconsume times 4
-    prepared transaction's offset 8 · body length 4 · body · topic length (1; version 2: 2) · topic
-    properties length 2 · properties
-"""
+"""Messages as RocketMQ stores them: layout, properties, compressed bodies. No I/O."""
 
 from __future__ import annotations
 
@@ -29,6 +21,11 @@ _ZLIB: Final = 3
 _MAGIC_V1: Final = 0xDAA320A7
 _MAGIC_V2: Final = 0xDAA320AB
 """Topic names above 127 bytes."""
+# As MessageDecoder of apache/rocketmq, 4.x and 5.x; offsets in bytes:
+# 0 total · 4 magic · 8 body CRC · 12 queue id · 16 flag · 20 queue offset · 28 physical offset · 36 sysFlag
+# 40 born time · 48 born host (4 or 16, and port 4) · store time 8 · store host · reconsume times 4
+# prepared transaction's offset 8 · body length 4 · body · topic length (1; version 2: 2) · topic
+# properties length 2 · properties
 _HEAD: Final = struct.Struct(">IIIiiqqIq")
 _TIME: Final = struct.Struct(">q")
 _COUNTS: Final = struct.Struct(">iqI")  # reconsume times, prepared transaction's offset, body length

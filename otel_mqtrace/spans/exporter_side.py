@@ -1,18 +1,4 @@
-"""What a lane calls on an exporter: OpenTelemetry's interface, and optional additions of ours.
-
-=====================  ================================================================================================
-``exports_starts``     started spans are offered too
-``wants(span)``        which spans are offered
-``takes_records``      every span of a record is offered, without ``wants``
-``export_batches``     called with a list of batches where several are full: one request, 512 spans at most
-``timeout_millis``     of ``export``, ``export_batches`` and ``shutdown``: the time there is; else the exporter's own
-``take_outcome()``     the fate of the last export, span by span
-``on_idle()``          called now and then while nothing comes, never during an export
-``after_fork()``       called in the child
-``ledger_side``        ``native``, else ``otlp``
-``component_type``     the processor reports the exporter's self-metrics under that name
-=====================  ================================================================================================
-"""
+"""Call an exporter: OpenTelemetry's interface, and optional additions of ours (docs/rationale.md)."""
 
 from __future__ import annotations
 

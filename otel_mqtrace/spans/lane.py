@@ -78,13 +78,13 @@ class Lane:
     def _begin(self) -> None:
         """Start from nothing, as a new process does."""
         ledger, settings = self._ledger, self._settings
-        book = None if ledger is None else ledger.book(side=self._side.ledger_side, component=self.name)
+        losses = None if ledger is None else ledger.add_lane(side=self._side.ledger_side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
             max_size=settings.max_queue_size,
             batch_size=settings.max_export_batch_size,
             clock=self._clock,
             drop_policy=settings.drop_policy,
-            note=None if book is None else book.note,
+            note=None if losses is None else losses.note,
             wake_worker=self._ensure_worker if settings.background else None,
         )
         self.offer: Callable[[ReadableSpan], bool] = self._queue.offer

@@ -1,11 +1,7 @@
 """The ledger of lost messages, which ``mqtrace reconcile --ledger`` reads, and the reports of losses.
 
-The ledger counts messages, not spans, by cause, service, group and ten-second bucket of the span's own time. Its file
-is one per process, ``ledger-<host>-<pid>-<hex>.json``, rewritten whole under another name and renamed. Format:
-``{"ledger_version": 1, "rows": [{side, component, service, instance, group, bucket_start_ms, bucket_ms, cause,
-count}]}``; ``side`` is the side that lost.
-
-The thread that loses a span only counts it. The lane's worker reports: to the log in sums, to ``on_drop``, to the file.
+It counts messages, not spans, by cause, service, group and ten-second bucket of the span's own time. The thread that
+loses a span only counts it; the lane's worker reports to the log, to ``on_drop`` and to the file.
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ class _Key(NamedTuple):
     group: object
 
 
-class LossBook:
+class LaneLosses:
     """The losses of one lane. ``note`` is called under the lane's lock, from the application's thread too."""
 
     def __init__(self, *, side: str, component: str) -> None:
@@ -112,7 +108,10 @@ def _text(value: object) -> str | None:
 
 
 class Ledger:
-    """The loss books of one processor's lanes and, given a directory, their file; never raises."""
+    """The losses of one processor's lanes and, given a directory, their file; never raises.
+
+    Each process has its file, ``ledger-<host>-<pid>-<hex>.json``, rewritten whole under another name and renamed.
+    """
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, clock: Clock) -> None:
         self._directory = None if directory is None else Path(directory)
@@ -120,7 +119,7 @@ class Ledger:
         self._begin()
 
     def _begin(self) -> None:
-        self._books: list[LossBook] = []
+        self._lanes: list[LaneLosses] = []
         self._saving = threading.Lock()
         self._saved = 0
         self._save_next_ns = 0
@@ -128,15 +127,15 @@ class Ledger:
         # A container's process often has the host name and pid of the one before it, whose file must stay.
         self._name = f"ledger-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.json"
 
-    def book(self, *, side: str, component: str) -> LossBook:
-        """Return a new book, part of this ledger from now on."""
-        book = LossBook(side=side, component=component)
-        self._books.append(book)
-        return book
+    def add_lane(self, *, side: str, component: str) -> LaneLosses:
+        """Return the losses of a new lane, none yet; ``side`` is the side that loses."""
+        lane = LaneLosses(side=side, component=component)
+        self._lanes.append(lane)
+        return lane
 
     def rows(self) -> list[dict[str, Any]]:
         """Return everything lost so far."""
-        return [row for book in self._books for row in book.rows()]
+        return [row for lane in self._lanes for row in lane.rows()]
 
     def document(self) -> dict[str, Any]:
         """Return the ledger in its file format, for an endpoint of the application."""
@@ -144,7 +143,7 @@ class Ledger:
 
     def save_due(self, now: MonotonicNs, *, last: bool = False) -> None:
         """Write the file when something new was lost: every five seconds at most, at once for the ``last`` time."""
-        changes = sum(book.changes for book in self._books)
+        changes = sum(lane.changes for lane in self._lanes)
         if self._directory is None or changes == self._saved or not (last or now >= self._save_next_ns):
             return
         # Another lane may be writing; the last time, losses that it has not seen must still be written.
@@ -162,7 +161,7 @@ class Ledger:
             self._saving.release()
 
     def after_fork(self) -> None:
-        """Begin a ledger of the child's own; the lanes take new books."""
+        """Begin a ledger of the child's own, to which the lanes are added again."""
         self._begin()
 
     def _write(self, directory: Path) -> None:

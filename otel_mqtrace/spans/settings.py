@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings
+from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings, fitting_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,9 +112,10 @@ def resolve(**given: Any) -> LaneSettings:
         )
         if value is not None
     }
-    merged: dict[str, Any] = {**from_environment, **chosen}
-    if not {"max_queue_size", "max_export_batch_size"} <= chosen.keys():
-        merged |= fitting_batch(merged)
+    sizes = {"max_queue_size": QUEUE_SIZE, "max_export_batch_size": BATCH_SIZE}
+    merged: dict[str, Any] = {**sizes, **from_environment, **chosen}
+    if not sizes.keys() <= chosen.keys():
+        merged["max_export_batch_size"] = fitting_batch(merged["max_export_batch_size"], merged["max_queue_size"])
     return LaneSettings(**merged)
 
 
@@ -152,7 +153,7 @@ def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
     options: dict[str, Any] = {**PRESETS[name], **given}
     refuse_wrong(options)
     if "max_export_batch_size" not in given:
-        options |= fitting_batch(options)
+        options["max_export_batch_size"] = fitting_batch(options["max_export_batch_size"], options["max_queue_size"])
     if name == "rocketmq5":
         options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
     return options
@@ -167,13 +168,3 @@ def _from_bsp() -> dict[str, int]:
         elif text:
             _logger.warning("mqtrace: %s = %r: a whole number was expected; it is ignored", _BSP_NAMES[name], text)
     return values
-
-
-def fitting_batch(merged: Mapping[str, Any]) -> dict[str, int]:
-    """Shrink a default batch together with the queue, instead of refusing to start."""
-    queue_size = merged.get("max_queue_size", LaneSettings.max_queue_size)
-    batch_size = merged.get("max_export_batch_size", LaneSettings.max_export_batch_size)
-    if batch_size <= queue_size:
-        return {}
-    _logger.warning("mqtrace: batches of %d do not fit a queue of %d; %d is used", batch_size, queue_size, queue_size)
-    return {"max_export_batch_size": queue_size}

@@ -1,21 +1,4 @@
-"""Test kit for instrumented applications: a manual clock, fixed ids, a recording exporter and an embedded broker.
-
-::
-
-    clock, exporter = ManualClock(), RecordingExporter()
-    provider = recording_provider(exporter)
-    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
-    ...
-    send = exporter.take("send orders")
-    exporter.assert_empty()
-
-and, for pytest, a broker inside the test process::
-
-    kafka = pytest.fixture(scope="session")(embedded_kafka)
-
-    def test_an_order_is_sent(kafka):
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-"""
+"""Test kit for instrumented applications: a manual clock, fixed ids, a recording exporter and an embedded broker."""
 
 from __future__ import annotations
 

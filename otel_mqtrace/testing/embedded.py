@@ -1,11 +1,8 @@
-"""A Kafka inside this process: librdkafka's mock cluster behind a small class.
+"""A Kafka inside this process: librdkafka's mock cluster behind a small class, a real TCP broker for this machine.
 
-It is a real TCP broker for any client and process on this machine: headers, groups, offsets, error paths. It lacks
-durability (it ends with this process), transaction isolation (readers see aborted messages), admin requests and volume:
-each partition keeps about 5 MiB and drops the rest silently, which ``assert_untrimmed`` detects.
-
-The Python client reaches the mock only through ``test.mock.num.brokers``, which can neither create topics nor inject
-faults. The C functions (``rdkafka_mock.h``) can, and the wheel's own library exports them.
+It lacks durability, transaction isolation (readers see aborted messages), admin requests and volume: each partition
+keeps about 5 MiB and drops the rest silently, which ``assert_untrimmed`` detects. The Python client reaches the mock
+only through ``test.mock.num.brokers``; the C functions (``rdkafka_mock.h``) also create topics and inject faults.
 """
 
 from __future__ import annotations

@@ -137,15 +137,15 @@ def _scene_queue_full_half_counted(stage: Stage) -> None:
 def _scene_ledger_of_another(stage: Stage) -> None:
     """A service lost far more at that time, and says so; it excuses nobody else."""
     stranger = Application("catalogue-service", "PG_catalogue", "10.9.9.9")
-    book = Ledger(None, clock=stage.clock).book(side="native", component="queue")
+    losses = Ledger(None, clock=stage.clock).add_lane(side="native", component="queue")
     for number in range(40):
         at_ms = stage.now_ms + 10_000 + 20 * number
         bean = stage.bean(topic="catalogue", process=Process("10.9.9.9", 7))
         call = sending(stranger, at_ms, bean)
-        book.note("queue_full", sdk_span(Draft.clean(call).spans[0]))
+        losses.note("queue_full", sdk_span(Draft.clean(call).spans[0]))
         if number == 0:  # the others are lost on both sides
             stage.play(call, do.record_lost, one_sided("otlp", _COUNTED), fault="counted, a stranger's")
-    stage.recording.ledgers.append({"ledger_version": 1, "rows": book.rows()})
+    stage.recording.ledgers.append({"ledger_version": 1, "rows": losses.rows()})
     for number in range(3):
         call = stage.send(stage.bean(), after_ms=10_000 + 20 * number)
         stage.play(call, do.record_lost, one_sided("otlp", LOST), fault="lost while a stranger counted losses")
@@ -155,7 +155,7 @@ def _scene_ledger_of_another(stage: Stage) -> None:
 
 def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 0) -> None:
     """Lose ``lost`` sends within one bucket of ten seconds; the lane's own ledger counts ``counted`` of them."""
-    book = Ledger(None, clock=stage.clock).book(side=side, component="queue")
+    losses = Ledger(None, clock=stage.clock).add_lane(side=side, component="queue")
     here = stage.now_ms + 10_000 + after_ms
     at_ms = here - here % BUCKET_MS + 1000
     words = [one_sided(_other(side), _COUNTED)] * counted + [one_sided(_other(side), LOST)] * (lost - counted)
@@ -165,12 +165,12 @@ def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 
         call = sending(stage.producer, at_ms + 30 * number, stage.bean())
         draft = Draft.clean(call)
         if number < counted:
-            book.note("queue_full", sdk_span(draft.spans[0]))
+            losses.note("queue_full", sdk_span(draft.spans[0]))
         (do.record_lost if side == "native" else do.span_lost)(draft)
         stage.record(draft)
         events += call.events
     stage.truth.expect_among(events, fault, *words)
-    stage.recording.ledgers.append({"ledger_version": 1, "rows": book.rows()})
+    stage.recording.ledgers.append({"ledger_version": 1, "rows": losses.rows()})
 
 
 def _other(side: str) -> str:

@@ -1,13 +1,8 @@
 """Decode native trace records: charsets, bodies, and streams of any size; no bytes make it raise.
 
-A body is split at U+0002 into pieces, a piece at U+0001 into fields; a piece is one record, except that CLOUD writers
-of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter``. Each kind of field has a reader with Java's rules
-(``TraceDataEncoder.java``). Unlike Java's reader, a bad record is reported and its neighbours are kept, and what is not
-on the wire is ``None``, never the reader's own time, host or id. The work is linear in the size of the body.
-
-The platform's charset was written up to 4.9.8, UTF-8 since 5.0.0. An incomplete character must not swallow the U+0002
-after it, as Python's GB18030 decoder does at the end of its input: unclean bytes are decoded piece by piece. A stream
-is cut into parts at U+0002 where ASCII stands for itself in the charset; any other has to be read whole.
+Each kind of field has a reader with Java's rules (``TraceDataEncoder.java``). Unlike Java's reader, a bad record is
+reported and its neighbours are kept, and what is not on the wire is ``None``, never the reader's own time, host or id.
+The work is linear in the size of the body.
 """
 
 from __future__ import annotations
@@ -58,6 +53,7 @@ def text_of(body: bytes, charset: str) -> str:
     try:
         return body.decode(charset)
     except UnicodeError:
+        # Piece by piece: Python's GB18030 decoder lets an incomplete character at the end swallow the terminator.
         pieces = body.split(_TERMINATOR) if cuttable else [body]
         return RECORD_TERMINATOR.join(piece.decode(charset, errors="replace") for piece in pieces)
 
@@ -269,7 +265,10 @@ _Record = tuple[list[str], "CloudSubAfter | None"]
 
 
 def _records(text: str) -> Iterator[_Record]:
-    """Cut a body into records, one at a time; the last piece may lack its terminator."""
+    """Cut a body at U+0002 into records, one at a time; the last piece may lack its terminator.
+
+    CLOUD writers of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter``.
+    """
     pieces = text.split(RECORD_TERMINATOR)
     last = len(pieces) - 1
     for at, piece in enumerate(pieces):
@@ -495,6 +494,8 @@ def decode_stream(
     max_record_bytes: int = MAX_RECORD_LENGTH,
 ) -> Iterator[DecodedBody]:
     """Yield one body in parts: what :func:`decode_body` makes of the whole, the record indexes running on.
+
+    It is cut at U+0002 where ASCII stands for itself in the charset; with any other it is read whole.
 
     ``read(n)`` returns up to ``n`` bytes, none at the end. No bytes make it raise. A piece that grows beyond
     ``max_record_bytes`` without a terminator is one bad record and is not kept.

@@ -1,13 +1,8 @@
 """Write a trace record: one hook call in, the bytes and the key set of one dialect out.
 
-The layout table gives, for a type, a dialect and an access channel, the fields in wire order (``_plan``); each field
-has a writer by its kind. RocketMQ's encoder writes separators unchanged and throws on some nulls
-(``TraceDataEncoder.java``); we differ:
-
-* U+0001 and U+0002 inside a value become ``_`` and are counted, in the key set too;
-* a text is never the empty last field of a record but ``null``: Java's own reader counts such a field as missing;
-* an absent number or flag is RocketMQ's initial value (``DEFAULTS``), for a time, which has none, 0;
-* the glued CLOUD form is refused.
+RocketMQ's encoder writes separators unchanged and throws on some nulls (``TraceDataEncoder.java``). Ours writes U+0001
+and U+0002 inside a value as ``_`` and counts them, in the key set too; it writes ``DEFAULTS`` for an absent number or
+flag, and refuses the glued CLOUD form.
 """
 
 from __future__ import annotations
@@ -45,8 +40,6 @@ from otel_mqtrace.wire.native.layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from otel_mqtrace.model import TraceType
-
 
 DEFAULTS: Final[dict[str, int | bool]] = {
     "timestamp_ms": 0,
@@ -57,7 +50,10 @@ DEFAULTS: Final[dict[str, int | bool]] = {
     "context_code": ContextCode.SUCCESS,
     "from_transaction_check": False,
 }
-"""What an absent number or flag is written as: the initial values of ``TraceContext.java`` and ``TraceBean.java``."""
+"""What an absent number or flag is written as: the initial values of ``TraceContext.java`` and ``TraceBean.java``.
+
+A time has none, and is 0.
+"""
 
 _SEPARATORS: Final = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
 
@@ -111,11 +107,6 @@ class _Plan:
     tail: str
 
 
-def record_plan(dialect_name: str, trace_type: TraceType) -> _Plan:
-    """Return how a record of the LOCAL form is written."""
-    return _plan(dialect_name, trace_type, AccessChannel.LOCAL)
-
-
 @lru_cache(maxsize=256)
 def _plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChannel) -> _Plan:
     dialect = dialect_named(dialect_name)
@@ -138,7 +129,7 @@ def _plan(dialect_name: str, trace_type: TraceType, access_channel: AccessChanne
 
 def _record(plan: _Plan, trace_ctx: TraceContext, bean: TraceBean) -> tuple[str, int]:
     values = [write(getattr(bean if of_bean else trace_ctx, name)) for name, of_bean, write in plan.writers]
-    values[-1] = values[-1] or NULL_TEXT
+    values[-1] = values[-1] or NULL_TEXT  # Java's own reader counts an empty last field as missing
     text = FIELD_SEPARATOR.join(values)
     replaced = text.count(FIELD_SEPARATOR) + text.count(RECORD_TERMINATOR) - (len(values) - 1)
     if replaced:  # rare, so the values are only looked at one by one when the sum does not add up
@@ -236,8 +227,6 @@ def _state_writer(name: str) -> Callable[[Any], str]:
 
 RecordTemplate = tuple[str, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
 
-_MARKS: Final = (FIELD_SEPARATOR, RECORD_TERMINATOR)
-
 
 def record_template(
     dialect: str, trace_type: TraceType, constants: Mapping[str, Any], varying: tuple[str, ...]
@@ -250,7 +239,7 @@ def record_template(
         ``None`` where the record of this dialect has a field that is in neither, or a constant cannot be written as it
         is: then :func:`~otel_mqtrace.wire.native.encode.encode_context` is to be used.
     """
-    plan = record_plan(dialect_named(dialect).name, trace_type)
+    plan = _plan(dialect_named(dialect).name, trace_type, AccessChannel.LOCAL)
     pieces, order = [], []
     for name, _, write in plan.writers:
         if name in varying:
@@ -258,7 +247,7 @@ def record_template(
             order.append(varying.index(name))
         elif name in constants:
             text = write(constants[name])
-            if any(each in text for each in _MARKS) or not text:
+            if not text or FIELD_SEPARATOR in text or RECORD_TERMINATOR in text:
                 return None
             pieces.append(text.replace("%", "%%"))
         else:

@@ -1,9 +1,7 @@
-"""The native trace format: THE table of record types, versions and fields.
+"""The native trace format: THE table of record types, versions and fields; a new RocketMQ release is a row here.
 
-The encoder, the decoder, the columns on Spark, ``docs/wire-format.md`` and the property-based tests are all
-derived from it; a new RocketMQ release is a row here. A record is its type name and its fields joined by U+0001 and
-**terminated** by U+0002; the wire has no escaping, length or version
-(``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketmq). Standard library only.
+A record is its type name and its fields joined by U+0001 and **terminated** by U+0002; the wire has no escaping, length
+or version (``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketmq). Standard library only.
 """
 
 from __future__ import annotations

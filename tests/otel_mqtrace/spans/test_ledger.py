@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook, LossWatch
+from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, LaneLosses, Ledger, LossWatch
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
@@ -29,9 +29,9 @@ def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attribut
 
 
 def test_row_has_side_component_bucket_and_cause():
-    book = LossBook(side="native", component="NativeKafkaSpanExporter")
-    book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
-    (row,) = book.rows()
+    losses = LaneLosses(side="native", component="NativeKafkaSpanExporter")
+    losses.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
+    (row,) = losses.rows()
     assert row == {
         "side": "native",
         "component": "NativeKafkaSpanExporter",
@@ -47,13 +47,13 @@ def test_row_has_side_component_bucket_and_cause():
 
 @pytest.fixture
 def rows():
-    """Note losses of a cause, with the attributes of each lost span; return the rows of the book."""
+    """Note losses of a cause, with the attributes of each lost span; return the rows of the ledger."""
 
     def noted(*losses):
-        book = LossBook(side="native", component="X")
+        lane = LaneLosses(side="native", component="X")
         for cause, lost in losses:
-            book.note(cause, lost_span(**lost))
-        return book.rows()
+            lane.note(cause, lost_span(**lost))
+        return lane.rows()
 
     return noted
 
@@ -105,29 +105,29 @@ def test_ledger_is_limited_and_keeps_the_count(rows, most, lost):
 
 @pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
 def test_object_that_is_not_a_span_is_ignored(nonsense):
-    book = LossBook(side="otlp", component="X")
-    book.note("queue_full", nonsense)
-    book.note("queue_full", lost_span())
-    assert sum(row["count"] for row in book.rows()) >= 1
+    losses = LaneLosses(side="otlp", component="X")
+    losses.note("queue_full", nonsense)
+    losses.note("queue_full", lost_span())
+    assert sum(row["count"] for row in losses.rows()) >= 1
 
 
 def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     clock = ManualClock()
     ledger = Ledger(tmp_path / "ledgers", clock=clock)
-    book = ledger.book(side="native", component="X")
+    losses = ledger.add_lane(side="native", component="X")
     ledger.save_due(clock.monotonic_ns(), last=True)
     assert not list(tmp_path.rglob("*"))
-    book.note("queue_full", lost_span())
+    losses.note("queue_full", lost_span())
     ledger.save_due(clock.monotonic_ns())
     (path,) = tmp_path.rglob("*.json")
-    book.note("queue_full", lost_span())
+    losses.note("queue_full", lost_span())
     clock.advance(ms=4_999)
     ledger.save_due(clock.monotonic_ns())
     assert json.loads(path.read_text())["rows"][0]["count"] == 1
     clock.advance(ms=1)
     ledger.save_due(clock.monotonic_ns())
     assert json.loads(path.read_text()) == ledger.document()
-    book.note("queue_full", lost_span())
+    losses.note("queue_full", lost_span())
     ledger.save_due(clock.monotonic_ns(), last=True)
     assert json.loads(path.read_text())["rows"][0]["count"] == 3
     assert [each.name for each in tmp_path.rglob("*.part")] == []
@@ -137,9 +137,9 @@ def test_unwritable_directory_is_logged_once(tmp_path, caplog):
     (tmp_path / "taken").write_text("a file")
     clock = ManualClock()
     ledger = Ledger(tmp_path / "taken", clock=clock)
-    book = ledger.book(side="native", component="X")
+    losses = ledger.add_lane(side="native", component="X")
     for _ in range(3):
-        book.note("queue_full", lost_span())
+        losses.note("queue_full", lost_span())
         ledger.save_due(clock.monotonic_ns(), last=True)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["mqtrace"]
 
@@ -193,7 +193,7 @@ from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import span
 ledger = Ledger(sys.argv[1], clock=ManualClock())
-ledger.book(side="native", component="X").note("queue_full", span())
+ledger.add_lane(side="native", component="X").note("queue_full", span())
 ledger.save_due(0, last=True)
 """
     for _ in range(2):
@@ -204,7 +204,7 @@ ledger.save_due(0, last=True)
 
 def test_document_that_cannot_be_written_is_logged(tmp_path, caplog):
     ledger = Ledger(tmp_path, clock=ManualClock())
-    ledger.book(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
+    ledger.add_lane(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
     ledger.save_due(0, last=True)
     assert "not written" in caplog.text
 

@@ -1,9 +1,8 @@
 """asyncio consumers: a message belongs to the task that received it until that task polls again or ends.
 
-The client polls in a pool thread; the span opens, and is current, in the coroutine that awaited the message. The inner
-consumer in the pool records nothing. Several tasks may share one consumer: each holds its own messages. Where the poll
-is another task (``create_task``, ``gather``; ``wait_for`` before Python 3.12) the span cannot become current in the
-awaiting task, and ends with the next poll of any task.
+The client polls in a pool thread; the span opens, and is current, in the coroutine that awaited the message, and the
+inner consumer records nothing. Where the poll is another task (``create_task``, ``gather``; ``wait_for`` before Python
+3.12) the span cannot become current in the awaiting task, and ends with the next poll of any task.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The share consumer (KIP-932): what is acknowledged, how that ends a message, how often it was delivered.
+"""The share consumer (KIP-932): its acknowledgements as outcomes, and how often a message was delivered.
 
-Each poll returns a batch, and the application acknowledges each message. As RocketMQ's consume status, ``ACCEPT`` is
-``SUCCESS``; ``RELEASE`` is ``FAILED``, the message is delivered again; ``REJECT`` is ``FAILED`` too: it is not
-delivered again, but no other status stands for a refused message. A message without acknowledgement, where the
-consumer requires one, is ``RETURNNULL``. Without explicit acknowledgement the next poll accepts.
+``ACCEPT`` is ``SUCCESS``; ``RELEASE`` is ``FAILED``, the message is delivered again; ``REJECT`` is ``FAILED`` too:
+RocketMQ has no other status for a refused message. A message without acknowledgement, where the consumer requires one,
+is ``RETURNNULL``. Without explicit acknowledgement the next poll accepts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Sends through an asyncio producer, and the messages in its own buffer.
 
 ``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the
-span is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by
-the delivery report, whether or not the application awaits the future. Nothing of the coroutine's context stays in the
-pool's threads.
+span opens in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and ends with the delivery
+report, whether or not the application awaits the future. Nothing of the coroutine's context stays in the pool.
 """
 
 from __future__ import annotations

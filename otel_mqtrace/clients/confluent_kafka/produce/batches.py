@@ -1,9 +1,9 @@
 """Trace ``produce_batch``, whose messages cannot carry headers.
 
 ``correlate`` records a send per message, ended by its delivery report, whose physical id the consumer sees too.
-``send_each`` sends each message alone, with headers, and returns the batch's result. ``leave`` is not traced here. As
-in the client's C code, only a message's ``callback`` counts (not its ``on_delivery``), its ``partition`` does not, a
-refused message gets an ``_error`` and no call, and once the queue is full the rest of the batch is refused unseen.
+``send_each`` sends each message alone, with headers. As in the client's C code, only a message's ``callback`` counts
+(not its ``on_delivery`` or ``partition``), a refused message gets an ``_error`` and no call, and a full queue refuses
+the rest of the batch unseen.
 """
 
 from __future__ import annotations
