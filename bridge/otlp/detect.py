@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import open_parquet
+from bridge.storage import open_parquet, refuse_gzip
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def detect(path: AnyPath) -> Detected:
             size = file.seek(0, io.SEEK_END)
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
+    refuse_gzip(head, path)
     if head.startswith(_PARQUET_MAGIC):
         _check_parquet(path)
     found = detect_head(head, size)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bridge.storage.stores import Store, open_store
+from otel_mqtrace._errors import UnreadableInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
 _NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath would join the slashes
 _BLOCK_BYTES: Final = 256 << 10
 _COPIES: Final = 8  # requests at a time
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class _Status(NamedTuple):
@@ -280,6 +282,12 @@ def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:
     """Return what lies below ``directory`` and matches ``pattern``, sorted."""
     found: Iterable[AnyPath] = directory.glob(pattern)
     return sorted(found)
+
+
+def refuse_gzip(head: bytes, name: object) -> None:
+    """Raise UnreadableInputError for a file that begins as gzip does; ``name`` is what the error calls it."""
+    if head.startswith(_GZIP_MAGIC):
+        raise UnreadableInputError(f"{name}: gzip-compressed; decompress it first (gunzip)")
 
 
 def open_parquet(path: str | AnyPath, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import subprocess
@@ -297,3 +298,18 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     code, out, err = mqtrace("decode", tmp_path)
     assert (code, err) == (0, "")
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
+
+
+@pytest.mark.parametrize("command", ["decode", "dialects", "inspect", "query", "reconcile", "forward"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.gz"])
+def test_gzip_input_is_one_line_that_names_gunzip(mqtrace, tmp_path, command, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(PUB))
+    arguments = {
+        "forward": ["--once", "--landing", f"{tmp_path / 'landing'}", "--source", f"{path}"],
+        "query": [f"{path}", "--key", "a"],
+        "reconcile": ["--native", f"{path}", "--otlp", f"{path}", "--out", f"{tmp_path / 'out'}", "--engine", "local"],
+    }
+    code, out, err = mqtrace(command, *arguments.get(command, [f"{path}"]))
+    assert (code, out, err.count("\n")) == (2, b"", 1)
+    assert err.endswith(f"{name}: gzip-compressed; decompress it first (gunzip)\n")
