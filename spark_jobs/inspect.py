@@ -333,7 +333,7 @@ def _summary(found: Inventory) -> str:
         "cut-off tail": "yes" if found.truncated_tail else "no",
         "first": _instant(found.first_ms),
         "last": _instant(found.last_ms),
-        "written by": _writers(found.written_by),
+        "records fit": _writers(found.written_by),
         "topics": _names(found.topics),
         "groups": _names(found.groups),
     }

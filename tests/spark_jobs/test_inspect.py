@@ -141,3 +141,11 @@ def test_empty_input_is_exit_code_1(content, tmp_path, capsys):
         (tmp_path / "spans.jsonl").write_bytes(content)
     assert inspect.run([str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith(f"mqtrace: nothing in {tmp_path}")
+
+
+def test_summary_of_native_input_has_each_label_once(capsys):
+    assert inspect.run((str(VECTORS / "dual" / "app-4.9.8-dup" / "native.jsonl"),)) == 0
+    labels = [line[:13].strip() for line in capsys.readouterr().out.splitlines()]
+    assert "written by" in labels
+    assert "records fit" in labels
+    assert sorted(labels) == sorted(set(labels))
