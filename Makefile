@@ -132,5 +132,11 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@# setuptools warns about editable installs at every install
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[all]' --group dev
+	@install() { PYTHONWARNINGS=ignore $(BIN)/python -m pip install "$$@" -e '.[all]' --group dev; }; \
+	if ! test -t 1; then install --quiet; else \
+	  { install || echo failed; } | while read -r step name _; do case $$step in \
+	    Collecting) printf 'make: fetching %s\033[K\r' "$$name";; \
+	    Installing) printf 'make: installing\033[K\r';; \
+	    failed) exit 1;; \
+	  esac; done && printf '\033[K'; fi
 	@touch $@
