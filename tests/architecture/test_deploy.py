@@ -99,15 +99,15 @@ def _instructions():
 
 
 def test_every_command_of_the_files_is_accounted_for():
-    found = {(name, words.split()[0]) for name, words in _instructions() if name == "RUN"}
-    found |= {(name, json.loads(words)[0]) for name, words in _instructions() if name in {"CMD", "ENTRYPOINT"}}
-    found |= {
+    programs = {(name, words.split()[0]) for name, words in _instructions() if name == "RUN"}
+    programs |= {(name, json.loads(words)[0]) for name, words in _instructions() if name in {"CMD", "ENTRYPOINT"}}
+    programs |= {
         (name, kind)
         for name, service in SERVICES.items()
         for kind in ("command", "entrypoint", "healthcheck")
         if kind in service
     }
-    assert found == set(RUN_BY)
+    assert programs == set(RUN_BY)
 
 
 def test_images_are_public_ones():
@@ -158,10 +158,10 @@ def test_unit_starts_the_same_command():
     program, *words = shlex.split(start)
     assert program.endswith("/bin/mqtrace")
     assert _parsed(words)["otlp_endpoint"] == "${OTLP_ENDPOINT}"
-    told = set(
+    names = set(
         re.findall(r"^#   (\w+)=", (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    assert set(re.findall(r"\$\{(\w+)\}", start)) == {*told, "STATE_DIRECTORY"}
+    assert set(re.findall(r"\$\{(\w+)\}", start)) == {*names, "STATE_DIRECTORY"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

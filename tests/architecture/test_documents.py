@@ -110,9 +110,9 @@ def test_no_table_is_wider_than_a_page(path):
 
 
 def test_every_setting_is_in_the_documents():
-    told = (DOCS / "operations.md").read_text(encoding="utf-8")
-    untold = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in told]
-    assert untold == []
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    missing = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in page]
+    assert missing == []
 
 
 def test_python_reference_names_what_an_application_imports():
@@ -131,8 +131,8 @@ def test_help_of_otlp_names_every_source_of_spans():
 
 
 def test_every_command_is_in_the_quick_start():
-    told = (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    assert [command for command in COMMANDS if f"mqtrace {command}" not in told] == []
+    page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    assert [command for command in COMMANDS if f"mqtrace {command}" not in page] == []
 
 
 def test_every_make_target_explains_itself():

@@ -25,8 +25,8 @@ NAMELESS = re.compile(r"^(utils?|helpers?|common|misc|.*_(utils?|helpers?|common
 HOLLOW_CLASS = re.compile(r"(Manager|Helper|Impl|Util|Utils)$|^Base[A-Z]")
 MACHINE_WORDS = re.compile(
     r"""
-    /(?:work|root|tmp|home/[a-z][^/]*)/              # somebody's disk
-    | index[-_]url | find[-_]links | extra[-_]index   # where somebody's packages come from
+    /(?:work|root|tmp|home/[a-z][^/]*)/              # a local disk
+    | index[-_]url | find[-_]links | extra[-_]index   # a private package index
     | https?://[^\s'"<>)]*(/simple\b|/repository/|\.maven\.)
     """,
     re.VERBOSE,
@@ -94,16 +94,16 @@ def test_files_and_classes_have_no_generic_names():
 
 
 def test_nothing_in_the_tree_belongs_to_one_machine():
-    found = []
+    offences = []
     for path in all_files():
         if path.suffix in TEXT and "vectors" not in path.parts and path.name != Path(__file__).name:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            found += [
+            offences += [
                 f"{name_of(path)}:{n}: {line.strip()[:80]}"
                 for n, line in enumerate(lines, 1)
                 if MACHINE_WORDS.search(line)
             ]
-    assert found == []
+    assert offences == []
 
 
 def test_every_package_has_py_typed():
@@ -220,7 +220,7 @@ def test_no_name_is_spelled_twice():
 def test_clients_import_no_attribute_names():
     spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
     a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics
-    found = [
+    offences = [
         f"{name_of(path)}:{node.lineno}: {node.value}"
         for path in shipped()
         if path.is_relative_to(ROOT / "otel_mqtrace" / "clients")
@@ -228,12 +228,12 @@ def test_clients_import_no_attribute_names():
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value in spelled or a_name.match(node.value)
     ]
-    assert found == []
+    assert offences == []
 
 
 @pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
 def test_small_adapter_uses_no_attribute_constant(adapter):
-    found = [
+    offences = [
         f"{name_of(path)}:{node.lineno}: {node.attr}"
         for path in shipped()
         if path.is_relative_to(ROOT / "otel_mqtrace" / "clients" / adapter)
@@ -241,4 +241,4 @@ def test_small_adapter_uses_no_attribute_constant(adapter):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "semconv"
         if not node.attr.startswith(("HEADER_", "SEND_"))
     ]
-    assert found == []
+    assert offences == []

@@ -131,9 +131,9 @@ def test_batches_are_split_on_request(mqtrace):
     batch = PUB.replace(b"\x01ID\x01", b"\x01A,B,C\x01").replace(b"OFF", b"1,2,3")
     _, whole, _ = mqtrace("decode", stdin=batch + SUB_BEFORE)
     code, out, err = mqtrace("decode", "--explode-batches", stdin=batch + SUB_BEFORE)
-    told = [(item["record_index"], item["msg_id"], item["offset_msg_id"]) for item in objects(out)]
+    positions = [(item["record_index"], item["msg_id"], item["offset_msg_id"]) for item in objects(out)]
     assert (code, err) == (0, "")
-    assert told == [(0, "A", "1"), (0, "B", "2"), (0, "C", "3"), (1, "ID", None)]
+    assert positions == [(0, "A", "1"), (0, "B", "2"), (0, "C", "3"), (1, "ID", None)]
     assert [item["msg_id"] for item in objects(whole)] == ["A,B,C", "ID"]
 
 
@@ -178,7 +178,7 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["decode", "no-such-file"], "no such file, directory or match: no-such-file"),
         (["decode", "kafka://b:1/t"], "cannot read kafka://b:1/t here; give a file, a directory or a glob"),
@@ -193,11 +193,11 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
         (["decode", "--framing", "parquet"], "-: not a readable Parquet file"),
     ],
 )
-def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, said):
+def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, message):
     code, out, err = mqtrace(*arguments)
     assert (code, out) == (2, b"")
     assert err.startswith("mqtrace: error: ")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -212,8 +212,8 @@ def test_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
 @pytest.mark.parametrize("command", ["decode", "encode"])
 def test_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
     code, out, err = mqtrace(command, "/proc/self/mem")
-    said = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
-    assert (code, out, err) == (2, b"", f"mqtrace: error: {said}\n")
+    message = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
+    assert (code, out, err) == (2, b"", f"mqtrace: error: {message}\n")
 
 
 def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):

@@ -72,13 +72,13 @@ def test_writers_of_a_file_are_listed_with_the_evidence(mqtrace):
     by_group = {item["group_name"]: item for item in objects(out)}
     assert (code, err) == (0, "")
     assert all("5.0.0" in item["writers"] and item["evidence"] for item in by_group.values())
-    told = next(item for name, item in by_group.items() if name and name.startswith("PG_tx_commit"))
-    assert (told["writers"], told["message_type_map"]) == (["5.0.0"], "b")
-    assert "1 EndTransaction with ordinal 3, a commit in map B only" in told["evidence"]
+    transaction = next(item for name, item in by_group.items() if name and name.startswith("PG_tx_commit"))
+    assert (transaction["writers"], transaction["message_type_map"]) == (["5.0.0"], "b")
+    assert "1 EndTransaction with ordinal 3, a commit in map B only" in transaction["evidence"]
 
 
 def test_writers_of_standard_input_are_a_table(mqtrace):
-    """Whole at 120 columns; a group whose records no one client writes fits nobody, and the evidence shows why."""
+    """Whole at 120 columns; a group whose records fit no client matches no version, and the evidence shows why."""
     mqtrace.width(120)
     mixed = b"SubBefore\x011\x01R\x01mixed\x01Q\x01I\x010\x01k\x01h\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02"
     code, out, _ = mqtrace("dialects", "-", stdin=PUB + mixed)

@@ -13,7 +13,7 @@ from otel_mqtrace._clock import MonotonicNs, SystemClock, WallNs
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import span
 
-HANG_S = 30.0  # far beyond every deadline of a storm: whoever hangs is let go by the storm, never by time
+HANG_S = 30.0  # far beyond every deadline of a storm: the storm releases a hanging exporter, never this timeout
 FLUSH_MS = 2_000
 CHILD_FAILED = 86
 
@@ -90,17 +90,17 @@ class Storm:
             clock=self.clock,
         )
         self.offered = 0
-        self.told = []
+        self.faults = []
 
     def rage(self):
         faults = [self.offer, self.crowd, self.change, self.flush, self.jump, self.fork]
         for _ in range(self.steps):
             fault = self.random.choice(faults)
-            self.told.append(fault.__name__)
+            self.faults.append(fault.__name__)
             fault()
             self.check()
         self.end()
-        return self.told
+        return self.faults
 
     def offer(self):
         for _ in range(self.random.randint(1, 30)):

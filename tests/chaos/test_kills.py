@@ -95,6 +95,6 @@ def test_killed_application_leaves_its_records_on_disk(tmp_path):
             counted = int(line)
             if counted == 25:
                 os.kill(application.pid, signal.SIGKILL)
-    found = replayed(tmp_path)
-    assert found == list(range(len(found)))
-    assert counted <= len(found) <= counted + 1  # the last one may be on disk and not counted yet
+    rows = replayed(tmp_path)
+    assert rows == list(range(len(rows)))
+    assert counted <= len(rows) <= counted + 1  # the last one may be on disk and not counted yet

@@ -54,7 +54,7 @@ def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None =
         master = running.enter_context(
             _process(logs / "master.log", environment, *_SPARK_CLASS, f"{deploy}.master.Master", *arguments)
         )
-        address = _said(master, r"Starting Spark master at (spark://\S+)")
+        address = _match_log(master, r"Starting Spark master at (spark://\S+)")
         for number in (1, 2):
             work = logs / f"worker-{number}"
             (work / "tmp").mkdir(parents=True)
@@ -62,7 +62,7 @@ def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None =
             command = (*(without(hidden) if hidden else ()), *_SPARK_CLASS, f"{deploy}.worker.Worker", *own)
             there = {**environment, "TMPDIR": str(work / "tmp"), "SPARK_LOCAL_DIRS": str(work / "tmp")}
             worker = running.enter_context(_process(logs / f"{number}.log", there, *command))
-            _said(worker, r"(Successfully registered with master)")
+            _match_log(worker, r"(Successfully registered with master)")
         yield address
 
 
@@ -79,11 +79,11 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
     }
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    arguments = ("--class", server, "--master", "local[2]", *told, "spark-internal")
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    arguments = ("--class", server, "--master", "local[2]", *options, "spark-internal")
     submit = (*_SPARK_CLASS, "org.apache.spark.deploy.SparkSubmit", *arguments)
     with _process(logs / "connect.log", environment, *submit) as server:
-        _said(server, r"(Spark Connect server started)")
+        _match_log(server, r"(Spark Connect server started)")
         yield f"sc://127.0.0.1:{port}"
 
 
@@ -154,7 +154,7 @@ def secure_hdfs(logs: Path) -> Iterator[dict[str, str]]:
     subprocess.run([*keytool, *store], check=True, capture_output=True, timeout=STARTS_WITHIN_S)
     program = (*_java(f"{home}{os.pathsep}{jars}"), str(HADOOP / "SecureHdfs.java"), str(home))
     with _process(home / "secure.log", spark_environment(), *program) as running:
-        _said(running, r"(HDFS is up)")
+        _match_log(running, r"(HDFS is up)")
         krb5 = str(home / "krb5.conf")
         user = {
             "HADOOP_CONF_DIR": str(home),
@@ -211,7 +211,7 @@ def azure(logs: Path) -> Iterator[TestStore]:
     where = ("--blobHost", "127.0.0.1", "--blobPort", str(port))
     program = str(_npm_program("azurite", _AZURITE, "azurite-blob"))
     with _process(logs / "azure.log", dict(os.environ), program, *own, *where) as running:
-        _said(running, r"(successfully listens)")
+        _match_log(running, r"(successfully listens)")
         address = f"127.0.0.1:{port}"
         host = f"{_AZURE_ACCOUNT}.dfs.core.windows.net"
         authorities = dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), address)
@@ -257,7 +257,7 @@ def yarn(logs: Path, configuration: Path) -> Iterator[None]:
     program = (str(HADOOP / "Yarn.java"), str(configuration / "yarn-site.xml"))
     command = (*_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), *program)
     with _process(home / "yarn.log", spark_environment(), *command) as running:
-        _said(running, r"(YARN is up)")
+        _match_log(running, r"(YARN is up)")
         yield
 
 
@@ -308,14 +308,14 @@ def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[tu
             started.wait()
 
 
-def _said(running: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
+def _match_log(running: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
     """Wait until a log says it; what it said instead is the error."""
     process, log = running
     deadline = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < deadline:
-        found = re.search(pattern, log.read_text(errors="replace"))
-        if found:
-            return found[1]
+        match = re.search(pattern, log.read_text(errors="replace"))
+        if match:
+            return match[1]
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.1)
             break  # it ended

@@ -135,9 +135,9 @@ def test_documented_commands_work_on_a_standalone_cluster(block, reader, report,
         there = {"PYSPARK_PYTHON": elsewhere["PYSPARK_PYTHON"], "PYSPARK_DRIVER_PYTHON": sys.executable}
         reader.run(*SECTIONS["Prepare the machines"], block, **there)
     if "--begin" in block:
-        found = verdict_rows(REPORT)
-        outside = sum(count for row, count in found.items() if "'status': 'OUT_OF_SCOPE'" in row)
-        assert 0 < outside < found.total() == report.total()
+        rows = verdict_rows(REPORT)
+        outside = sum(count for row, count in rows.items() if "'status': 'OUT_OF_SCOPE'" in row)
+        assert 0 < outside < rows.total() == report.total()
     else:
         assert verdict_rows(REPORT) == report
 
@@ -154,9 +154,13 @@ def test_stream_for_weeks_reports_and_ends_by_sigterm(reader, report):
     (block,) = SECTIONS["Run it for weeks"]
     command = reader.placed(block).replace("date=2026-11-25", native.name)
     log = reader.directory / "stream.log"
-    with log.open("wb") as told:
+    with log.open("wb") as output:
         running = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"], cwd=reader.directory, env=reader.environment, stdout=told, stderr=told
+            ["bash", "-c", f"exec {command}"],
+            cwd=reader.directory,
+            env=reader.environment,
+            stdout=output,
+            stderr=output,
         )
     until(lambda: b"run 1:" in log.read_bytes() or running.poll() is not None, bool, patience_s=LONGEST_S)
     until(lambda: list(as_path(f"{REPORT}/2026-11-25").glob(".lock-*")), lambda held: not held, patience_s=LONGEST_S)
@@ -183,9 +187,9 @@ def test_documented_commands_work_on_yarn(reader, report, elsewhere, tmp_path):
         conf = store.configuration(tmp_path / "conf")
         with yarn(tmp_path, Path(conf)):
             reader.run(*SECTIONS["Prepare the machines"], *SECTIONS["YARN"], HADOOP_CONF_DIR=conf, ARCHIVE=str(archive))
-        found = verdict_rows(f"{store.root}/report")
+        rows = verdict_rows(f"{store.root}/report")
     use_settings(_settings_of(reader))
-    assert found == report
+    assert rows == report
 
 
 def _settings_of(reader: Reader) -> dict[str, str]:

@@ -107,6 +107,6 @@ def test_spark_connect_server_gives_the_same_rows(elsewhere, here, tmp_path):
     with connect_server(tmp_path, elsewhere) as address:
         answer = _reconciled(tmp_path / "out", SPARK_REMOTE=address)
     assert answer == here
-    told = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (told["spark"]["jobs"], told["spark"]["stages"]) == (None, None)
-    assert told["versions"]["java"]
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["spark"]["jobs"], result["spark"]["stages"]) == (None, None)
+    assert result["versions"]["java"]

@@ -168,7 +168,7 @@ def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(sto
     (source / "4.jsonl").write_text(json.dumps(bodies[0]) + "\n")
     assert subprocess.run([*command, "--once"], env=environment, check=False, timeout=LONGEST_S).returncode == 0
     parts = [part for part in native.glob("date=*/part-*") if isinstance(part, StorePath)]
-    counts = [json.loads(told.read_text()) for told in native.glob("_manifest/*.json")]
+    counts = [json.loads(file.read_text()) for file in native.glob("_manifest/*.json")]
     assert {one["file"] for one in counts} == {part.relative_to(native).as_posix() for part in parts}
     rows = [row for part in parts for row in open_parquet(part).read(columns=["source", "offset", "body"]).to_pylist()]
     assert sum(one["messages"] for one in counts) == len(rows)
@@ -189,8 +189,8 @@ def test_day_with_a_hot_message_survives_an_executor_killed_during_the_shuffle(s
         command = [*submit(address, zipped, *conf, *store.conf()), *_of_day(f"{store.root}/day", out)]
         for number in (1, 2):
             log = tmp_path / f"driver-{number}.log"
-            with log.open("wb") as told:
-                running = subprocess.Popen(command, env=elsewhere, stdout=told, stderr=told, cwd=tmp_path)
+            with log.open("wb") as output:
+                running = subprocess.Popen(command, env=elsewhere, stdout=output, stderr=output, cwd=tmp_path)
             if number == 1:
                 _kill_an_executor(tmp_path, running)
             assert running.wait(timeout=LONGEST_S) in {0, 1}, log.read_text()[-3000:]
@@ -213,7 +213,7 @@ def _kill_an_executor(logs: Path, driver: subprocess.Popen[bytes]) -> None:
     def shuffled() -> list[Path]:
         return [file for number in (1, 2) for file in (logs / f"worker-{number}" / "tmp").rglob("shuffle_*.data")]
 
-    written = until(shuffled, lambda found: bool(found) or driver.poll() is not None, patience_s=LONGEST_S)
+    written = until(shuffled, lambda matches: bool(matches) or driver.poll() is not None, patience_s=LONGEST_S)
     assert written, "nothing was shuffled"
     worker = written[0].relative_to(logs).parts[0]
     for directory in Path("/proc").iterdir():

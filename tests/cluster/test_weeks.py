@@ -36,26 +36,32 @@ def test_stream_of_many_rounds_with_kills_is_exact_and_its_state_stays_flat(plac
         ends = []
         while not ends or ends[-1] == -signal.SIGKILL:
             log = tmp_path / f"{len(ends)}.log"
-            with log.open("wb") as told:
+            with log.open("wb") as output:
                 done = subprocess.run(
-                    command, env=environment, stdout=told, stderr=told, check=False, timeout=2 * LONGEST_S, cwd=tmp_path
+                    command,
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
+                    check=False,
+                    timeout=2 * LONGEST_S,
+                    cwd=tmp_path,
                 )
             ends.append(done.returncode)
         assert ends == [-signal.SIGKILL] * len(KILLS) + [0], log.read_text()[-3000:]
-        found = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-        assert {row["round"] for row in found} == set(range(1, rounds + 1))
-        assert all(row["holds"] for row in found)
-        _assert_flat(found)
+        figures = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+        assert {row["round"] for row in figures} == set(range(1, rounds + 1))
+        assert all(row["holds"] for row in figures)
+        _assert_flat(figures)
         _assert_exact(store.root, rounds)
     use_settings({})
 
 
-def _assert_flat(found: list[dict[str, Any]]) -> None:
+def _assert_flat(rounds: list[dict[str, Any]]) -> None:
     """The last third of the rounds leaves no more than the third before it."""
-    third = len(found) // 3
+    third = len(rounds) // 3
     for name in ("files", "bytes", "keys"):
-        before, after = (max(row[name] for row in rows) for rows in (found[third : 2 * third], found[2 * third :]))
-        assert after <= 1.1 * before, (name, found)
+        before, after = (max(row[name] for row in rows) for rows in (rounds[third : 2 * third], rounds[2 * third :]))
+        assert after <= 1.1 * before, (name, rounds)
 
 
 def _assert_exact(root: str, rounds: int) -> None:

@@ -10,10 +10,10 @@ from tests.support.source_tree import ROOT, tree_of
 
 
 def _tests_of(file):
-    found = (
+    tests = (
         node for node in ast.walk(tree_of(ROOT / file)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     )
-    return {node.name for node in found if node.name.startswith("test_")}
+    return {node.name for node in tests if node.name.startswith("test_")}
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: f"{promise.section}: {promise.row}")

@@ -79,9 +79,9 @@ def looked_up(command, *words):
     given = parsed(command, *words)
     for name in ("native", "otlp", "ledger"):
         for source in given.get(name) or ():
-            found = list(Path().glob(str(source)))
-            held = [path for path in found if path.is_file() or any(each.is_file() for each in path.rglob("*"))]
-            assert held or (found and name == "ledger"), source  # a process that lost nothing leaves no ledger
+            files = list(Path().glob(str(source)))
+            held = [path for path in files if path.is_file() or any(each.is_file() for each in path.rglob("*"))]
+            assert held or (files and name == "ledger"), source  # a process that lost nothing leaves no ledger
 
 
 if __name__ == "__main__":

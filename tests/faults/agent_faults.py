@@ -21,7 +21,7 @@ AGENT_FAULTS: tuple[Fault, ...] = (
     Fault("the listener fails", _DELIVER, do.nothing, NORMALISED, call={"code": ContextCode.FAILED}),
     Fault("the listener throws", _DELIVER, do.nothing, NORMALISED, call={"code": ContextCode.EXCEPTION}),
     Fault("the listener returns null", _DELIVER, do.nothing, NORMALISED, call={"code": ContextCode.RETURNNULL}),
-    Fault("the listener takes too long", _DELIVER, do.nothing, NORMALISED, call={"code": ContextCode.TIME_OUT}),
+    Fault("the listener times out", _DELIVER, do.nothing, NORMALISED, call={"code": ContextCode.TIME_OUT}),
     Fault(REFUSED, _EVERY, do.span_lost, one_sided("native", "DROP_ATTRIBUTED")),
     Fault(
         "outcome differs",
@@ -115,7 +115,7 @@ def _scene_untraced_producer(stage: Stage) -> None:
         at_ms = stage.now_ms + 1000 + 200 * number
         call = sending(untraced, at_ms, stage.bean(at_ms=at_ms, process=process))
         fault, expected = "a producer without native trace", rule
-        if number == 5:  # whose successor nobody knows
+        if number == 5:  # no later send follows it
             fault, expected = "the last send of a producer without native trace", one_sided("otlp", "SHUTDOWN_WINDOW")
         stage.play(call, do.record_lost, expected, fault=fault)
 

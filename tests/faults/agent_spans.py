@@ -45,8 +45,8 @@ def _sends(spoken: Spoken, *, old: bool) -> list[Span]:
     beans = spoken.context.beans
     if len(beans) == 1:
         trace_id, span_id = send_ids(beans[0].msg_id or "")
-        said = _operation("send", beans[0].topic, old=old) | _send_result(spoken)
-        return [_span(spoken, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, said)]
+        attributes = _operation("send", beans[0].topic, old=old) | _send_result(spoken)
+        return [_span(spoken, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, attributes)]
     creates = [
         _span(
             spoken,
@@ -58,8 +58,8 @@ def _sends(spoken: Spoken, *, old: bool) -> list[Span]:
         for bean in beans
     ]
     trace_id, span_id = _hex(f"batch {beans[0].msg_id}", 32), _hex(f"batch {beans[0].msg_id}", 16)
-    said = _operation("send", beans[0].topic, old=False) | {"messaging.batch.message_count": len(beans)}
-    parent = _span(spoken, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, said)
+    attributes = _operation("send", beans[0].topic, old=False) | {"messaging.batch.message_count": len(beans)}
+    parent = _span(spoken, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, attributes)
     parent["links"] = [_link(bean.msg_id or "", _ROOT) for bean in beans]
     return [*creates, parent]
 
@@ -74,10 +74,10 @@ def _send_result(spoken: Spoken) -> dict[str, Any]:
 def _single_process(spoken: Spoken, *, old: bool) -> Span:
     bean = spoken.context.beans[0]
     trace_id, parent_id = send_ids(bean.msg_id or "")
-    said = _operation("process", bean.topic, old=old) | _receiver(spoken, old=old)
+    attributes = _operation("process", bean.topic, old=old) | _receiver(spoken, old=old)
     own_id = _hex(f"{_call_id(spoken)} {bean.msg_id}", 16)
-    said["messaging.message.id"] = bean.msg_id
-    span = _span(spoken, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, said)
+    attributes["messaging.message.id"] = bean.msg_id
+    span = _span(spoken, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, attributes)
     span |= {"parentSpanId": parent_id, "flags": _REMOTE}
     if not old:
         span["links"] = [_link(bean.msg_id or "", _REMOTE)]
@@ -87,9 +87,9 @@ def _single_process(spoken: Spoken, *, old: bool) -> Span:
 def _new_batch(spoken: Spoken) -> Span:
     beans = spoken.context.beans
     own = _call_id(spoken)
-    said = _operation("process", beans[0].topic, old=False) | _receiver(spoken, old=False)
-    said["messaging.batch.message_count"] = len(beans)
-    span = _span(spoken, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, said)
+    attributes = _operation("process", beans[0].topic, old=False) | _receiver(spoken, old=False)
+    attributes["messaging.batch.message_count"] = len(beans)
+    span = _span(spoken, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, attributes)
     span["links"] = [
         _link(
             bean.msg_id or "",
@@ -109,10 +109,10 @@ def _old_batch(spoken: Spoken) -> list[Span]:
     root = _span(spoken, trace_id, root_id, "multiple_sources receive", _CONSUMER, receive)
     children = []
     for bean in beans:
-        said = _operation("process", bean.topic, old=True) | _receiver(spoken, old=True)
-        said["messaging.message.id"] = bean.msg_id
+        attributes = _operation("process", bean.topic, old=True) | _receiver(spoken, old=True)
+        attributes["messaging.message.id"] = bean.msg_id
         own_id = _hex(f"{own} {bean.msg_id}", 16)
-        child = _span(spoken, trace_id, own_id, f"{bean.topic} process", _CONSUMER, said)
+        child = _span(spoken, trace_id, own_id, f"{bean.topic} process", _CONSUMER, attributes)
         child |= {"parentSpanId": root_id, "links": [_link(bean.msg_id or "", _REMOTE)]}
         child["endTimeUnixNano"] = str(int(child["startTimeUnixNano"]) + _INSTANT_NS)
         children.append(child)
@@ -124,10 +124,10 @@ def _call_id(spoken: Spoken) -> str:
 
 
 def _operation(word: str, topic: str | None, *, old: bool) -> dict[str, Any]:
-    said: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.destination.name": topic}
+    attributes: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.destination.name": topic}
     if old:
-        return said | {"messaging.operation": "publish" if word == "send" else word}
-    return said | {"messaging.operation.name": word, "messaging.operation.type": word}
+        return attributes | {"messaging.operation": "publish" if word == "send" else word}
+    return attributes | {"messaging.operation.name": word, "messaging.operation.type": word}
 
 
 def _name(word: str, topic: str | None, *, old: bool) -> str:
@@ -136,18 +136,18 @@ def _name(word: str, topic: str | None, *, old: bool) -> str:
 
 def _receiver(spoken: Spoken, *, old: bool) -> dict[str, Any]:
     group, code = spoken.context.group_name, spoken.context.context_code
-    said: dict[str, Any] = {"thread.name": f"ConsumeMessageThread_{group}_3", "thread.id": "42"}
+    attributes: dict[str, Any] = {"thread.name": f"ConsumeMessageThread_{group}_3", "thread.id": "42"}
     if not old:
-        said["messaging.consumer.group.name"] = group
+        attributes["messaging.consumer.group.name"] = group
         if code is not None and code is not ContextCode.SUCCESS:
-            said["error.type"] = code.name
-    return said
+            attributes["error.type"] = code.name
+    return attributes
 
 
-def _span(spoken: Spoken, trace_id: str, span_id: str, name: str, kind: int, said: Mapping[str, Any]) -> Span:
+def _span(spoken: Spoken, trace_id: str, span_id: str, name: str, kind: int, own_attributes: Mapping[str, Any]) -> Span:
     if spoken.copy and kind == _PRODUCER:
         span_id = _hex(f"{span_id} {spoken.copy}", 16)
-    attributes = {**said, **spoken.attributes}
+    attributes = {**own_attributes, **spoken.attributes}
     failed = "error.type" in attributes and attributes["error.type"] is not None
     return {
         "traceId": trace_id,

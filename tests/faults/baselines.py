@@ -75,11 +75,11 @@ def _merged_halves(native: pd.DataFrame) -> pd.DataFrame:
 def baselines(native: pd.DataFrame, otlp: pd.DataFrame, corpus: Corpus) -> dict[str, Calls]:
     """Return what each way calls each event; only the outer join where datacompy is not installed."""
     join, tolerance_ms = list(corpus.join), corpus.tolerance_ms
-    found = {"outer join": _outer_join(native, otlp, join)}
+    verdicts = {"outer join": _outer_join(native, otlp, join)}
     try:
         from datacompy import PandasCompare  # noqa: PLC0415 - an extra of its own
     except ImportError:
-        return found
+        return verdicts
     tolerances = dict.fromkeys(("start_ms", "end_ms", "cost_ms"), tolerance_ms)
     comparison = PandasCompare(native, otlp, join_columns=join, abs_tol=tolerances)
     fields = [name for name in native.columns if name not in {*join, *_EVENT}]
@@ -90,7 +90,7 @@ def baselines(native: pd.DataFrame, otlp: pd.DataFrame, corpus: Corpus) -> dict[
     for frame, word in ((comparison.df1_unq_rows, LOST_OTLP), (comparison.df2_unq_rows, LOST_NATIVE)):
         for row in frame.to_dict("records"):
             calls[_event(row)][word] += 1
-    return {**found, "datacompy": calls}
+    return {**verdicts, "datacompy": calls}
 
 
 def _outer_join(native: pd.DataFrame, otlp: pd.DataFrame, join: list[str]) -> Calls:
@@ -109,8 +109,8 @@ def _same(one: object, other: object) -> bool:
 
 
 def _event(row: Mapping[str, object]) -> Event:
-    def told(name: str) -> str:
+    def field(name: str) -> str:
         values = (row.get(f"{name}{suffix}") for suffix in ("", "_df1", "_df2"))
         return next((str(value) for value in values if isinstance(value, str) and value), "")
 
-    return Event(told("kind"), told("msg_id"), told("consumer") or None)
+    return Event(field("kind"), field("msg_id"), field("consumer") or None)

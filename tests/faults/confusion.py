@@ -29,18 +29,20 @@ class Cell:
 def compared(truth: Truth, rows: Iterable[Row]) -> list[Cell]:
     """Return one cell per key expected or said."""
     spans = {event.message for event in truth.keys}
-    said: dict[Event, list[Row]] = defaultdict(list)
+    rows_of: dict[Event, list[Row]] = defaultdict(list)
     for row in rows:
-        said[_event(row, spans)].append(row)
+        rows_of[_event(row, spans)].append(row)
     cells = []
     for event, expected in truth.keys.items():
-        cells += [_cell(truth.faults[event], event, want, row) for want, row in _matched(expected, said.pop(event, []))]
+        cells += [
+            _cell(truth.faults[event], event, want, row) for want, row in _matched(expected, rows_of.pop(event, []))
+        ]
     for fault, events, expected in truth.among:
-        found = [(event, row) for event in events for row in said.pop(event, [])]
-        owner = {id(row): event for event, row in found}
-        pairs = _matched(expected, [row for _, row in found])
+        matches = [(event, row) for event in events for row in rows_of.pop(event, [])]
+        owner = {id(row): event for event, row in matches}
+        pairs = _matched(expected, [row for _, row in matches])
         cells += [_cell(fault, owner.get(id(row), events[0]), want, row) for want, row in pairs]
-    cells += [_cell("none", event, None, row) for event, others in said.items() for row in others]
+    cells += [_cell("none", event, None, row) for event, others in rows_of.items() for row in others]
     return cells
 
 

@@ -86,8 +86,8 @@ def _play(stage: Stage, faults: Sequence[Fault], scenes: Sequence[Scene], seed: 
 
 
 def _agent_lines(spans: Iterable[Spoken]) -> list[str]:
-    said = ((span, agent_spans(span, old=span.call.application is CONSUMERS[1])) for span in spans)
-    return [agent_line(span.call.application, made, torn=span.torn) for span, made in said if made]
+    pairs = ((span, agent_spans(span, old=span.call.application is CONSUMERS[1])) for span in spans)
+    return [agent_line(span.call.application, made, torn=span.torn) for span, made in pairs if made]
 
 
 def _own_lines(spans: Iterable[Spoken]) -> list[str]:

@@ -58,13 +58,13 @@ def _mismatched(**fields: str) -> Expected:
 def faults_of_both(
     usual: Expected, *, every: tuple[str, ...], both: tuple[str, ...], deliver: tuple[str, ...]
 ) -> tuple[Fault, ...]:
-    """Return what can happen to ``every`` call, to sends and deliveries (``both``) or deliveries, whoever traces it."""
+    """Return what can happen to ``every`` call, to sends and deliveries (``both``) or deliveries, by any instrumentation."""
     return (
         Fault("nothing happens", every, do.nothing, usual),
-        Fault("native record lost, nobody counted", every, do.record_lost, one_sided("otlp", LOST)),
+        Fault("native record lost, no drop counted", every, do.record_lost, one_sided("otlp", LOST)),
         Fault("native record landed twice", every, do.record_copied, _dup("NATIVE", "exact")),
         Fault("span written twice", every, do.copied(own_id=False), _dup("OTLP", "exact")),
-        Fault("native copies contradict", ("send",), do.native_says(body_length=7), _dup("NATIVE", "conflicting")),
+        Fault("native copies differ", ("send",), do.native_says(body_length=7), _dup("NATIVE", "conflicting")),
         Fault("SubBefore lost", deliver, do.half_lost(TraceType.SUB_BEFORE), _half("after")),
         Fault("SubAfter lost", deliver, do.half_lost(TraceType.SUB_AFTER), _half("before")),
         Fault("the process died in the handler, long ago", deliver, do.died, one_sided("native", "ABANDONED")),
@@ -84,12 +84,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("nothing happens, the attempt failed", _DELIVER, do.nothing, EXACT, call={"code": ContextCode.FAILED}),
     Fault("a send fails", _SEND, do.nothing, EXACT, {"offset_msg_id": None}, {"success": False}),
     Fault("a send is one-way", _SEND, do.nothing, EXACT, {"offset_msg_id": None}, {"cost_ms": 0}),
-    Fault("span lost, nobody counted", _EVERY, do.span_lost, one_sided("native", LOST)),
-    Fault("both doubled", _EVERY, do.both(do.record_copied, do.copied(own_id=False)), _dup("BOTH", "exact")),
+    Fault("span lost, no drop counted", _EVERY, do.span_lost, one_sided("native", LOST)),
+    Fault("both sides duplicated", _EVERY, do.both(do.record_copied, do.copied(own_id=False)), _dup("BOTH", "exact")),
     Fault("native record landed twice in other bytes", _BOTH, do.respelt, _dup("NATIVE", "equivalent")),
     Fault("span of a second instrumentation", _EVERY, do.copied(own_id=True), _dup("OTLP", "equivalent")),
-    Fault("native copies contradict", _DELIVER, do.native_says(success=False), _dup("NATIVE", "conflicting")),
-    Fault("spans contradict", _BOTH, do.contradicted(mqtrace__success=False), _dup("OTLP", "conflicting")),
+    Fault("native copies differ", _DELIVER, do.native_says(success=False), _dup("NATIVE", "conflicting")),
+    Fault("span copies differ", _BOTH, do.contradicted(mqtrace__success=False), _dup("OTLP", "conflicting")),
     Fault(
         "SubBefore and span lost",
         _DELIVER,
@@ -126,7 +126,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "bytes of no UTF-8", _SEND, do.record_says(tags="caf\ufffd"), _normalised(tags="SANITISED"), {"tags": "café"}
     ),
-    Fault("text 'null' for nothing", _SEND, do.span_says(mqtrace__tags="null"), EXACT, {"tags": None}),
+    Fault("a missing text written as 'null'", _SEND, do.span_says(mqtrace__tags="null"), EXACT, {"tags": None}),
     Fault("neither tags nor keys", _BOTH, do.nothing, EXACT, {"tags": None, "keys": None}),
     Fault("a key that is the word null", _SEND, do.nothing, EXACT, {"keys": "null order-1"}),
     Fault("id in lower case", _BOTH, do.span_says(messaging__message__id=str.lower), EXACT),
@@ -147,7 +147,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("retries differ", _DELIVER, do.span_says(mqtrace__retry_times=3), _mismatched(retry_times="DIFFERENT")),
     Fault("attribute left out", _SEND, do.span_says(mqtrace__tags=None), _mismatched(tags="MISSING_OTLP")),
-    Fault("written over CLOUD", _DELIVER, do.over_cloud, EXACT),
+    Fault("written with access channel CLOUD", _DELIVER, do.over_cloud, EXACT),
     Fault(
         "span without its attempt",
         _DELIVER,

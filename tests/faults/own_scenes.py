@@ -135,21 +135,21 @@ def _scene_queue_full_half_counted(stage: Stage) -> None:
 
 
 def _scene_ledger_of_another(stage: Stage) -> None:
-    """A service lost far more at that time, and says so; it excuses nobody else."""
-    stranger = Application("catalogue-service", "PG_catalogue", "10.9.9.9")
+    """Another service counted far more drops at that time; they explain only its own losses."""
+    other = Application("catalogue-service", "PG_catalogue", "10.9.9.9")
     losses = Ledger(None, clock=stage.clock).add_lane(side="native", component="queue")
     for number in range(40):
         at_ms = stage.now_ms + 10_000 + 20 * number
         bean = stage.bean(topic="catalogue", process=Process("10.9.9.9", 7))
-        call = sending(stranger, at_ms, bean)
+        call = sending(other, at_ms, bean)
         losses.note("queue_full", sdk_span(Draft.clean(call).spans[0]))
         if number == 0:  # the others are lost on both sides
-            stage.play(call, do.record_lost, one_sided("otlp", _COUNTED), fault="counted, a stranger's")
+            stage.play(call, do.record_lost, one_sided("otlp", _COUNTED), fault="lost, counted by the other service")
     stage.recording.ledgers.append({"ledger_version": 1, "rows": losses.rows()})
     for number in range(3):
         call = stage.send(stage.bean(), after_ms=10_000 + 20 * number)
-        stage.play(call, do.record_lost, one_sided("otlp", LOST), fault="lost while a stranger counted losses")
-    usual = sending(stranger, stage.now_ms + 200_000, stage.bean(topic="catalogue", process=Process("10.9.9.9", 8)))
+        stage.play(call, do.record_lost, one_sided("otlp", LOST), fault="lost, only the other service counted drops")
+    usual = sending(other, stage.now_ms + 200_000, stage.bean(topic="catalogue", process=Process("10.9.9.9", 8)))
     stage.play(usual)
 
 
@@ -183,7 +183,7 @@ def _scene_process_ends(stage: Stage) -> None:
     times = [stage.now_ms + 1000 * number for number in range(30)]
     calls = (sending(job, at_ms, stage.bean(at_ms=at_ms, process=process)) for at_ms in times)
     expected = one_sided("otlp", "SHUTDOWN_WINDOW")
-    _lose_last(stage, calls, range(27, 30), do.record_lost, expected, "native tail of a process")
+    _lose_last(stage, calls, range(27, 30), do.record_lost, expected, "last native records of a process lost")
 
 
 def _scene_consumer_killed(stage: Stage) -> None:
@@ -203,7 +203,7 @@ def kill_consumer(stage: Stage, *, deliveries: int, every_ms: int, after_ms: int
 
     last = range(deliveries - lost, deliveries)
     expected = one_sided("native", "SHUTDOWN_WINDOW")
-    _lose_last(stage, calls(), last, do.span_lost, expected, "span tail of a killed consumer")
+    _lose_last(stage, calls(), last, do.span_lost, expected, "last spans of a killed consumer lost")
 
 
 def _lose_last(
@@ -233,16 +233,18 @@ def _scene_silent_writers(stage: Stage) -> None:
 
 
 def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
-    """Two attempts at the same time, one span that names neither: one is lost for certain, nobody knows which."""
+    """Two attempts at the same time, one span that names neither: one is lost for certain, which one is unknown."""
     bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
     nameless = do.span_says(mqtrace__request_id=None)
     expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", LOST))
-    stage.several(calls, "two attempts, one nameless span", *expected, changes={0: nameless, 1: do.span_lost})
+    stage.several(
+        calls, "two attempts, one span without a request id", *expected, changes={0: nameless, 1: do.span_lost}
+    )
 
 
 def _scene_id_left_out(stage: Stage) -> None:
-    """The span does not say which message it is about: topic and time are right, and nothing else can be said."""
+    """The span carries no message id: only topic and time identify its message."""
     call = stage.send(stage.bean())
     draft = Draft.clean(call)
     do.span_says(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
@@ -260,7 +262,7 @@ def _scene_handler_hangs(stage: Stage) -> None:
 
 def _scene_too_young(stage: Stage) -> None:
     """One-sided within the grace before the end: it may still arrive."""
-    for change, fault in ((do.record_lost, "native record not there yet"), (do.span_lost, "span not there yet")):
+    for change, fault in ((do.record_lost, "native record not yet landed"), (do.span_lost, "span not yet written")):
         expected = Expected(status="PENDING")
         bean = stage.bean()
         for call in (stage.send(bean), stage.deliver(bean)):

@@ -39,15 +39,15 @@ def send_context(msg_id: str) -> SpanContext:
 def sdk_span(spoken: Spoken) -> ReadableSpan:
     """Return the span as our processor would be handed it."""
     context, call = spoken.context, spoken.call
-    said = span_attributes(context)
+    fields_of = span_attributes(context)
     operation = OPERATIONS[context.trace_type]
     first = context.beans[0]
     send = send_context(first.msg_id or "")
     is_send = context.trace_type is TraceType.PUB
     own = f"{context.trace_type} {first.msg_id} {context.group_name} {context.request_id} {call.start_ms}"
     own_id = send.span_id if is_send and not spoken.copy else _id(f"{own} {spoken.copy}", 16)
-    links = [] if is_send else [_link(bean.msg_id or "", at, said.links) for at, bean in enumerate(context.beans)]
-    attributes = {**said.span, semconv.MESSAGING_SYSTEM: "kafka"}
+    links = [] if is_send else [_link(bean.msg_id or "", at, fields_of.links) for at, bean in enumerate(context.beans)]
+    attributes = {**fields_of.span, semconv.MESSAGING_SYSTEM: "kafka"}
     for name, value in spoken.attributes.items():
         attributes[name] = value(attributes[name]) if callable(value) else value
     return ReadableSpan(

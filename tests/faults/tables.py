@@ -28,7 +28,7 @@ class Score:
         return self.right / self.true if self.true else 1.0
 
 
-def found(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
+def score_losses(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
     cells = list(cells)
     true = {cell.event for cell in cells if cell.expected.endswith(_UNEXPLAINED)}
     if calls is None:
@@ -52,15 +52,15 @@ def faults_table(worlds: Mapping[str, Sequence[Cell]]) -> str:
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for world, cells in worlds.items():
         for cell in cells:
-            rows[_told(cell), cell.got][world] += 1
+            rows[_describe(cell), cell.got][world] += 1
     body = [
-        [told, f"`{got}`", *(str(counts[world] or "") for world in worlds)]
-        for (told, got), counts in sorted(rows.items(), key=lambda row: row[0])
+        [actual, f"`{got}`", *(str(counts[world] or "") for world in worlds)]
+        for (actual, got), counts in sorted(rows.items(), key=lambda row: row[0])
     ]
     return _table(["what happens", "what it is called", *worlds], body, right_from=2)
 
 
-def _told(cell: Cell) -> str:
+def _describe(cell: Cell) -> str:
     return "nothing happens" if cell.fault == "none" else cell.fault
 
 
@@ -69,17 +69,17 @@ def rivals_table(cells: Sequence[Cell], rivals: Mapping[str, Calls]) -> str:
     ours: dict[str, set[str]] = defaultdict(set)
     events: dict[str, set[Event]] = defaultdict(set)
     for cell in cells:
-        ours[_told(cell)].add(cell.got)
-        events[_told(cell)].add(cell.event)
+        ours[_describe(cell)].add(cell.got)
+        events[_describe(cell)].add(cell.event)
     body = [
         [
-            told,
-            ", ".join(f"`{word}`" for word in sorted(ours[told])),
-            *(_words(calls, events[told]) for calls in rivals.values()),
+            event_name,
+            ", ".join(f"`{word}`" for word in sorted(ours[event_name])),
+            *(_words(calls, events[event_name]) for calls in rivals.values()),
         ]
-        for told in sorted(ours)
+        for event_name in sorted(ours)
     ]
-    scores = [found(cells), *(found(cells, calls) for calls in rivals.values())]
+    scores = [score_losses(cells), *(score_losses(cells, calls) for calls in rivals.values())]
     named = {
         "**called silently lost**": [str(score.called) for score in scores],
         "**of those really so** (precision)": [f"{score.precision:.1%}" for score in scores],
@@ -90,13 +90,13 @@ def rivals_table(cells: Sequence[Cell], rivals: Mapping[str, Calls]) -> str:
 
 
 def _words(calls: Calls, events: Iterable[Event]) -> str:
-    said = {_counted(calls.get(event, Counter())) for event in events}
-    return " / ".join(sorted(said))
+    texts = {_counted(calls.get(event, Counter())) for event in events}
+    return " / ".join(sorted(texts))
 
 
 def _counted(words: Counter[str]) -> str:
-    told = [word if count == 1 else f"{count} rows {word}" for word, count in sorted(words.items())]
-    return " + ".join(told) or "no row"
+    parts = [word if count == 1 else f"{count} rows {word}" for word, count in sorted(words.items())]
+    return " + ".join(parts) or "no row"
 
 
 def _table(

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.baselines import baselines, tables
 from tests.faults.confusion import NOTHING, compared, disagreements
 from tests.faults.corpora import CORPORA
-from tests.faults.tables import confusion_table, faults_table, filled_in, found, rivals_table
+from tests.faults.tables import confusion_table, faults_table, filled_in, rivals_table, score_losses
 
 PROOF = Path(__file__).parents[2] / "docs" / "reconciliation" / "proof.md"
 
@@ -31,7 +31,7 @@ def test_malformed_and_foreign_input_is_counted_by_side_and_scope(corpora, judge
 
 
 def test_silent_losses_have_precision_and_recall_of_one(worlds):
-    score = found(cell for cells in worlds.values() for cell in cells)
+    score = score_losses(cell for cells in worlds.values() for cell in cells)
     assert score.true > 30
     assert (score.precision, score.recall) == (1.0, 1.0)
 
@@ -67,4 +67,4 @@ def test_proof_page_shows_the_rivals_results_on_the_same_events(corpora, worlds,
     text = PROOF.read_text(encoding="utf-8")
     assert f"<!-- played: rivals-{name} -->" in text
     assert text == filled_in(text, {f"rivals-{name}": rivals_table(worlds[name], rivals)})
-    assert all(found(worlds[name], calls).precision < 0.5 for calls in rivals.values())
+    assert all(score_losses(worlds[name], calls).precision < 0.5 for calls in rivals.values())

@@ -45,8 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
 
 def test_command_is_the_one_of_the_quickstart() -> None:
     """Which its reader starts; the documents' own test reads its options only."""
-    said = (ROOT / "docs" / "quickstart.md").read_text("utf-8").splitlines()
-    assert " ".join(("mqtrace demo", *QUICKSTART)) in said
+    lines = (ROOT / "docs" / "quickstart.md").read_text("utf-8").splitlines()
+    assert " ".join(("mqtrace demo", *QUICKSTART)) in lines
 
 
 @pytest.mark.spark
@@ -73,13 +73,13 @@ def test_report_is_written_to_the_named_directory(run: tuple[subprocess.Complete
     assert (result["verdict"], result["conservation"]["holds"]) == ("FAIL", True)
 
 
-@pytest.mark.parametrize(("messages", "said"), [("100", "--out"), ("10", "--messages 100")])
+@pytest.mark.parametrize(("messages", "message"), [("100", "--out"), ("10", "--messages 100")])
 def test_foreign_directory_or_too_few_messages_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: str, message: str
 ) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     assert main(["demo", "--out", str(tmp_path), "--messages", messages]) == 2
     err = capsys.readouterr().err
     assert err.startswith("mqtrace: error: ")
-    assert (said in err, err.count("\n")) == (True, 1)
+    assert (message in err, err.count("\n")) == (True, 1)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]

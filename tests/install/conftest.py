@@ -19,9 +19,9 @@ CLEAN = {
 @pytest.fixture(scope="session")
 def wheel():
     """The wheel that ``make wheel`` built."""
-    found = sorted((ROOT / "dist").glob("otel_mqtrace-*.whl"))
-    assert len(found) == 1, "run make wheel"
-    return found[0]
+    wheels = sorted((ROOT / "dist").glob("otel_mqtrace-*.whl"))
+    assert len(wheels) == 1, "run make wheel"
+    return wheels[0]
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.install
 
 _QUICK = {name: value for name, value in CLEAN.items() if name.startswith("PIP_")}
 WALKED = {
-    page: [block for block in found if block.language == "sh"]
-    for page, found in groupby(blocks(), key=lambda block: block.page)
+    page: [block for block in group if block.language == "sh"]
+    for page, group in groupby(blocks(), key=lambda block: block.page)
     if page.startswith(INSTALLED)
 }
 
@@ -28,7 +28,7 @@ def test_every_page_with_commands_is_walked():
     assert {"README.md", "docs/quickstart.md", "docs/how-to/kafka-application.md"} <= set(WALKED)
 
 
-@pytest.mark.parametrize("page", [page for page, found in WALKED.items() if found])
+@pytest.mark.parametrize("page", [page for page, group in WALKED.items() if group])
 def test_page_works_with_what_it_installs(page, left, wheel, make_environment, tmp_path):
     programs = make_environment()
     for block in WALKED[page]:

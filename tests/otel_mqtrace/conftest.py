@@ -88,6 +88,14 @@ def spans():
 
 
 @pytest.fixture
+def no_failures_yet():
+    """Start from no failures, and forget those of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guard, "_failures", {})
+        yield
+
+
+@pytest.fixture
 def instrumentor():
     """The instrumentor under test; a folder of another client has its own."""
     return MqTraceInstrumentor()

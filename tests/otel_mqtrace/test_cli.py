@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 import pytest
 
-from otel_mqtrace import _command_tree, cli
+from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
+from otel_mqtrace._errors import MqTraceError, UsageError
 
 
 def _points(*names):
@@ -56,13 +56,6 @@ def test_command_that_typer_cannot_make_is_reported_when_called(capsys):
         run(["cannot-be-parsed"], points)
 
 
-def test_missing_dependency_is_reported_with_its_extra():
-    absent = ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")
-    said = _command_tree._unavailable("reconcile", absent)
-    assert isinstance(said, MissingExtraError)
-    assert str(said) == "mqtrace reconcile needs the 'spark' extra: pip install 'otel-mqtrace[spark]'"
-
-
 @pytest.mark.parametrize("target", ["tests.support.no_such_module:command", "tests.support.commands:__name__"])
 def test_help_lists_what_is_no_command_as_not_available(capsys, target):
     assert run(["--help"], [*_points("answers"), EntryPoint("broken", target, COMMAND_GROUP)]) == 0
@@ -99,7 +92,7 @@ def test_help_shows_the_docstring_without_its_sections(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nope"], "No such command 'nope'"),
         (["answers", "--nope"], "No such option: --nope"),
@@ -107,10 +100,10 @@ def test_help_shows_the_docstring_without_its_sections(capsys):
         (["answers", "stray"], "unexpected extra argument"),
     ],
 )
-def test_wrong_command_line_is_a_usage_error(arguments, said):
+def test_wrong_command_line_is_a_usage_error(arguments, message):
     with pytest.raises(UsageError) as caught:
         run(arguments, _points("answers"))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "--help'" in str(caught.value)
 
 
@@ -225,10 +218,10 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
 def test_command_without_its_extra_reports_it(tmp_path, module, arguments, extra):
     (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
     done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
-    said = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
+    message = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("mqtrace: error: ")
-    assert done.stderr.endswith(f"{said}\n")
+    assert done.stderr.endswith(f"{message}\n")
     assert done.stderr.count("\n") == 1
 
 

@@ -124,14 +124,14 @@ def test_option_of_a_wrong_type_is_one_warning(clean, caplog, monkeypatch, optio
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         ("raise ImportError('libssl.so.3: cannot open')", "confluent-kafka cannot be imported: libssl.so.3"),
         ("import no_such_part", "confluent-kafka cannot be imported: No module named 'no_such_part'"),
         (None, "pip install 'otel-mqtrace[kafka]'"),
     ],
 )
-def test_client_that_cannot_be_imported_is_logged_with_the_error(tmp_path, broken, said):
+def test_client_that_cannot_be_imported_is_logged_with_the_error(tmp_path, broken, message):
     hidden = f"sys.path.insert(0, {str(tmp_path)!r})" if broken else "sys.meta_path.insert(0, Hidden())"
     if broken:
         (tmp_path / "confluent_kafka").mkdir()
@@ -148,7 +148,7 @@ from otel_mqtrace import MqTraceInstrumentor
 MqTraceInstrumentor().instrument()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

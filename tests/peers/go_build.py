@@ -4,7 +4,7 @@
 
     python -m tests.peers.go_build collector jaeger     # builds what is not in the cache yet, one after the other
 
-Whoever comes second waits for the first: a lock file beside the program says that somebody is at it, and the system
+A second build waits for the first: a lock file beside the program marks a build in progress, and the system
 frees it when that process ends, however it ends.
 """
 
@@ -46,10 +46,10 @@ class GoProgram:
 
     @property
     def version(self) -> str:
-        found = re.search(rf"{re.escape(self.module)} v(\S+)", (self.sources / "go.mod").read_text(encoding="utf-8"))
-        if found is None:
+        match = re.search(rf"{re.escape(self.module)} v(\S+)", (self.sources / "go.mod").read_text(encoding="utf-8"))
+        if match is None:
             raise PeerBrokenError(f"{self.sources / 'go.mod'} does not require {self.module}")
-        return found[1]
+        return match[1]
 
     @property
     def target(self) -> Path:
@@ -122,8 +122,8 @@ def _run(command: list[str], program: GoProgram, patience_s: float) -> subproces
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("go: downloading")]
-    return "; ".join(said)[-_SHOWN:] or "no reason given"
+    lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("go: downloading")]
+    return "; ".join(lines)[-_SHOWN:] or "no reason given"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def jars_of(pom: Path, name: str) -> Path:
     except subprocess.TimeoutExpired:
         raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
     if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(said or ['no reason given'])[0][:300]}")
+        errors = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(errors or ['no reason given'])[0][:300]}")
     beside.rename(target)
     return target

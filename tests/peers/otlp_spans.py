@@ -46,8 +46,8 @@ def of_json(traces: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         resource = _attributes(resource_spans.get("resource", {}))
         for scope_spans in resource_spans.get("scopeSpans", ()):
             scope = scope_spans.get("scope", {})
-            told = {"scope": (scope.get("name", ""), scope.get("version", "")), "resource": resource}
-            yield from ({**_span(span), **told} for span in scope_spans.get("spans", ()))
+            common = {"scope": (scope.get("name", ""), scope.get("version", "")), "resource": resource}
+            yield from ({**_span(span), **common} for span in scope_spans.get("spans", ()))
 
 
 def _span(span: Mapping[str, Any]) -> dict[str, Any]:

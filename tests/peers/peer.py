@@ -53,7 +53,7 @@ def peers_cache() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return that many loopback ports nobody listens on."""
+    """Return that many free loopback ports."""
     held = [socket.socket() for _ in range(count)]
     try:
         for each in held:
@@ -94,8 +94,8 @@ class ServerProcess:
         while not answers():
             if monotonic() > deadline or self._process.poll() is not None:
                 self.kill()
-                said = self.log.read_text(encoding="utf-8", errors="replace")
-                raise PeerBrokenError(f"{self.name} did not come up:\n{said[-_LOG_SHOWN:]}")
+                text = self.log.read_text(encoding="utf-8", errors="replace")
+                raise PeerBrokenError(f"{self.name} did not come up:\n{text[-_LOG_SHOWN:]}")
             pause.wait(_PROBE_SECONDS)
 
     def stop(self) -> None:

@@ -132,8 +132,8 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(image, collector
     (spans,) = answers("inspect", tmp_path / "spans", "--json")
     (records,) = answers("inspect", tmp_path / "landing", "--json")
     assert (spans["malformed"], records["malformed"]) == (0, 0)
-    said = re.search(r"(\d+) trace messages .* as (\d+) spans to", log.read_text("utf-8"))
-    assert (int(said[1]), int(said[2])) == (len(bodies), spans["items"])
+    summary = re.search(r"(\d+) trace messages .* as (\d+) spans to", log.read_text("utf-8"))
+    assert (int(summary[1]), int(summary[2])) == (len(bodies), spans["items"])
     assert records["items"] > spans["items"]  # two halves are one span
 
 
@@ -143,7 +143,7 @@ def _elsewhere(word, places):
     return word
 
 
-def _started_until(said, command, environment, log):
+def _started_until(pattern, command, environment, log):
     """Start the command, again when it ends because a peer was not ready, as ``restart: always`` does, until it has ``said``."""
     assert SERVICES["forwarder"]["restart"] == "always"
     pause, deadline = Event(), monotonic() + PATIENCE_SECONDS
@@ -151,7 +151,7 @@ def _started_until(said, command, environment, log):
         with log.open("ab") as out:
             running = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
         while running.poll() is None and monotonic() < deadline:
-            if said in log.read_bytes():
+            if pattern in log.read_bytes():
                 return running
             pause.wait(0.1)
         if running.poll() != ENDED_BY_A_PEER:

@@ -3,7 +3,7 @@
 Needs ``pip install mutmut coverage`` and a checkout that nothing else uses: each mutant is written into it in turn::
 
     coverage run --data-file COVERAGE -m pytest -n 0 tests/…      with dynamic_context = test_function
-    python tests/proofs/mutants.py RESULTS COVERAGE… --seed 28 --until 00:40
+    python tests/proofs/mutants.py RESULTS COVERAGE… --seed 28 --minutes 60
 
 The mutations are mutmut's. A mutant is run against the tests that execute its line, the most specific first. RESULTS
 gets one JSON object per mutant, and a second run goes on behind them; packages take turns, so that a run that is cut off
@@ -20,7 +20,6 @@ import random
 import signal
 import sys
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta
 from functools import cache
 from importlib.util import cache_from_source
 from itertools import chain, zip_longest
@@ -213,17 +212,18 @@ def main() -> None:
     parser.add_argument("coverage", nargs="+")
     parser.add_argument("--seed", type=int, default=28)
     parser.add_argument("--per-package", type=int, default=300)
-    parser.add_argument("--until", help="HH:MM")
+    parser.add_argument("--minutes", type=float, default=1440)
     parser.add_argument("--package", action="append", choices=PACKAGES)
     given = parser.parse_args()
-    until = _next(given.until) if given.until else None
+    clock = SystemClock()
+    until = clock.monotonic_ns() + given.minutes * 60e9
     coverage, mutants = Coverage(given.coverage), sample(given.package or PACKAGES, given.seed, given.per_package)
     _preload()
     counts: Counter[tuple[str, str]] = Counter()
     done = len(given.results.read_text(encoding="utf-8").splitlines()) if given.results.exists() else 0
     with given.results.open("a", encoding="utf-8") as results:
         for mutant in mutants[done:]:
-            if until is not None and datetime.now().astimezone() >= until:
+            if clock.monotonic_ns() >= until:
                 break
             outcome = outcome_of(mutant, coverage.tests_of(mutant))
             counts[mutant.package, outcome] += 1
@@ -231,14 +231,6 @@ def main() -> None:
             results.flush()
     for (package, outcome), count in sorted(counts.items()):
         sys.stdout.write(f"{package:25} {outcome:12} {count}\n")
-
-
-def _next(time: str) -> datetime:
-    """Return the next ``HH:MM`` of the local clock."""
-    now = datetime.now().astimezone()
-    hour, _, minute = time.partition(":")
-    at = now.replace(hour=int(hour), minute=int(minute), second=0, microsecond=0)
-    return at if at > now else at + timedelta(days=1)
 
 
 if __name__ == "__main__":

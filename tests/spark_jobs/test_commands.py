@@ -59,16 +59,16 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "said"), [(command, *row) for command, rows in WRONG.items() for row in rows]
+    ("command", "arguments", "message"), [(command, *row) for command, rows in WRONG.items() for row in rows]
 )
-def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, command, arguments, said):
+def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, command, arguments, message):
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("a file")
     assert main([command, *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("mqtrace: error: ")
     assert captured.err.count("\n") == 1
-    assert said in captured.err
+    assert message in captured.err
     assert captured.out == ""
     assert not Path("o").exists()
 

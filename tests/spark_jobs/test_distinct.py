@@ -12,8 +12,8 @@ WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_siz
 
 @given(words=WORDS)
 def test_each_row_gets_the_result_of_its_value(words):
-    told = each(pa.array(words, pa.string()), len, pa.int64())
-    assert told.to_pylist() == [None if word is None else len(word) for word in words]
+    lengths = each(pa.array(words, pa.string()), len, pa.int64())
+    assert lengths.to_pylist() == [None if word is None else len(word) for word in words]
 
 
 def test_equal_doubles_of_other_bits_are_separate_values():

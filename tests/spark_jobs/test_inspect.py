@@ -19,7 +19,7 @@ def strict(text):
 
 def test_json_of_a_cut_off_file_has_the_public_keys(capsys):
     assert inspect.run([str(VECTORS / "otlp/killed/kill.pb.framed")], as_json=True) == 0
-    found = strict(capsys.readouterr().out)
+    report = strict(capsys.readouterr().out)
     assert {
         "side",
         "layout",
@@ -30,24 +30,24 @@ def test_json_of_a_cut_off_file_has_the_public_keys(capsys):
         "last_ms",
         "topics",
         "groups",
-    } <= found.keys()
-    assert (found["side"], found["layout"], found["items"], found["malformed"], found["truncated_tail"]) == (
+    } <= report.keys()
+    assert (report["side"], report["layout"], report["items"], report["malformed"], report["truncated_tail"]) == (
         "otlp",
         "proto-framed",
         67,
         0,
         True,
     )
-    assert "orders" in found["topics"]
-    assert found["first_ms"] < found["last_ms"]
+    assert "orders" in report["topics"]
+    assert report["first_ms"] < report["last_ms"]
 
 
 def test_bad_records_are_counted_and_located(capsys):
     path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
     assert inspect.run([str(path)], as_json=True) == 1
-    found = strict(capsys.readouterr().out)
-    assert (found["side"], found["items"], found["malformed"]) == ("native", 271, 2)
-    assert [(piece["path"], piece["line"], piece["record_index"]) for piece in found["bad"]] == [
+    report = strict(capsys.readouterr().out)
+    assert (report["side"], report["items"], report["malformed"]) == ("native", 271, 2)
+    assert [(piece["path"], piece["line"], piece["record_index"]) for piece in report["bad"]] == [
         (str(path), 23, 0),
         (str(path), 23, 1),
     ]
@@ -81,8 +81,8 @@ def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\nbroken\n{"body_base', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1
-    found = strict(capsys.readouterr().out)
-    assert (found["malformed"], found["truncated_tail"], found["bad"][0]["line"]) == (1, True, 2)
+    report = strict(capsys.readouterr().out)
+    assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 2)
 
 
 def test_wrong_inputs_are_refused(tmp_path):
@@ -106,10 +106,10 @@ def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):
     (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1  # the body is empty
-    found = strict(capsys.readouterr().out)
-    assert [Path(name).name for name in found["files"]] == ["part-1.jsonl"]
-    (said,) = found["passed_over"]
-    assert "notes.jsonl" in said
+    report = strict(capsys.readouterr().out)
+    assert [Path(name).name for name in report["files"]] == ["part-1.jsonl"]
+    (entry,) = report["passed_over"]
+    assert "notes.jsonl" in entry
 
 
 def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):

@@ -42,17 +42,17 @@ def no_wheel(monkeypatch):
 def test_java_home_comes_before_the_path(tmp_path):
     named, other = _java(tmp_path / "named", version="21"), _java(tmp_path / "other")
     environ = {"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
-    found = find_java(environ=environ, cache_dir=tmp_path / "cache")
-    assert (found.major, found.source) == (21, "JAVA_HOME")
-    assert str(named / "bin" / "java") in (found.path / "bin" / "java").read_text()
+    java = find_java(environ=environ, cache_dir=tmp_path / "cache")
+    assert (java.major, java.source) == (21, "JAVA_HOME")
+    assert str(named / "bin" / "java") in (java.path / "bin" / "java").read_text()
 
 
 def test_old_java_is_skipped(tmp_path):
     old, new = _java(tmp_path / "old", version="1.8"), _java(tmp_path / "new")
     environ = {"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}
-    found = find_java(environ=environ, cache_dir=tmp_path / "cache")
-    assert (found.major, found.source) == (17, "PATH")
-    assert str(new / "bin" / "java") in (found.path / "bin" / "java").read_text()
+    java = find_java(environ=environ, cache_dir=tmp_path / "cache")
+    assert (java.major, java.source) == (17, "PATH")
+    assert str(new / "bin" / "java") in (java.path / "bin" / "java").read_text()
 
 
 @pytest.mark.usefixtures("no_wheel")
@@ -60,17 +60,17 @@ def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path):
     old, broken = _java(tmp_path / "old", version="11"), _java(tmp_path / "broken", code=1)
     with pytest.raises(PeerError) as caught:
         find_java(environ={"JAVA_HOME": str(old), "PATH": str(broken / "bin")})
-    said = str(caught.value)
-    assert "\n" not in said
-    assert all(part in said for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
 
 
 @pytest.mark.parametrize("has_module", [False, True], ids=["would refuse the module", "would warn of it"])
 def test_start_script_drops_the_module_flag_and_keeps_other_arguments(tmp_path, has_module):
     real = _java(tmp_path / "it's real", has_module=has_module)
-    found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
-    assert found.path.is_relative_to(tmp_path / "cache")
-    command = [found.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
+    java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
+    assert java.path.is_relative_to(tmp_path / "cache")
+    command = [java.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["two words", "it's"]
 
@@ -78,8 +78,8 @@ def test_start_script_drops_the_module_flag_and_keeps_other_arguments(tmp_path, 
 @pytest.mark.parametrize("has_package", [False, True], ids=["would warn of it", "has the package"])
 def test_start_script_opens_the_package_only_where_java_has_it(tmp_path, has_package):
     real = _java(tmp_path / "real", version="25", has_package=has_package)
-    found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
-    command = [found.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
+    java = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
+    command = [java.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ([OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"])
 

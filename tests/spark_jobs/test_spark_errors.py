@@ -113,9 +113,9 @@ def _count_rows_of(spark, path):
 def test_failed_job_is_one_line_with_the_root_cause(spark, tmp_path):
     path = tmp_path / "broken.parquet"
     path.write_text("no parquet at all")
-    with pytest.raises(PeerError, match=r"^Spark failed: .*broken\.parquet is not a Parquet file.*; fix that") as told:
+    with pytest.raises(PeerError, match=r"^Spark failed: .*broken\.parquet is not a Parquet file.*; fix that") as error:
         _count_rows_of(spark, path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.spark

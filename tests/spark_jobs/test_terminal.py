@@ -143,9 +143,9 @@ def test_active_tasks_counts_the_tasks_of_a_running_job(spark, tmp_path):
 
     job = threading.Thread(target=spark.sparkContext.parallelize(range(3), 3).mapPartitions(until_seen).count)
     job.start()
-    while (found := active_tasks()) is None or not found.known:
+    while (tasks := active_tasks()) is None or not tasks.known:
         assert job.is_alive()
     seen.touch()
     job.join()
-    assert found == Tasks(0, 3)
+    assert tasks == Tasks(0, 3)
     assert active_tasks() == Tasks(0, 0)

@@ -50,11 +50,11 @@ def test_graph_and_inspect_need_no_spark(tmp_path):
 @pytest.mark.parametrize("option", [("--stream",), ("--master", "local[1]"), ("--conf", "spark.a=b")])
 def test_local_engine_refuses_what_only_spark_has(tmp_path, option, capsys):
     assert main(["reconcile", *SIDES, "--out", str(tmp_path), "--engine", "local", *option]) == 2
-    said = f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n"
-    assert capsys.readouterr().err == said
+    message = f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n"
+    assert capsys.readouterr().err == message
 
 
-# -- A whole run in a process of its own, as a CI job starts it: what is said where nobody looks at a terminal
+# -- A whole run in a process of its own, as a CI job starts it: its output without a terminal
 @pytest.mark.spark
 def test_normal_run_prints_nothing_to_standard_error(tmp_path):
     command = [sys.executable, "-m", "spark_jobs", "reconcile", *SIDES, "--out", tmp_path / "out", *JUDGED]

@@ -68,7 +68,7 @@ def says_much() -> int:
 
 
 def says_little() -> int:
-    """Write what stays in the buffer until somebody flushes it."""
+    """Write what stays in the buffer until it is flushed."""
     sys.stdout.write("line\n")
     return 3
 

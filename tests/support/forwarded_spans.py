@@ -65,14 +65,14 @@ def _context(trace_id: bytes, span_id: bytes, *, is_remote: bool) -> SpanContext
 
 def _attributes(meaning: OtlpSpanFields, rules: SpanRules) -> Attributes:
     values = [encodable(value) if type(value) is str else value for value in meaning.values]
-    said = span_attributes(_context_of(meaning.trace_type, values)).span
-    said[semconv.MESSAGING_SYSTEM] = rules.system
+    attributes = span_attributes(_context_of(meaning.trace_type, values)).span
+    attributes[semconv.MESSAGING_SYSTEM] = rules.system
     if rules.system == semconv.SYSTEM_ROCKETMQ:
-        add_rocketmq_fields(said, {})
-        said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
+        add_rocketmq_fields(attributes, {})
+        attributes[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
-        said |= server_of(encodable(meaning.store_host))
-    return {**said, **rare_attributes(meaning.messages, meaning.half, meaning.failure)}
+        attributes |= server_of(encodable(meaning.store_host))
+    return {**attributes, **rare_attributes(meaning.messages, meaning.half, meaning.failure)}
 
 
 _WHERE: Final = Place("trace", 0, 0)
@@ -82,8 +82,8 @@ def record_of(
     trace_ctx: TraceContext, place: Place = _WHERE, arrival_ms: int = 0, *, messages: int = 1, record_index: int = 0
 ) -> Record:
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
-    said = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]
-    values = tuple(None if type(value) is str and value in ABSENT_TEXTS else value for value in said)
+    fields_of_model = [getattr(bean if hasattr(bean, name) else trace_ctx, name) for name in MODEL_FIELDS]
+    values = tuple(None if type(value) is str and value in ABSENT_TEXTS else value for value in fields_of_model)
     return Origin(place, arrival_ms, arrival_ms, arrival_ms), record_index, trace_ctx.trace_type, messages, values
 
 

@@ -15,9 +15,9 @@ class Table:
 
     def row(self, head: str) -> list[str]:
         """Return the cells after the first one of the row that begins with ``head``."""
-        found = [row[1:] for row in self.rows if row and row[0] == head]
-        assert len(found) == 1, f"{len(found)} rows begin with {head!r} in {self.caption!r}"
-        return found[0]
+        rows = [row[1:] for row in self.rows if row and row[0] == head]
+        assert len(rows) == 1, f"{len(rows)} rows begin with {head!r} in {self.caption!r}"
+        return rows[0]
 
 
 class Page(HTMLParser):
@@ -78,5 +78,5 @@ class Page(HTMLParser):
         return [attrs["id"] for _, attrs in self.elements if attrs.get("id")]
 
     def table(self, caption: str) -> Table:
-        (found,) = [table for table in self.tables if table.caption == caption]
-        return found
+        (match,) = [table for table in self.tables if table.caption == caption]
+        return match

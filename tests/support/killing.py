@@ -102,7 +102,7 @@ def forwarded_under_fire(
         received=received,
         lost=len(expected - contents.keys()),
         unexpected=len(contents.keys() - expected),
-        contradicted=sum(len(said) > 1 for said in contents.values()),
+        contradicted=sum(len(copies) > 1 for copies in contents.values()),
     )
 
 

@@ -1,4 +1,4 @@
-"""A client nobody has instrumented: a mailbox of letters, made known to ``process`` by the public door."""
+"""A client without instrumentation: a mailbox of letters, connected to ``process`` by the public API."""
 
 from dataclasses import dataclass, field
 
@@ -43,7 +43,7 @@ class Mailbox:
         return SingleOwner(self.hook, self.hook.before([message.incoming()])[0])
 
     def bundle(self, *letters):
-        """Hand over letters that came together: one span, to be ended by whoever handles the last."""
+        """Hand over letters that came together: one span, ended by the handler of the last one."""
         (call,) = self.hook.before([letter.incoming() for letter in letters], batch=True)
         shared = BatchOwner(self.hook, call)
         self._shared.update((letter.number, shared) for letter in letters)

@@ -57,9 +57,9 @@ def traced(*exporters, **options):
     tracer = provider.get_tracer("tests")
 
     def trace(trace_ctx):
-        said = span_attributes(trace_ctx)
-        links = [Link(_SOMEWHERE, attributes=attributes) for attributes in said.links]
+        values = span_attributes(trace_ctx)
+        links = [Link(_SOMEWHERE, attributes=attributes) for attributes in values.links]
         operation = OPERATIONS[trace_ctx.trace_type]
-        tracer.start_span(operation.name, kind=operation.kind, attributes=said.span, links=links).end()
+        tracer.start_span(operation.name, kind=operation.kind, attributes=values.span, links=links).end()
 
     return processor, trace

@@ -63,7 +63,7 @@ class OtlpReceiver:
     def contents(self) -> dict[tuple[str, str], set[tuple[str, bytes]]]:
         """By id, what was ever said under it: (service name, the span's bytes)."""
         with self._lock:
-            return {(trace_id.hex(), span_id.hex()): set(said) for (trace_id, span_id), said in self.spans.items()}
+            return {(trace_id.hex(), span_id.hex()): set(copies) for (trace_id, span_id), copies in self.spans.items()}
 
     def _take(self, request: ExportTraceServiceRequest) -> None:
         with self._lock:
@@ -71,8 +71,8 @@ class OtlpReceiver:
                 service = resource.resource.attributes[0].value.string_value
                 for scope in resource.scope_spans:
                     for span in scope.spans:
-                        said = span.SerializeToString(deterministic=True)
-                        self.spans[span.trace_id, span.span_id].append((service, said))
+                        encoded = span.SerializeToString(deterministic=True)
+                        self.spans[span.trace_id, span.span_id].append((service, encoded))
 
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler's own self is another
         class Handler(BaseHTTPRequestHandler):
@@ -100,7 +100,7 @@ class OtlpReceiver:
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()
                     self.wfile.write(answer)
-                except OSError:  # whoever asked was killed
+                except OSError:  # the client was killed
                     return
 
             def log_message(self, *_: Any) -> None:

@@ -133,8 +133,8 @@ def _parsed(body: bytes) -> list[Any]:
 
 
 def _plain(span: Any) -> Any:
-    told = json.loads(span.to_json())
-    for event in told["events"]:
+    fields_of = json.loads(span.to_json())
+    for event in fields_of["events"]:
         event.pop("timestamp")
         event["attributes"].pop("exception.stacktrace", None)
-    return told
+    return fields_of

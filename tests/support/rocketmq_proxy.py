@@ -114,13 +114,13 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         if self.refuse:
             return service_pb2.SendMessageResponse(status=_status(self.refuse.popleft()))
         (message,) = request.messages
-        said = message.system_properties
+        properties = message.system_properties
         self.sent.append(message)
-        entry = service_pb2.SendResultEntry(status=_status(), message_id=said.message_id)
-        if said.message_type == MessageType.TRANSACTION:
+        entry = service_pb2.SendResultEntry(status=_status(), message_id=properties.message_id)
+        if properties.message_type == MessageType.TRANSACTION:
             entry.transaction_id = _transaction_id(message)
-        elif said.message_type == MessageType.DELAY:
-            entry.recall_handle = f"handle of {said.message_id}"
+        elif properties.message_type == MessageType.DELAY:
+            entry.recall_handle = f"handle of {properties.message_id}"
         else:
             self._deliver(message)
         return service_pb2.SendMessageResponse(status=_status(), entries=[entry])
@@ -133,9 +133,9 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         return service_pb2.EndTransactionResponse(status=_status(code))
 
     def RecallMessage(self, request, context):
-        _, found, msg_id = request.recall_handle.partition("handle of ")
+        _, prefix, msg_id = request.recall_handle.partition("handle of ")
         return service_pb2.RecallMessageResponse(
-            status=_status(Code.OK if found else Code.INTERNAL_SERVER_ERROR), message_id=msg_id
+            status=_status(Code.OK if prefix else Code.INTERNAL_SERVER_ERROR), message_id=msg_id
         )
 
     def ReceiveMessage(self, request, context):
@@ -175,12 +175,16 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
 
     # -- messages ---------------------------------------------------------------------------------------------------
     def _deliver(self, message):
-        said = message.system_properties
-        said.delivery_attempt = 1
-        said.receipt_handle = said.message_id
-        said.queue_id, said.store_host, said.store_timestamp.seconds = QUEUE_ID, STORE_HOST, STORE_SECONDS
-        said.body_digest.type = definition_pb2.DigestType.CRC32
-        said.body_digest.checksum = f"{crc32(message.body):08X}"
+        properties = message.system_properties
+        properties.delivery_attempt = 1
+        properties.receipt_handle = properties.message_id
+        properties.queue_id, properties.store_host, properties.store_timestamp.seconds = (
+            QUEUE_ID,
+            STORE_HOST,
+            STORE_SECONDS,
+        )
+        properties.body_digest.type = definition_pb2.DigestType.CRC32
+        properties.body_digest.checksum = f"{crc32(message.body):08X}"
         with self._changed:
             self._waiting[message.topic.name].append(message)
             self._changed.notify_all()

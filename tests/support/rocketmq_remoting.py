@@ -22,13 +22,13 @@ def response_to(request, code, fields=None, body=b"", remark=None):
 
 def stored(body, *, topic="T", queue_id=0, offset=0, properties=(), sys_flag=0, store_ms=1_700_000_000_000):
     """The bytes of a stored message, laid out here once more, by hand."""
-    said = "".join(f"{name}\x01{value}\x02" for name, value in dict(properties).items()).encode()
+    encoded = "".join(f"{name}\x01{value}\x02" for name, value in dict(properties).items()).encode()
     name = topic.encode()
     hosts = [(16 if sys_flag & bit else 4) for bit in (0x10, 0x20)]
     born, store = (bytes(size - 1) + b"\x01" + struct.pack(">i", 10911) for size in hosts)
     rest = struct.pack(">iiqqiq", queue_id, 0, offset, 77, sys_flag, store_ms - 1) + born
     rest += struct.pack(">q", store_ms) + store + struct.pack(">iq", 0, 0) + struct.pack(">i", len(body)) + body
-    rest += struct.pack(">B", len(name)) + name + struct.pack(">H", len(said)) + said
+    rest += struct.pack(">B", len(name)) + name + struct.pack(">H", len(encoded)) + encoded
     return struct.pack(">iIi", 12 + len(rest), 0xDAA320A7, 0) + rest
 
 
@@ -93,8 +93,8 @@ class RemotingServer:
         """Store messages as if a producer had sent them."""
         queue = self.stored[topic, queue_id]
         for body in bodies:
-            said = {"topic": topic, "queue_id": queue_id, "offset": queue.high, **fields}
-            queue.messages.append(stored(body, **said))
+            message = {"topic": topic, "queue_id": queue_id, "offset": queue.high, **fields}
+            queue.messages.append(stored(body, **message))
 
     def _serve(self, connection):
         self.connections.append(connection)
@@ -112,8 +112,8 @@ class RemotingServer:
         self.requests.append(request)
         first = self.instead[request.code]
         if first:
-            said = first.popleft()
-            return said if said in {SILENCE, HANG_UP} else response_to(request, said, remark="told to")
+            answer = first.popleft()
+            return answer if answer in {SILENCE, HANG_UP} else response_to(request, answer, remark="told to")
         code, fields, body = getattr(self, f"_{RequestCode(request.code).name.lower()}")(request.fields, request.body)
         return response_to(request, code, {name: str(value) for name, value in fields.items()}, body)
 
@@ -128,12 +128,12 @@ class RemotingServer:
             | {"writeQueueNums": broker.queue_count, "topicSysFlag": 0}
             for broker in brokers
         ]
-        said = {"brokerDatas": [broker._data() for broker in brokers], "queueDatas": queues}
-        return ResponseCode.SUCCESS, {}, json.dumps(said).encode()
+        route_data = {"brokerDatas": [broker._data() for broker in brokers], "queueDatas": queues}
+        return ResponseCode.SUCCESS, {}, json.dumps(route_data).encode()
 
     def _get_broker_cluster_info(self, _fields, _body):
-        said = {"brokerAddrTable": {broker.name: broker._data() for broker in self.brokers}}
-        return ResponseCode.SUCCESS, {}, json.dumps(said).encode()
+        cluster_data = {"brokerAddrTable": {broker.name: broker._data() for broker in self.brokers}}
+        return ResponseCode.SUCCESS, {}, json.dumps(cluster_data).encode()
 
     def _data(self):
         addresses = {number: slave.address for number, slave in enumerate(self.slaves, 1)}
@@ -168,12 +168,12 @@ class RemotingServer:
 
     def _pull_message(self, fields, _):
         queue, offset = self._queue(fields), int(fields["queueOffset"])
-        said = {"minOffset": queue.low, "maxOffset": queue.high, "suggestWhichBrokerId": 0}
+        reply = {"minOffset": queue.low, "maxOffset": queue.high, "suggestWhichBrokerId": 0}
         if offset < queue.low:
-            return ResponseCode.PULL_OFFSET_MOVED, {**said, "nextBeginOffset": queue.low}, b""
-        found = queue.messages[offset - queue.low :][: min(self.max_pulled, int(fields["maxMsgNums"]))]
-        code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
-        return code, {**said, "nextBeginOffset": offset + len(found)}, b"".join(found)
+            return ResponseCode.PULL_OFFSET_MOVED, {**reply, "nextBeginOffset": queue.low}, b""
+        messages = queue.messages[offset - queue.low :][: min(self.max_pulled, int(fields["maxMsgNums"]))]
+        code = ResponseCode.SUCCESS if messages else ResponseCode.PULL_NOT_FOUND
+        return code, {**reply, "nextBeginOffset": offset + len(messages)}, b"".join(messages)
 
     def _send_message_v2(self, fields, body):
         properties = dict(each.split("\x01") for each in fields["i"].split("\x02") if each)
@@ -184,15 +184,15 @@ class RemotingServer:
         return ResponseCode.SUCCESS, {"msgId": "0" * 32, "queueId": queue_id, "queueOffset": offset}, b""
 
     def _query_message(self, fields, _):
-        found = [
+        messages = [
             message
             for (topic, _), queue in self.stored.items()
             if topic == fields["topic"]
             for message in queue.messages
             if fields["key"].encode() in message  # hashes collide; here part of a key does
         ]
-        code = ResponseCode.SUCCESS if found else ResponseCode.QUERY_NOT_FOUND
-        return code, {}, b"".join(found)
+        code = ResponseCode.SUCCESS if messages else ResponseCode.QUERY_NOT_FOUND
+        return code, {}, b"".join(messages)
 
 
 class RemotingCluster:

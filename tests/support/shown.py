@@ -3,13 +3,13 @@
 
 def shown(it, depth=8):
     """Return every text reached from ``it`` by attributes, mappings and sequences, as one that dumps them would."""
-    found, seen = [], set()
+    strings, seen = [], set()
 
     def look(each, left):
         if not left or id(each) in seen:
             return
         seen.add(id(each))
-        found.append(repr(each))
+        strings.append(repr(each))
         if isinstance(each, dict):
             inside = [*each, *each.values()]
         elif isinstance(each, (list, tuple, set, frozenset)):
@@ -21,7 +21,7 @@ def shown(it, depth=8):
             look(inner, left - 1)
 
     look(it, depth)
-    return "\n".join(found)
+    return "\n".join(strings)
 
 
 def _slots(kind):

@@ -14,8 +14,8 @@ _LEFT_OUT = {
 
 @cache
 def all_files() -> tuple[Path, ...]:
-    found = (path for path in ROOT.rglob("*") if not _LEFT_OUT & set(path.relative_to(ROOT).parts))
-    return tuple(sorted(path for path in found if path.is_file() and ".egg-info" not in str(path)))
+    paths = (path for path in ROOT.rglob("*") if not _LEFT_OUT & set(path.relative_to(ROOT).parts))
+    return tuple(sorted(path for path in paths if path.is_file() and ".egg-info" not in str(path)))
 
 
 @cache

@@ -23,9 +23,9 @@ START_MS = 1_700_000_000_000
 
 
 def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> TraceContext:
-    said = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
-    said |= {"msg_type": MessageType.NORMAL, **fields}
-    bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **said)
+    values = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
+    values |= {"msg_type": MessageType.NORMAL, **fields}
+    bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **values)
     of_call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9}
     return TraceContext(trace_type=TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call)
 
@@ -48,8 +48,8 @@ def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = 
 
 
 def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionState.COMMIT_MESSAGE) -> TraceContext:
-    said = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
-    bean = TraceBean(topic="orders", msg_id=msg_id, msg_type=MessageType.TRANS_COMMIT, **said)
+    values = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
+    bean = TraceBean(topic="orders", msg_id=msg_id, msg_type=MessageType.TRANS_COMMIT, **values)
     return TraceContext(
         trace_type=TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
     )

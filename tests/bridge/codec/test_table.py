@@ -80,13 +80,13 @@ def test_new_row_is_enough(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     answer, _, shown = done.stdout.partition("\n")
-    said = json.loads(answer)
-    assert (said["fields"], said["tail"]) == (17, "h\x017\x01Q\x02"[-5:])
-    assert said["read"] == said["event"] == [7, "Q", "h"]
-    assert said["dialects"] == said["guess"] == [NAME]
-    assert said["listed"] == [17]
-    assert len(said["page"]) == 2
-    assert said["drawn"] == [NAME, "Pub", True]
+    rows = json.loads(answer)
+    assert (rows["fields"], rows["tail"]) == (17, "h\x017\x01Q\x02"[-5:])
+    assert rows["read"] == rows["event"] == [7, "Q", "h"]
+    assert rows["dialects"] == rows["guess"] == [NAME]
+    assert rows["listed"] == [17]
+    assert len(rows["page"]) == 2
+    assert rows["drawn"] == [NAME, "Pub", True]
     assert NAME in shown
 
 

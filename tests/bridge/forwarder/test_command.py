@@ -51,9 +51,9 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    told = rf"1 trace messages \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
-    assert re.fullmatch(rf"{told} {receiver.endpoint}; 1 spans have one half only", out)
-    assert {service for said in receiver.contents().values() for service, _ in said} == {"mq"}
+    summary = rf"1 trace messages \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
+    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 spans have one half only", out)
+    assert {service for spans in receiver.contents().values() for service, _ in spans} == {"mq"}
 
 
 def test_unreachable_receiver_is_exit_2_and_one_line(topic, tmp_path, capsys):
@@ -98,7 +98,7 @@ def test_progress_of_files_is_kept_beside_them(receiver, tmp_path):
         process.communicate()
     (tmp_path / "c.bin").write_bytes(body_of(after("M1", "R1")))
     assert main(["forward", *options, "--once"]) == 0
-    assert {len(said) for said in receiver.spans.values()} == {1}
+    assert {len(copies) for copies in receiver.spans.values()} == {1}
     assert len(receiver.ids()) == 2
 
 
@@ -109,7 +109,7 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
         (["--source", "files:.", "--otlp-endpoint", "x"], "--otlp-endpoint x is not understood"),
@@ -137,11 +137,11 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
     ],
 )
-def test_invalid_options_are_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
+def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["forward", *options, "--once"]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -102,7 +102,7 @@ def test_message_sent_during_a_pass_is_landed_once(topic, tmp_path):
 
 
 class _StopAfterFirstLook(threading.Event):
-    """Set by whoever asks for the second time."""
+    """Set by the second request."""
 
     asked = False
 

@@ -77,7 +77,7 @@ def test_over_http_the_spans_are_those_of_the_definition(events, compression, mo
         _delivered(events, receiver.endpoint)
     spans = ExportTraceServiceRequest.FromString(_encoded(events)).resource_spans
     expected = [span.SerializeToString(deterministic=True) for each in spans for span in each.scope_spans[0].spans]
-    assert sorted(said for kept in receiver.spans.values() for _, said in kept) == sorted(expected)
+    assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(expected)
 
 
 def test_busy_receiver_is_retried_by_the_exporter(events):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import defaultdict
 
 import pytest
@@ -61,12 +62,15 @@ def test_oldest_waiting_halves_are_released_beyond_the_limit():
 
 def test_memory_of_pairing_is_bounded():
     pairing = Pairing(max_pending=10)
+    sizes = []
+    tracemalloc.start()
     for number in range(1_000):
         pairing.add([_record(before(request_id=f"R{number}"), offset=2 * number)])
         pairing.add([_record(after(request_id=f"R{number}"), offset=2 * number + 1)])
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
     assert pairing.counts.paired == 1_000
-    assert len(pairing._oldest) <= 12
-    assert len(pairing._completed.keys) <= 10
+    assert sizes[-1] - sizes[200] < 50 * 800  # bytes: less than one key for each of the pairs in between
 
 
 def test_refused_attempt_waits_for_the_accepted_one():
@@ -99,7 +103,7 @@ def test_whole_record_is_an_event_at_once(trace_ctx):
 
 def _expected(records):
     """The small oracle: what there must be of each listener call, each send and everything else, from the whole."""
-    calls, sends, told = defaultdict(set), defaultdict(list), set()
+    calls, sends, roots = defaultdict(set), defaultdict(list), set()
     for each in set(records):
         bean = each.beans[0]
         if each.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
@@ -107,17 +111,17 @@ def _expected(records):
         elif each.trace_type is TraceType.PUB:
             sends[bean.msg_id].append(each)
         else:
-            told.add((each.trace_type, bean.msg_id, bean.transaction_state))
+            roots.add((each.trace_type, bean.msg_id, bean.transaction_state))
     for call, halves in calls.items():
         half = None if len(halves) == 2 else "before" if TraceType.SUB_BEFORE in halves else "after"
-        told.add(("Sub", call, half))
+        roots.add(("Sub", call, half))
     for msg_id, attempts in sends.items():
         root = max(attempts, key=lambda each: (each.success, -each.timestamp_ms))
-        told |= {("Pub", msg_id, each.timestamp_ms, each is root) for each in attempts}
-    return told
+        roots |= {("Pub", msg_id, each.timestamp_ms, each is root) for each in attempts}
+    return roots
 
 
-def _told(event):
+def _fields(event):
     trace_ctx = context_of(event.record)
     (bean,) = trace_ctx.beans
     if trace_ctx.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
@@ -131,7 +135,7 @@ def _told(event):
 @given(st.data())
 def test_any_order_and_batches_give_the_same_events(data):
     records = data.draw(lives())
-    assert {_told(event) for event in events_of(data.draw(batched(records)))} == _expected(records)
+    assert {_fields(event) for event in events_of(data.draw(batched(records)))} == _expected(records)
 
 
 @settings(deadline=None)
@@ -139,6 +143,6 @@ def test_any_order_and_batches_give_the_same_events(data):
 def test_any_order_and_any_batches_give_the_same_spans(data):
     records = data.draw(lives())
     one, other = ({span_of(event, SpanRules()) for event in events_of(data.draw(batched(records)))} for _ in range(2))
-    said = {span.to_json() for span in one}
-    assert said == {span.to_json() for span in other}
-    assert len({(span.context.trace_id, span.context.span_id) for span in one}) == len(said)
+    events = {span.to_json() for span in one}
+    assert events == {span.to_json() for span in other}
+    assert len({(span.context.trace_id, span.context.span_id) for span in one}) == len(events)

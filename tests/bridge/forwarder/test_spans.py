@@ -118,20 +118,20 @@ def test_failure_is_an_error_of_its_code(span, error):
 
 
 def test_send_has_the_names_of_rocketmq_and_ours():
-    said = _span(pub(msg_type=MessageType.DELAY, keys="k1 k2")).attributes
-    assert said[semconv.MESSAGING_SYSTEM] == "rocketmq"
-    assert said[semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE] == "delay"
-    assert said[semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG] == said[semconv.MQTRACE_TAGS] == "TagA"
-    assert said[semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS] == ("k1", "k2")
-    assert (said[semconv.SERVER_ADDRESS], said[semconv.SERVER_PORT]) == ("10.0.0.5", 10911)
-    assert said[semconv.MQTRACE_STORE_HOST] == "10.0.0.5:10911"
+    attributes = _span(pub(msg_type=MessageType.DELAY, keys="k1 k2")).attributes
+    assert attributes[semconv.MESSAGING_SYSTEM] == "rocketmq"
+    assert attributes[semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE] == "delay"
+    assert attributes[semconv.MESSAGING_ROCKETMQ_MESSAGE_TAG] == attributes[semconv.MQTRACE_TAGS] == "TagA"
+    assert attributes[semconv.MESSAGING_ROCKETMQ_MESSAGE_KEYS] == ("k1", "k2")
+    assert (attributes[semconv.SERVER_ADDRESS], attributes[semconv.SERVER_PORT]) == ("10.0.0.5", 10911)
+    assert attributes[semconv.MQTRACE_STORE_HOST] == "10.0.0.5:10911"
 
 
 def test_placeholder_texts_are_no_attributes():
     """Java's null, C++'s dKey and Go's empty text."""
-    said = _span(pub(keys="dKey", tags="null", store_host="")).attributes
+    attributes = _span(pub(keys="dKey", tags="null", store_host="")).attributes
     nothing = {semconv.MQTRACE_KEYS, semconv.MQTRACE_TAGS, semconv.MQTRACE_STORE_HOST, semconv.SERVER_ADDRESS}
-    assert nothing.isdisjoint(said)
+    assert nothing.isdisjoint(attributes)
 
 
 def test_batch_is_one_send_in_the_trace_of_each_message():
@@ -160,15 +160,15 @@ def test_clock_set_back_gives_no_negative_time():
 
 def test_span_of_another_system_has_no_rocketmq_names():
     """Our own exporter writes native records of Kafka's messages, too."""
-    said = _span(pub(), SpanRules(system="kafka")).attributes
-    assert said[semconv.MESSAGING_SYSTEM] == "kafka"
-    assert not [name for name in said if name.startswith("messaging.rocketmq")]
+    attributes = _span(pub(), SpanRules(system="kafka")).attributes
+    assert attributes[semconv.MESSAGING_SYSTEM] == "kafka"
+    assert not [name for name in attributes if name.startswith("messaging.rocketmq")]
 
 
 @settings(deadline=None)
 @given(sayable())
-def test_any_record_can_be_encoded(said):
-    trace_ctx, dialect, channel = said
+def test_any_record_can_be_encoded(values):
+    trace_ctx, dialect, channel = values
     body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
     for each in decode_body(body).contexts:
         half = {TraceType.SUB_BEFORE: Half.BEFORE, TraceType.SUB_AFTER: Half.AFTER}.get(each.trace_type)

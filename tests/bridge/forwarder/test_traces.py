@@ -82,7 +82,7 @@ def test_waiting_half_holds_back_its_partition_only(receiver, delivery):
     again.messages.append(_message(body_of(after()), partition=1, offset=2))
     forward_once(again, spans=SpanForwarding(delivery, clock=clock))
     assert again.committed == {0: 2, 1: 3}
-    assert all(len(said) == 1 for said in receiver.contents().values())
+    assert all(len(copies) == 1 for copies in receiver.contents().values())
     assert len(receiver.ids()) == 4
 
 
@@ -177,8 +177,8 @@ def test_resume_file_holds_beside_a_broker_whose_clock_is_ahead(receiver, delive
 def test_gbk_body_of_another_map_is_read_with_its_options(receiver, delivery):
     body = body_of(pub(keys="订单"), dialect="5.0.0").decode().encode("gbk")
     forward_once(_Log(body), spans=SpanForwarding(delivery, reading=Reading(msg_type_map="b", charset="gbk")))
-    ((_, said),) = next(iter(receiver.contents().values()))
-    assert "订单".encode() in said
+    ((_, span),) = next(iter(receiver.contents().values()))
+    assert "订单".encode() in span
 
 
 def test_forwarder_publishes_its_measures(delivery):
@@ -188,11 +188,11 @@ def test_forwarder_publishes_its_measures(delivery):
     for log in (_Log(body_of(pub()), body_of(before())), _Log(body_of(pub("M2")) + b"?\x02", b"")):
         measures.add(forward_once(log, spans=spans))
     (resource,) = reader.get_metrics_data().resource_metrics
-    told = {each.name: each.data.data_points[0].value for each in resource.scope_metrics[0].metrics}
-    assert told.keys() == METRICS.keys()
-    assert (told["mqtrace.forwarder.spans"], told["mqtrace.forwarder.pending"]) == (2, 1)
-    assert (told["mqtrace.forwarder.records"], told["mqtrace.forwarder.bad_records"]) == (3, 1)
-    assert told["mqtrace.forwarder.messages"] == 4
+    metrics = {each.name: each.data.data_points[0].value for each in resource.scope_metrics[0].metrics}
+    assert metrics.keys() == METRICS.keys()
+    assert (metrics["mqtrace.forwarder.spans"], metrics["mqtrace.forwarder.pending"]) == (2, 1)
+    assert (metrics["mqtrace.forwarder.records"], metrics["mqtrace.forwarder.bad_records"]) == (3, 1)
+    assert metrics["mqtrace.forwarder.messages"] == 4
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])

@@ -55,13 +55,13 @@ beans = _fields(
     msg_type=st.sampled_from(MessageType),
     transaction_state=st.sampled_from(TransactionState),
     from_transaction_check=st.booleans(),
-).map(lambda said: TraceBean(**said))
+).map(lambda fields: TraceBean(**fields))
 
 
 @st.composite
 def contexts(draw, trace_types=tuple(TraceType)):
     """Whatever the model can say of one message, with a bean or without."""
-    said = draw(
+    values = draw(
         _fields(
             **dict.fromkeys(("region_id", "region_name", "request_id"), texts),
             timestamp_ms=stamps,
@@ -73,7 +73,7 @@ def contexts(draw, trace_types=tuple(TraceType)):
         )
     )
     of_message = draw(st.lists(beans, min_size=1, max_size=1) | st.just([]))
-    return TraceContext(trace_type=draw(st.sampled_from(trace_types)), beans=tuple(of_message), **said)
+    return TraceContext(trace_type=draw(st.sampled_from(trace_types)), beans=tuple(of_message), **values)
 
 
 @st.composite
@@ -99,16 +99,16 @@ rules = st.builds(
 )
 
 
-def _written(said, how):
-    (request,) = requests_of(said, how)
-    assert request.events == said
+def _written(fields, how):
+    (request,) = requests_of(fields, how)
+    assert request.events == fields
     return request.body
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(events(), min_size=1, max_size=5), rules)
-def test_span_is_encoded_like_opentelemetry(said, how):
-    ours, theirs = _written(said, how), encode_spans([span_of(event, how) for event in said])
+def test_span_is_encoded_like_opentelemetry(values, how):
+    ours, theirs = _written(values, how), encode_spans([span_of(event, how) for event in values])
     assert ExportTraceServiceRequest.FromString(ours) == theirs
     assert ours == theirs.SerializeToString()
 
@@ -147,15 +147,15 @@ def test_rows_of_a_written_body_are_its_records(drawn, noise):
 
 @pytest.mark.parametrize("name", RECORDED_FILES)
 def test_records_of_real_clients_are_encoded_like_opentelemetry(name):
-    said = _events_of([each.body for each in recorded(name)])
-    theirs = encode_spans([span_of(event, SpanRules()) for event in said])
-    assert _written(said, SpanRules()) == theirs.SerializeToString()
+    events = _events_of([each.body for each in recorded(name)])
+    theirs = encode_spans([span_of(event, SpanRules()) for event in events])
+    assert _written(events, SpanRules()) == theirs.SerializeToString()
 
 
 def test_events_are_split_into_requests_without_repeats():
-    said = _events_of([body_of(pub(f"M{n}"), before(f"M{n}"), after(f"M{n}")) for n in range(1_500)])
-    requests = list(requests_of(said, SpanRules()))
-    assert [event for request in requests for event in request.events] == said
+    events = _events_of([body_of(pub(f"M{n}"), before(f"M{n}"), after(f"M{n}")) for n in range(1_500)])
+    requests = list(requests_of(events, SpanRules()))
+    assert [event for request in requests for event in request.events] == events
     assert len(requests) == 2
     assert list(requests_of([], SpanRules())) == []
     assert [_spans_in(request.body) for request in requests] == [len(request.events) for request in requests]
@@ -168,8 +168,8 @@ def _spans_in(body):
 
 @pytest.mark.parametrize("keys", ["k" * 70_000, "键" * 200_000, "k " * 40_000])
 def test_request_fits_the_grpc_receive_limit(keys):
-    said = _events_of([body_of(replace(pub(f"M{n}", keys=keys), group_name=f"PG_{n}")) for n in range(40)])
-    requests = list(requests_of(said, SpanRules()))
+    events = _events_of([body_of(replace(pub(f"M{n}", keys=keys), group_name=f"PG_{n}")) for n in range(40)])
+    requests = list(requests_of(events, SpanRules()))
     assert sum(_spans_in(request.body) for request in requests) == 40
     assert all(len(request.body) <= 3 << 20 for request in requests)
 

@@ -341,14 +341,14 @@ def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
     path = tmp_path / "spans.zst"
     frames = map(zstandard.compress, [good, b'{"resourceSpans": [ bad', b"nothing", good])
     path.write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in frames))
-    found = list(read_messages(path, Layout.JSON_ZSTD_FRAMED, parse=parse_message))
-    assert [type(item) for item in found] == [Message, Bad, Bad, Message]
-    assert [item.sample for item in found[1:3]] == [b'{"resourceSpans": [ bad', b"nothing"]
+    messages = list(read_messages(path, Layout.JSON_ZSTD_FRAMED, parse=parse_message))
+    assert [type(item) for item in messages] == [Message, Bad, Bad, Message]
+    assert [item.sample for item in messages[1:3]] == [b'{"resourceSpans": [ bad', b"nothing"]
     assert detect(path).layout is Layout.JSON_ZSTD_FRAMED
 
 
 def test_text_before_damaged_zstd_is_read(tmp_path):
     path = tmp_path / "spans.json.zst"
     path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100) + b"garbage after")
-    found = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
-    assert [type(item) for item in found] == [Message] * 100 + [Bad]
+    messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
+    assert [type(item) for item in messages] == [Message] * 100 + [Bad]

@@ -32,10 +32,10 @@ AGENT = "io.opentelemetry.rocketmq-client-4.8"
 def _fields(context):
     """What the wire says of a record with one message; which channel wrote it is no field of it."""
     (bean,) = context.beans
-    said = {each.name: getattr(context, each.name) for each in fields(context) if each.name != "beans"}
-    said |= {each.name: getattr(bean, each.name) for each in fields(bean)}
-    del said["access_channel"]
-    return {name: value for name, value in said.items() if value is not None and value not in ABSENT_TEXTS}
+    values = {each.name: getattr(context, each.name) for each in fields(context) if each.name != "beans"}
+    values |= {each.name: getattr(bean, each.name) for each in fields(bean)}
+    del values["access_channel"]
+    return {name: value for name, value in values.items() if value is not None and value not in ABSENT_TEXTS}
 
 
 def _identity(context):

@@ -45,7 +45,7 @@ ROWS = (5, 4, 2, 1, 2, 1, 0, 2, 0, 1)
 
 
 def test_count_of_a_file_shows_a_span_that_the_parser_drops(tmp_path):
-    """Ids in texts, on links, escaped, missing or of other signals mislead nobody; a span dropped by the parser is missed."""
+    """Ids in texts, on links, escaped, missing or of other signals do not change the count; a span dropped by the parser is missed."""
     whole, short = tmp_path / "whole.jsonl", tmp_path / "short.jsonl"
     whole.write_text("\n".join(LINES) + "\n", encoding="utf-8")
     short.write_text(LINES[0] + "\n" + TWICE + "\n", encoding="utf-8")

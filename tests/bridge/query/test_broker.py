@@ -26,12 +26,12 @@ def cluster():
         yield running
 
 
-def _put(broker, message, queue_id=0, **said):
+def _put(broker, message, queue_id=0, **fields):
     broker.put(
         message.body,
         queue_id=queue_id,
         properties={"KEYS": message.keys},
-        **{"store_ms": message.arrival_ms, **said},
+        **{"store_ms": message.arrival_ms, **fields},
     )
 
 
@@ -63,14 +63,14 @@ def test_scan_reads_everything(cluster):
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.SUCCESS])
 def test_scan_without_progress_is_an_error(cluster, monkeypatch, code):
-    """What a broker announced and does not give may be what is looked for; and nobody asks for it for ever."""
+    """What a broker announced and does not return may hold the message; the query stops asking for it."""
     broker, given = cluster.brokers[0], []
 
     def pull(fields, _):
         given.append(fields)
         queue = broker.stored["T", int(fields["queueId"])]
-        said = {"minOffset": 0, "maxOffset": queue.high, "nextBeginOffset": fields["queueOffset"]}
-        return code, said, b"".join(queue.messages) if code == ResponseCode.SUCCESS else b""
+        reply = {"minOffset": 0, "maxOffset": queue.high, "nextBeginOffset": fields["queueOffset"]}
+        return code, reply, b"".join(queue.messages) if code == ResponseCode.SUCCESS else b""
 
     monkeypatch.setattr(broker, "_pull_message", pull)
     remarks = _search(cluster, reads_all=True).searched.remarks

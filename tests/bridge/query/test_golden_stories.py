@@ -89,7 +89,7 @@ def test_no_record_of_a_file_is_left_out_of_the_stories(file):
             for trace_ctx in explode(whole):
                 expected.setdefault(trace_ctx.beans[0].msg_id, []).append(trace_ctx.trace_type)
     answer = answer_of(messages, *expected, limit=10_000)
-    told = {
+    stories = {
         story.msg_id: [
             *([TraceType.PUB] * len(story.sends)),
             *([TraceType.END_TRANSACTION] * len(story.transaction_ends)),
@@ -99,5 +99,5 @@ def test_no_record_of_a_file_is_left_out_of_the_stories(file):
         for story in answer.stories
     }
     repeats = sum(story.repeats for story in answer.stories)
-    assert sum(map(len, told.values())) + repeats == sum(map(len, expected.values()))
-    assert {msg_id: set(types) for msg_id, types in told.items()} == {i: set(types) for i, types in expected.items()}
+    assert sum(map(len, stories.values())) + repeats == sum(map(len, expected.values()))
+    assert {msg_id: set(types) for msg_id, types in stories.items()} == {i: set(types) for i, types in expected.items()}

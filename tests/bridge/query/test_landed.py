@@ -29,8 +29,8 @@ def _bodies(archive, text=ID):
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_every_message_is_found_as_it_was_landed(tmp_path, suffix):
     land(tmp_path, MESSAGES, suffix=suffix)
-    found = sorted(FilesArchive([tmp_path]).mentioning([ID]), key=lambda message: message.offset)
-    assert found == sorted(MESSAGES, key=lambda message: message.offset)
+    messages = sorted(FilesArchive([tmp_path]).mentioning([ID]), key=lambda message: message.offset)
+    assert messages == sorted(MESSAGES, key=lambda message: message.offset)
 
 
 def test_native_directory_is_searched_like_its_landing(tmp_path):
@@ -93,11 +93,11 @@ def test_part_finished_during_the_search_is_read(tmp_path):
     writers = [LandingWriter(tmp_path) for _ in range(2)]
     for writer, message in zip(writers, MESSAGES, strict=False):
         writer.write([message])
-    found = FilesArchive([tmp_path]).mentioning([ID])
-    first = next(found)
+    messages = FilesArchive([tmp_path]).mentioning([ID])
+    first = next(messages)
     for writer in writers:
         writer.finish()
-    assert {first.offset, *(message.offset for message in found)} == {0, 1}
+    assert {first.offset, *(message.offset for message in messages)} == {0, 1}
 
 
 def test_part_seen_growing_and_finished_is_one_record_seen_twice(tmp_path):

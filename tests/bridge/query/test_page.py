@@ -51,12 +51,12 @@ def test_every_event_is_in_the_table_and_in_the_picture():
 def test_card_shows_every_fact():
     text = Page(_page(story_of(*LIFE))).text
     assert re.search(r"delivery 2: success .*? retry 1 request id R2 ", text)
-    for said in (
+    for phrase in (
         *("broker-a:10911", "Trans_Msg_Half", "EXCEPTION", "TIME_OUT", "COMMIT_MESSAGE, answers a check", "R2"),
         *("delivery 2: success", "no SubAfter in the trace", "no SubBefore in the trace", "DefaultRegion"),
         "RMQ_SYS_TRACE_TOPIC 0@4 #0",
     ):
-        assert said in text
+        assert phrase in text
 
 
 @pytest.mark.parametrize("field", ["topic", "tags", "keys", "store_host", "group_name", "offset_msg_id", "msg_id"])

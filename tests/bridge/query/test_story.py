@@ -16,7 +16,7 @@ from otel_mqtrace.wire.native import encode_context
 from tests.support.archives import ID, LIFE, T0, again, answer_of, consume, context, landed, pub, recall, story_of
 
 
-def _told(story):
+def _story(story):
     """Return everything a reader is told but where and how often it was read."""
     plain = timeline_json(story)
     for event in [
@@ -30,7 +30,7 @@ def _told(story):
     return plain
 
 
-WHOLE = _told(story_of(*LIFE))
+WHOLE = _story(story_of(*LIFE))
 
 
 @settings(max_examples=80, deadline=None)
@@ -42,7 +42,7 @@ def test_neither_order_nor_repeats_change_a_story(data):
     copies = [again(message, offset=offset) for message, offset in zip(repeats, offsets, strict=True)]
     shuffled = data.draw(st.permutations([*messages, *copies]))
     (story,) = answer_of(shuffled, ID).stories
-    assert _told(story) == WHOLE
+    assert _story(story) == WHOLE
     assert (story.records, story.repeats) == (len(LIFE), len(copies))
 
 
@@ -55,7 +55,7 @@ def test_bodies_that_records_share_change_nothing(contexts, cuts):
         replace(message, body=body) for message, body in zip(landed(*contexts[: len(bodies)]), bodies, strict=True)
     ]
     (story,) = answer_of(messages, ID).stories
-    assert _told(story) == WHOLE
+    assert _story(story) == WHOLE
 
 
 def test_every_send_attempt_is_kept_with_its_host_and_cost():

@@ -68,10 +68,10 @@ def test_times_are_formatted_for_people():
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+    ("texts", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
 )
-def test_names_are_listed_as_in_a_sentence(texts, said):
-    assert listed(texts) == said
+def test_names_are_listed_as_in_a_sentence(texts, sentence):
+    assert listed(texts) == sentence
 
 
 def test_pipe_gets_no_frames_and_whole_lines():

@@ -188,7 +188,7 @@ def test_unretrieved_exception_is_still_logged(consuming, spans):
         raise KeyError("mine")
 
     async def run():
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, said: complaints.append(said["message"]))
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
         consumer = await consuming()
         task = asyncio.create_task(raises(consumer))
         await asyncio.wait([task])

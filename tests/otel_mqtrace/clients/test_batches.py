@@ -216,8 +216,9 @@ def test_messages_of_a_batch_in_a_transaction_have_its_end(producer_of, spans, t
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_exception_of_ours_loses_no_message_of_a_batch(producer_of, spans, topic, stored, policy, monkeypatch):
-    monkeypatch.setattr(guard, "_failures", {})
+def test_exception_of_ours_loses_no_message_of_a_batch(
+    producer_of, spans, topic, stored, policy, no_failures_yet, monkeypatch
+):
     producer = producer_of(_under(policy))
 
     def fail(_hook, _tracing):
@@ -229,7 +230,6 @@ def test_exception_of_ours_loses_no_message_of_a_batch(producer_of, spans, topic
     assert [message.value() for message in stored(topic, 2)] == [b"1", b"2"]
     assert spans.take_all() == []
     assert guard.failures() == {"produce_batch.plan": 1}
-    guard._failures.clear()
 
 
 def test_header_name_in_bytes_is_kept_beside_ours(producer_of, spans, topic, stored):

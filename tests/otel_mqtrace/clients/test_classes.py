@@ -62,8 +62,8 @@ class ThroughTheName(cimpl.Producer):
     """Calls the client's class by the name of a module, which is ours while tracing."""
 
     def produce(self, topic, value=None, headers=None, callback=None):
-        told = None if callback is None else lambda *report: callback(*report) or report
-        confluent_kafka.Producer.produce(self, topic, value, headers=headers, callback=told)
+        wrapped = None if callback is None else lambda *report: callback(*report) or report
+        confluent_kafka.Producer.produce(self, topic, value, headers=headers, callback=wrapped)
 
 
 class WithACopy(ThroughTheName):

@@ -59,9 +59,9 @@ def three_brokers():
 
 @pytest.fixture(scope="module")
 def truth(three_brokers):
-    found = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics("spread", timeout=10)
-    brokers = {each.id: f"{each.host}:{each.port}" for each in found.brokers.values()}
-    hosts = {each.id: brokers[each.leader] for each in found.topics["spread"].partitions.values()}
+    metadata = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics("spread", timeout=10)
+    brokers = {each.id: f"{each.host}:{each.port}" for each in metadata.brokers.values()}
+    hosts = {each.id: brokers[each.leader] for each in metadata.topics["spread"].partitions.values()}
     assert len(set(hosts.values())) > 1
     return hosts
 

@@ -116,7 +116,7 @@ def test_different_delivery_counts_are_on_the_links(share, spans):
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("acknowledgements", "code"),
     [
         ([ACCEPT, ACCEPT], ContextCode.SUCCESS),
         ([ACCEPT, RELEASE], ContextCode.FAILED),
@@ -124,9 +124,9 @@ def test_different_delivery_counts_are_on_the_links(share, spans):
         ([1, 2], ContextCode.FAILED),
     ],
 )
-def test_acknowledgements_set_the_outcome(share, spans, said, code):
+def test_acknowledgements_set_the_outcome(share, spans, acknowledgements, code):
     consumer = share([_message(0), _message(1)])
-    for message, ack_type in zip(consumer.poll(1), said, strict=True):
+    for message, ack_type in zip(consumer.poll(1), acknowledgements, strict=True):
         consumer.acknowledge(message, ack_type)
     spans.assert_empty()
     consumer.poll(1)

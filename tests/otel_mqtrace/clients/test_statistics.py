@@ -43,7 +43,7 @@ def measured(instrument, reader):
 
 def _points(reader, name):
     data = reader.get_metrics_data()
-    found = [
+    points = [
         point
         for resource in (data.resource_metrics if data else ())
         for scope in resource.scope_metrics
@@ -51,7 +51,7 @@ def _points(reader, name):
         if metric.name == name
         for point in metric.data.data_points
     ]
-    return {tuple(sorted(point.attributes.items())): point.value for point in found}
+    return {tuple(sorted(point.attributes.items())): point.value for point in points}
 
 
 def _until(result, turn, *, turns=200):
@@ -203,9 +203,9 @@ def observe(tracing):
     return values
 
 
-def _report(clock, told, **attributes):
+def _report(clock, statistics, **attributes):
     report = ClientReport(attributes, interval_ms=100, clock=clock)
-    report(json.dumps(told))
+    report(json.dumps(statistics))
     return report
 
 
@@ -246,8 +246,8 @@ def test_known_lag_is_reported(observe, clock, partition, lag):
 )
 def test_waiting_messages_are_counted_from_the_delivered_offset(observe, clock, partitions, messages):
     """The queue of six bounds it, for offsets have gaps; of a partition not begun, all that came waits."""
-    told = [{"fetchq_cnt": 6, "fetchq_size": 600, **each} for each in partitions]
-    assert observe(FETCHED, _report(clock, _consumer(*told))) == [messages]
+    counts = [{"fetchq_cnt": 6, "fetchq_size": 600, **each} for each in partitions]
+    assert observe(FETCHED, _report(clock, _consumer(*counts))) == [messages]
 
 
 def test_excluded_topic_has_no_lag(observe, clock):

@@ -89,8 +89,8 @@ def test_other_instrumentation_is_reported_under_opentelemetry_instrument(applic
     code, findings, _ = ask("--", *command, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="aiokafka")
     assert code == 1
     assert "other_instrumentation" in findings
-    (found,) = {"stepped_back", "wrapped_twice"} & set(findings)  # whichever of the two was loaded first
-    assert "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka" in findings[found]["what"]
+    (finding,) = {"stepped_back", "wrapped_twice"} & set(findings)  # whichever of the two was loaded first
+    assert "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka" in findings[finding]["what"]
 
 
 def test_signal_is_passed_to_the_command(application, environment):
@@ -189,7 +189,7 @@ MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="no
     assert [(each["code"], each["severity"]) for each in report["findings"]] == [("exporter_not_attached", "error")]
 
 
-def _told(**changes):
+def _output(**changes):
     account = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0, **changes.pop("account", {})}
     client = {
         "outcome": changes.pop("outcome", "instrumented"),
@@ -239,12 +239,12 @@ def _told(**changes):
 )
 def test_report_of_a_process_becomes_findings(changes, findings):
     checkup = Checkup()
-    examine_reports(checkup, [_told(**changes)])
+    examine_reports(checkup, [_output(**changes)])
     assert [each.code for each in checkup.findings] == findings
 
 
 def test_loss_warning_of_a_process_is_the_fix():
     checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
-    examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
+    examine_reports(checkup, [_output(account={"failed": 3}, warnings=warnings)])
     assert checkup.findings[0].fix.endswith("No such configuration property")

@@ -42,9 +42,9 @@ BROKEN = {
 def test_broken_setting_is_the_only_finding(environment, finding):
     checkup = Checkup()
     examine_environment(checkup, environment(**BROKEN[finding]))
-    (found,) = checkup.findings
-    assert found.code == finding
-    assert all((found.what, found.where, found.fix))
+    (problem,) = checkup.findings
+    assert problem.code == finding
+    assert all((problem.what, problem.where, problem.fix))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_refused_client_property_is_found(ask, kafka, tmp_path):
 def test_invalid_topic_name_is_found_without_advice_to_create_it(kafka):
     checkup = Checkup()
     examine_broker(checkup, Settings(trace_topic="bad topic/x"), servers=kafka.bootstrap_servers, probe=False)
-    (found,) = checkup.findings
-    assert found.code == "trace_topic_missing"
-    assert "create" not in found.fix
+    (finding,) = checkup.findings
+    assert finding.code == "trace_topic_missing"
+    assert "create" not in finding.fix
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")

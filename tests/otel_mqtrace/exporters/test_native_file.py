@@ -120,18 +120,18 @@ def test_unwritable_directory_fails_the_batch_and_is_logged_once(traced, tmp_pat
     assert len([r for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]) == 1
 
 
-@pytest.mark.parametrize("said", ["in the environment", "in code"])
-def test_unknown_dialect_is_logged_once_and_the_default_is_written(exported, tmp_path, monkeypatch, caplog, said):
+@pytest.mark.parametrize("given", ["in the environment", "in code"])
+def test_unknown_dialect_is_logged_once_and_the_default_is_written(exported, tmp_path, monkeypatch, caplog, given):
     monkeypatch.setattr("otel_mqtrace.config._warned", set())
-    if said == "in the environment":
+    if given == "in the environment":
         monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")
     for _ in range(2):
-        exporter = NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6" if said == "in code" else None)
+        exporter = NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6" if given == "in code" else None)
     exported(exporter, pub(1))
     [line] = landed_lines(tmp_path)
     assert decode_body(base64.b64decode(line["body_base64"])).contexts
     [warning] = [record.getMessage() for record in caplog.records]
-    where = "option dialect" if said == "in code" else "MQTRACE_DIALECT"
+    where = "option dialect" if given == "in code" else "MQTRACE_DIALECT"
     assert warning.startswith(f"mqtrace: {where} = '6.6.6': one of 4.4.0, ")
     assert warning.endswith("; '5.5.0' is used")
 

@@ -320,7 +320,7 @@ def warnings(traced, caplog):
         ({"kafka_config": {"nonsense.key": "1"}}, 300, (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG")),
         ({"spool_dir": "spool"}, 300, ("wait on disk",)),
     ],
-    ids=["nobody there", "given up by us", "a wrong property", "a spool"],
+    ids=["no broker", "given up by us", "a wrong property", "a spool"],
 )
 def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkeypatch, options, timeout_ms, words):
     monkeypatch.chdir(tmp_path)

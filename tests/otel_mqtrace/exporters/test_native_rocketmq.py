@@ -41,7 +41,7 @@ def test_spans_reach_the_trace_topic_as_rocketmq_writes_them(cluster, exported):
         TraceType.SUB_AFTER,
     ]
     assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
-    assert [found.body for found in find_by_key(cluster.namesrv, TOPIC, bean(2).msg_id)] == [message.body]
+    assert [each.body for each in find_by_key(cluster.namesrv, TOPIC, bean(2).msg_id)] == [message.body]
     [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
     [stored] = decode_messages(raw)
     assert read_unique_id(stored.properties["UNIQ_KEY"])
@@ -113,15 +113,15 @@ def test_wrong_access_channel_is_logged_and_local_is_used(cluster, traced, caplo
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("options", "complaint"),
     [
         ({}, "set MQTRACE_NAMESRV"),
         ({"namesrv": "nowhere"}, "'nowhere' is not an address"),
         ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
     ],
 )
-def test_batch_without_a_usable_address_or_key_fails_with_the_fix(traced, said, complaint, caplog):
-    processor, trace = traced(NativeRocketMqSpanExporter(**said))
+def test_batch_without_a_usable_address_or_key_fails_with_the_fix(traced, options, complaint, caplog):
+    processor, trace = traced(NativeRocketMqSpanExporter(**options))
     trace(pub(1))
     processor.force_flush()
     assert complaint in caplog.text

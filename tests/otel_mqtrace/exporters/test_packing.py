@@ -144,9 +144,9 @@ def test_limits_hold_and_every_record_is_sent_once(contexts, max_message_bytes, 
     assert all(len(message.keys.encode()) <= max_keys_bytes for message in packed.messages)
     accepted = [ctx for position, ctx in enumerate(contexts) if position not in packed.refused]
     wanted = Counter(bean.msg_id for ctx in accepted for bean in ctx.beans)
-    found = Counter(_ids(packed))
-    assert wanted <= found
-    assert found <= Counter(bean.msg_id for ctx in contexts for bean in ctx.beans)
+    counts = Counter(_ids(packed))
+    assert wanted <= counts
+    assert counts <= Counter(bean.msg_id for ctx in contexts for bean in ctx.beans)
     assert packed.refused.keys() | {o for message in packed.messages for o in message.origins} == set(
         range(len(contexts))
     )
@@ -178,9 +178,11 @@ def limited(tmp_path):
     return build
 
 
-def _send(tracing, number=0, **said):
+def _send(tracing, number=0, **options):
     hook = SendHook(tracing=tracing, group_name="shop", servers="broker:9092")
-    hook.after(hook.before(_TOPIC, body=b"x", headers={"UNIQ_KEY": _IDS[number]}, **said), partition=0, offset=number)
+    hook.after(
+        hook.before(_TOPIC, body=b"x", headers={"UNIQ_KEY": _IDS[number]}, **options), partition=0, offset=number
+    )
 
 
 def _process(tracing, *numbers):

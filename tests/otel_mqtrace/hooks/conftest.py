@@ -101,12 +101,6 @@ def propagating():
 
 
 @pytest.fixture
-def no_failures_yet(monkeypatch):
-    """Forget what failed before, and whatever fails in the test."""
-    monkeypatch.setattr(guard, "_failures", {})
-
-
-@pytest.fixture
 def reader():
     """A reader of metrics for the test's own MeterProvider."""
     return InMemoryMetricReader()

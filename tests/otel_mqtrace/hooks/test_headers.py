@@ -21,8 +21,8 @@ from tests.support.mailbox import SENDER, TRACEPARENT
 HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), ("RECONSUME_TIME", b"3"), TRACEPARENT)
 
 
-def _message(**said):
-    return IncomingMessage(**{"topic": "orders", "partition": 0, "offset": 7, **said})
+def _message(**fields):
+    return IncomingMessage(**{"topic": "orders", "partition": 0, "offset": 7, **fields})
 
 
 def test_headers_fill_the_fields_the_client_leaves_out(processed):
@@ -242,11 +242,11 @@ CARRIERS = st.fixed_dictionaries(
 OUTSIDE = trace.set_span_in_context(NonRecordingSpan(SpanContext(1, 2, is_remote=False)), Context())
 
 
-@given(found=CARRIERS, base=st.sampled_from([Context(), OUTSIDE]))
-def test_extracted_context_equals_that_of_the_propagator(found, base):
-    theirs, ours = propagate.extract(found, base, HEADER_GETTER), propagator_in_force().extract(found, base)
-    told, expected = (trace.get_current_span(each).get_span_context() for each in (ours, theirs))
-    assert (told, told.is_remote, told.trace_flags, told.trace_state) == (
+@given(carrier=CARRIERS, base=st.sampled_from([Context(), OUTSIDE]))
+def test_extracted_context_equals_that_of_the_propagator(carrier, base):
+    theirs, ours = propagate.extract(carrier, base, HEADER_GETTER), propagator_in_force().extract(carrier, base)
+    actual, expected = (trace.get_current_span(each).get_span_context() for each in (ours, theirs))
+    assert (actual, actual.is_remote, actual.trace_flags, actual.trace_state) == (
         expected,
         expected.is_remote,
         expected.trace_flags,
@@ -255,7 +255,7 @@ def test_extracted_context_equals_that_of_the_propagator(found, base):
     assert baggage.get_all(ours) == baggage.get_all(theirs)
 
 
-@given(found=CARRIERS)
-def test_creation_context_equals_that_of_the_propagator(found):
-    expected = trace.get_current_span(propagate.extract(found, Context(), HEADER_GETTER)).get_span_context()
-    assert creation_of(found) == expected or not (creation_of(found).is_valid or expected.is_valid)
+@given(carrier=CARRIERS)
+def test_creation_context_equals_that_of_the_propagator(carrier):
+    expected = trace.get_current_span(propagate.extract(carrier, Context(), HEADER_GETTER)).get_span_context()
+    assert creation_of(carrier) == expected or not (creation_of(carrier).is_valid or expected.is_valid)

@@ -183,11 +183,11 @@ def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, 
     messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=[TRACEPARENT]) for offset in (1, 2)]
     for call in hook.before(messages, batch=True):
         hook.after(call)
-    span, found = exporter.take(), []
-    reader = threading.Thread(target=lambda: found.extend(link.context.span_id for link in span.links))
+    span, attributes = exporter.take(), []
+    reader = threading.Thread(target=lambda: attributes.extend(link.context.span_id for link in span.links))
     reader.start()
     reader.join()
-    assert found == [SENDER] * 2
+    assert attributes == [SENDER] * 2
 
 
 needs_json_files = needs_sdk(40, "the exporter to JSON files of the example")
@@ -326,8 +326,8 @@ def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, co
 
     with _handle(mailbox, automatic=automatic):
         deep()
-    span, said = _taken(exporter)
-    assert said is code
+    span, attributes = _taken(exporter)
+    assert attributes is code
     assert span.attributes["error.type"] == code.name
 
 

@@ -157,9 +157,9 @@ class TestDecorated:
         @process
         def parts(letter):
             with tracer.start_as_current_span("part") as part:
-                heard = yield _parent_of(part)
+                received = yield _parent_of(part)
                 assert trace.get_current_span() is part
-                yield heard
+                yield received
             yield _offset()
             return ContextCode.FAILED
 
@@ -217,9 +217,9 @@ class TestDecorated:
     async def test_asynchronous_generator_has_its_message_current_in_its_body_only(self, exporter):
         @process
         async def parts(letter):
-            heard = yield _offset()
+            received = yield _offset()
             try:
-                yield heard
+                yield received
             except LookupError:
                 yield _offset()
 

@@ -477,8 +477,9 @@ def test_other_propagator_has_no_shortcut() -> None:
 
 def test_late_provider_is_attached_before_the_first_send() -> None:
     asked: list[None] = []
-    silent = hook(before_span=lambda: asked.append(None))
-    ids = silent._tracing.tracer.id_generator
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    tracing = Tracing.create(tracer_provider=provider, before_span=lambda: asked.append(None))
+    silent, ids = SendHook(tracing=tracing), tracing.tracer.id_generator
     drawn = []
     ids.generate_trace_id = lambda: drawn.append(1) or 1
     assert silently(silent, "orders", [("traceparent", b"00")]) is None

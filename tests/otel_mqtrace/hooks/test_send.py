@@ -93,11 +93,12 @@ def test_id_of_the_client_wins_over_the_header_and_is_written(sent):
     assert span.attributes["messaging.message.id"] == "mine"
 
 
-def test_empty_id_is_replaced_on_both_sides(sender, exporter):
-    hook = sender()
+def test_empty_id_is_replaced_on_both_sides(tracing_with, exporter):
+    tracing = tracing_with()
+    hook = SendHook(tracing=tracing)
     call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
     hook.after(call, partition=0, offset=1)
-    receiver = ConsumeHook(tracing=hook._tracing)
+    receiver = ConsumeHook(tracing=tracing)
     for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
         receiver.after(received)
     sent = exporter.take("send orders").attributes["messaging.message.id"]
@@ -323,7 +324,7 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
     assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
 
 
-def test_span_of_a_call_that_fails_half_way_is_ended(sender, no_failures_yet, monkeypatch):
+def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
     class Broken:
         asked = 0
 
@@ -335,7 +336,7 @@ def test_span_of_a_call_that_fails_half_way_is_ended(sender, no_failures_yet, mo
             return False
 
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
-    tracing = replace(sender()._tracing, metrics=Broken(), tracer=unsampled)
+    tracing = replace(tracing_with(), metrics=Broken(), tracer=unsampled)
     ended = []
     monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
     assert SendHook(tracing=tracing).before("orders") is None

@@ -23,7 +23,7 @@ SENDER = SpanContext(3, 4, is_remote=True)
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"
 texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b", "订单".encode()])
 headers = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts | st.none(), max_size=4).map(
-    lambda said: list(said.items())
+    lambda fields: list(fields.items())
 )
 
 
@@ -125,8 +125,8 @@ def test_failed_handling_equals_the_span_of_the_same_handling(how):
         call = world.record(_Message()) if is_recorded else world.open(_Message())
         span, lane = world.exported(call, **how)
         results.append((json.loads(span.to_json()), native_of(lane, "5.5.0")))
-    for said, _ in results:
-        for event in said["events"]:
+    for fields, _ in results:
+        for event in fields["events"]:
             event.pop("timestamp"), event["attributes"].pop("exception.stacktrace")
     assert results[0] == results[1]
 

@@ -348,10 +348,10 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_any_json_is_a_route_or_a_protocol_error(said):
+def test_any_json_is_a_route_or_a_protocol_error(text):
     for read in (lambda body: read_route("T", body), read_masters):
         with suppress(ProtocolError):
-            read(json.dumps(said).encode())
+            read(json.dumps(text).encode())
 
 
 FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consumerGroup": "group"}
@@ -359,8 +359,8 @@ FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consu
 
 def test_request_is_signed_as_java_signs():
     """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
-    said = signed(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
-    assert said.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
+    command = signed(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
+    assert command.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
 
 
 def test_signing_again_or_without_credentials_changes_nothing():

@@ -68,12 +68,12 @@ _commands = st.builds(
 @given(st.lists(_commands, max_size=4), st.lists(st.integers(1, 40)))
 def test_commands_are_read_from_any_parts_of_the_stream(commands, cuts):
     stream = b"".join(map(encode_command, commands))
-    reader, found = FrameReader(), []
+    reader, frames = FrameReader(), []
     for cut in cuts:
-        found += reader.feed(stream[:cut])
+        frames += reader.feed(stream[:cut])
         stream = stream[cut:]
-    found += reader.feed(stream)
-    assert found == commands
+    frames += reader.feed(stream)
+    assert frames == commands
 
 
 @given(st.lists(st.binary(max_size=64)))
@@ -252,6 +252,6 @@ def test_malformed_properties_are_skipped():
 
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_compressed_body_is_read_back(body, times):
-    said, sys_flag = compressed(body * times)
-    assert plain_body(replace(EXPECTED, stored_body=said, sys_flag=sys_flag)) == body * times
-    assert sys_flag == 0 or (len(body * times) >= 4_096 and len(said) < len(body * times))
+    packed, sys_flag = compressed(body * times)
+    assert plain_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
+    assert sys_flag == 0 or (len(body * times) >= 4_096 and len(packed) < len(body * times))

@@ -169,8 +169,8 @@ def test_ledger_of_a_processor_has_its_losses_by_side_and_cause(tmp_path):
     processor.force_flush()
     processor.shutdown()
     processor.on_end(lost_span(**{semconv.MQTRACE_GROUP_NAME: "late"}))
-    said = [(row["side"], row["cause"], row["group"]) for row in processor.ledger()["rows"]]
-    assert said == [
+    rows = [(row["side"], row["cause"], row["group"]) for row in processor.ledger()["rows"]]
+    assert rows == [
         ("native", "queue_full", "refused"),
         ("native", "too_large", "big"),
         ("native", "already_shutdown", "late"),

@@ -64,7 +64,7 @@ def _contexts(draw):
 
 def _span_of(trace_ctx, *, extra_links=(), status=None):
     exporter = RecordingExporter()
-    said = span_attributes(trace_ctx)
+    attributes = span_attributes(trace_ctx)
     operation = OPERATIONS[trace_ctx.trace_type]
     stamp_ns = trace_ctx.timestamp_ms * 1_000_000
     at_end = trace_ctx.trace_type is TraceType.SUB_AFTER
@@ -74,8 +74,8 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
         .start_span(
             operation.span_name(None),
             kind=operation.kind,
-            attributes=said.span,
-            links=[*(Link(INVALID_SPAN_CONTEXT, own) for own in said.links), *extra_links],
+            attributes=attributes.span,
+            links=[*(Link(INVALID_SPAN_CONTEXT, own) for own in attributes.links), *extra_links],
             start_time=max(stamp_ns - 5, 0) if at_end else stamp_ns,
         )
     )
@@ -138,9 +138,9 @@ def test_attribute_of_another_type_is_read_as_absent():
 
 
 def test_values_equal_for_all_messages_are_on_the_span_only():
-    said = share_attributes([{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}])
-    assert said.span == {"a": 1}
-    assert said.links == ({"b": 2}, {"b": 3}, {})
+    shared = share_attributes([{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}])
+    assert shared.span == {"a": 1}
+    assert shared.links == ({"b": 2}, {"b": 3}, {})
 
 
 @given(st.integers(0, 10**15), st.integers(0, 10**12), st.integers(1, 50))

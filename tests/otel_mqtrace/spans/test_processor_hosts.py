@@ -147,7 +147,7 @@ def test_spawned_child_exports_its_own_spans_only(tmp_path):
 
 
 def test_greenlets_share_a_processor(run):
-    told = run(
+    output = run(
         """
         import gevent
         def work(number):
@@ -160,7 +160,7 @@ def test_greenlets_share_a_processor(run):
         """,
         prefix="from gevent import monkey; monkey.patch_all()\n",
     )
-    assert sorted(name for _, name in told) == sorted(f"greenlet {number}" for number in range(20))
+    assert sorted(name for _, name in output) == sorted(f"greenlet {number}" for number in range(20))
 
 
 def test_sigterm_with_the_documented_recipe_loses_no_span():
@@ -211,7 +211,7 @@ def gunicorn(directory):
         )
     try:
         lines = iter(server.stderr.readline, "")
-        yield next(found[0] for found in (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines) if found)
+        yield next(match[0] for match in (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines) if match)
     finally:
         server.terminate()
         server.communicate(timeout=60)
@@ -220,8 +220,8 @@ def gunicorn(directory):
 def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
     with gunicorn(tmp_path) as address:
         pids = {urllib.request.urlopen(f"{address}/{number}", timeout=30).read() for number in range(20)}
-    told = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())
-    assert told == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}}), (
+    counts = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())
+    assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}}), (
         len(pids),
-        told,
+        counts,
     )

@@ -284,7 +284,7 @@ def test_access_channel_of_the_context_wins():
 
 
 @pytest.mark.parametrize(
-    ("trace_ctx", "dialect", "field", "said"),
+    ("trace_ctx", "dialect", "field", "message"),
     [
         (replace(PUB_CONTEXT, beans=()), "5.5.0", "beans", "Pub cannot be written without messages"),
         (replace(BEFORE_CONTEXT, beans=()), "5.5.0", "beans", "SubBefore cannot be written"),
@@ -302,8 +302,8 @@ def test_access_channel_of_the_context_wins():
         (replace(PUB_CONTEXT, trace_type=TraceType.RECALL), "5.3.1", "trace_type", "has no Recall record"),
     ],
 )
-def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, said):
-    with pytest.raises(EncodeError, match=said) as caught:
+def test_unencodable_value_is_refused_by_field(trace_ctx, dialect, field, message):
+    with pytest.raises(EncodeError, match=message) as caught:
         encode_context(trace_ctx, dialect)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)

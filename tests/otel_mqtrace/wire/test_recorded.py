@@ -146,10 +146,10 @@ def named(item):
 @pytest.mark.parametrize("item", READ, ids=named)
 def test_body_is_read_like_its_vector(item):
     read = list(body_json(0, decode_body(item["body"].encode(), msg_type_map=item.get("msg_type_map", "a"))))
-    assert [_told(record, ours) for record, ours in zip(read, item["ours"], strict=True)] == item["ours"]
+    assert [_fields_of(record, ours) for record, ours in zip(read, item["ours"], strict=True)] == item["ours"]
 
 
-def _told(record, ours):
+def _fields_of(record, ours):
     if "error" in record:
         return {"error": {name: record["error"][name] for name in ("field", "reason")}}
     return {name: record[name] for name in ours if name in record}

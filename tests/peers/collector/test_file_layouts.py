@@ -46,8 +46,8 @@ def _as_inspected(span):
 def _inspected(span):
     links = [(link["trace_id"], link["span_id"]) for link in span["links"]]
     times = (span["start_ns"], span["end_ns"])
-    said = span["status_message"] or ""
-    return (span["trace_id"], span["parent_span_id"] or "", span["name"], times, span["attributes"], links, said)
+    status = span["status_message"] or ""
+    return (span["trace_id"], span["parent_span_id"] or "", span["name"], times, span["attributes"], links, status)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_every_layout_has_the_ended_spans(start_collector, flags, layouts, expor
         (inventory,) = answers("inspect", file, "--json")
         assert (inventory["layout"], inventory["items"]) == (layout, 2 * MESSAGES)
         assert (inventory["topics"], inventory["groups"]) == (["orders"], ["orders-billing", "rdkafka"])
-        found = {span["span_id"]: span for span in answers("inspect", file, "--spans")}
-        assert {key: _inspected(span) for key, span in found.items()} == {
+        spans = {span["span_id"]: span for span in answers("inspect", file, "--spans")}
+        assert {key: _inspected(span) for key, span in spans.items()} == {
             key: _as_inspected(span) for key, span in ended.items()
         }
-        assert {span["service"] for span in found.values()} == {"shop", "billing"}
+        assert {span["service"] for span in spans.values()} == {"shop", "billing"}

@@ -43,7 +43,7 @@ def kafka():
 
 
 @contextmanager
-def _nobody_in(collector, port):
+def _unreachable(collector, port):
     collector.stop()
     with socket.create_server(("127.0.0.1", getattr(collector, port))) as door:
         door.settimeout(PATIENCE_SECONDS)
@@ -63,7 +63,7 @@ def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, 
     with traced("shop", exporter(collector, LONG)) as processor:
         send(kafka, "orders", 50)
         assert processor.force_flush(FLUSH_MS)
-        with _nobody_in(collector, port):
+        with _unreachable(collector, port):
             send(kafka, "orders", 150)
         send(kafka, "orders", 100)
         collector.start()

@@ -58,8 +58,8 @@ class JaegerQuery:
         times = {"start": _us(now - _LONG), "end": _us(now + _SOON)}
 
         def ask() -> set[str]:
-            found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
-            return {trace["traceID"] for trace in found["data"]}
+            traces = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
+            return {trace["traceID"] for trace in traces["data"]}
 
         return until(ask, lambda ids: len(ids) >= traces, patience_s=_PATIENCE_SECONDS)
 
@@ -67,20 +67,20 @@ class JaegerQuery:
         return set(self._ask("/api/v3/services", {})["services"])
 
     def operations(self, service: str) -> set[tuple[str, str]]:
-        found = self._ask("/api/v3/operations", {"service": service})["operations"]
-        return {(operation["name"], operation["spanKind"]) for operation in found}
+        operations = self._ask("/api/v3/operations", {"service": service})["operations"]
+        return {(operation["name"], operation["spanKind"]) for operation in operations}
 
     def calls(self) -> set[tuple[str, str]]:
         end_ms, lookback_ms = _us(datetime.now(timezone.utc) + _SOON) // 1000, int(_LONG.total_seconds()) * 1000
-        found = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": lookback_ms})
-        return {(edge["parent"], edge["child"]) for edge in found["data"]}
+        links = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": lookback_ms})
+        return {(edge["parent"], edge["child"]) for edge in links["data"]}
 
     def _spans(self, path: str, parameters: dict[str, Any], count: int) -> list[dict[str, Any]]:
         def ask() -> list[dict[str, Any]]:
             return list(of_json(self._ask(path, parameters).get("result", {})))
 
-        found = until(ask, lambda spans: len(spans) >= count, patience_s=_PATIENCE_SECONDS)
-        return sorted(found, key=lambda span: (span["start_ns"], span["span_id"]))
+        answer = until(ask, lambda spans: len(spans) >= count, patience_s=_PATIENCE_SECONDS)
+        return sorted(answer, key=lambda span: (span["start_ns"], span["span_id"]))
 
     def _ask(self, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -73,7 +73,7 @@ def forwarded(source, jaeger, tmp_path_factory):
         yield JaegerQuery(own.query_url), first, second
 
 
-def _told(span):
+def _summary(span):
     attributes = span["attributes"]
     detail = attributes.get("mqtrace.retry_times", attributes.get("mqtrace.transaction_state"))
     return (span["resource"]["service.name"], span["kind"], span["name"].partition(" ")[0], detail, span["status"][0])
@@ -83,7 +83,7 @@ def test_trace_of_a_message_has_all_its_events(forwarded):
     query, _, _ = forwarded
     (trace_id,) = query.ids_with("PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000")
     spans = query.shown(trace_id, spans=9)
-    assert [_told(span) for span in spans] == [
+    assert [_summary(span) for span in spans] == [
         ("PG_tx_d498dup", PRODUCER, "send", None, OK),
         ("PG_tx_d498dup", CLIENT, "end_transaction", "UNKNOW", OK),
         ("PG_tx_d498dup", CLIENT, "end_transaction", "COMMIT_MESSAGE", OK),
@@ -103,9 +103,9 @@ def test_successful_retry_is_beside_its_failure(forwarded):
     (trace_id,) = query.ids_with(
         "PG_end_to_end_v533l", traces=1, messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4"
     )
-    told = [_told(span) for span in query.shown(trace_id, spans=4)]
-    assert told[0] == ("PG_end_to_end_v533l", PRODUCER, "send", None, OK)
-    assert sorted(told[1:]) == [
+    summaries = [_summary(span) for span in query.shown(trace_id, spans=4)]
+    assert summaries[0] == ("PG_end_to_end_v533l", PRODUCER, "send", None, OK)
+    assert sorted(summaries[1:]) == [
         ("CG_end_to_end_v533l_a", CONSUMER, "process", 0, OK),
         ("CG_end_to_end_v533l_b", CONSUMER, "process", 0, ERROR),
         ("CG_end_to_end_v533l_b", CONSUMER, "process", 1, OK),

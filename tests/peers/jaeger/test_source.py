@@ -37,9 +37,9 @@ def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_p
     address = JaegerAddress(urlsplit(jaeger.query_url).netloc, (SERVICE,))
     path = tmp_path / "spans.jsonl"
     fetch_spans(address, path, traces_per_page=2)
-    found = [item["span_id"] for _, item in inspect_sources([str(path)], Inventory())]
-    assert sorted(found) == sorted(sent)
-    assert len(found) == MESSAGES
+    span_ids = [item["span_id"] for _, item in inspect_sources([str(path)], Inventory())]
+    assert sorted(span_ids) == sorted(sent)
+    assert len(span_ids) == MESSAGES
     assert len(path.read_text(encoding="utf-8").splitlines()) > 1
     assert all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
 
@@ -58,6 +58,6 @@ def test_inspect_sees_the_spans_of_the_address(jaeger, sent):
     src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"
     with local_sources([src]) as files:
         inventory = Inventory()
-        found = {item["span_id"] for _, item in inspect_sources(files, inventory)}
-    assert found == sent
+        span_ids = {item["span_id"] for _, item in inspect_sources(files, inventory)}
+    assert span_ids == sent
     assert (inventory.topics, inventory.malformed) == ({TOPIC}, 0)

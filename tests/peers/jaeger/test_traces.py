@@ -79,8 +79,8 @@ def test_handler_that_raises_is_an_error_with_its_exception(kafka, jaeger, query
     assert (producer, consumer) == (sent, processed)
     assert (producer["status"][0], consumer["status"][0]) == (0, ERROR)
     assert consumer["attributes"][semconv.ERROR_TYPE] == "ZeroDivisionError"
-    ((_, event, told),) = consumer["events"]
-    assert (event, told["exception.type"]) == ("exception", "ZeroDivisionError")
+    ((_, event, attributes),) = consumer["events"]
+    assert (event, attributes["exception.type"]) == ("exception", "ZeroDivisionError")
     assert query.ids_with("raises-billing", error__type="ZeroDivisionError") == {sent["trace_id"]}
     assert query.ids_with("raises-billing", error__type="KeyError") == set()
 
@@ -93,8 +93,8 @@ def test_search_finds_messages_by_service_and_keys(kafka, jaeger, query):
     with traced("searched-billing", ended, _http(jaeger)):
         handle(kafka, "searched", count)
     spans = [of_sdk(span) for span in ended.take_all()]
-    found = query.search("searched-shop", operation="send searched", spans=2 * count)
-    assert sorted((span["trace_id"], span["span_id"]) for span in found) == sorted(
+    traces = query.search("searched-shop", operation="send searched", spans=2 * count)
+    assert sorted((span["trace_id"], span["span_id"]) for span in traces) == sorted(
         (span["trace_id"], span["span_id"]) for span in spans
     )
     one = spans[17]

@@ -83,7 +83,7 @@ class KafkaBroker:
         return name
 
     def settle(self, transactional_id: str) -> None:
-        """Wait until the markers of the id's last transaction are written; whoever held the id is fenced off."""
+        """Wait until the markers of the id's last transaction are written; the earlier holder of the id is fenced off."""
         settings = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0}
         producer = OwnProducer(settings)
         producer.init_transactions(START_SECONDS)  # to end one returns before they are; this does not

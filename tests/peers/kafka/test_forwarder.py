@@ -15,9 +15,9 @@ def test_kill_9_at_any_moment_loses_nothing(kafka, tmp_path, capsys):
     topic = kafka.create_topic("forwarded-under-fire", partitions=3)
     send = kafka_sender(kafka.bootstrap_servers, topic, 3, seed=SEED)
     source = f"kafka://{kafka.bootstrap_servers}/{topic}"
-    told = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)
+    output = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)
     with capsys.disabled():
-        sys.stdout.write(f"\nKafka: {told}\n")
-    assert told.spans > 500
-    assert told.at_work > KILLS // 2  # a busy machine may be killed before it has begun
-    assert (told.kills, told.lost, told.unexpected, told.contradicted) == (KILLS, 0, 0, 0)
+        sys.stdout.write(f"\nKafka: {output}\n")
+    assert output.spans > 500
+    assert output.at_work > KILLS // 2  # a busy machine may be killed before it has begun
+    assert (output.kills, output.lost, output.unexpected, output.contradicted) == (KILLS, 0, 0, 0)

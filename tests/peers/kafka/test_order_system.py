@@ -33,8 +33,8 @@ class Traced:
         MqTraceInstrumentor().uninstrument()
 
     def outcomes(self, name):
-        told = [trace_context_of(span) for span in self.spans.take_all(name)]
-        return Counter((each.beans[0].msg_id, each.success) for each in told if each is not None)
+        contexts = [trace_context_of(span) for span in self.spans.take_all(name)]
+        return Counter((each.beans[0].msg_id, each.success) for each in contexts if each is not None)
 
 
 class Untraced:

@@ -45,7 +45,7 @@ def _search(kafka, topic, arrivals, *msg_ids, key=None):
         archive.close()
 
 
-def _found(answer):
+def _offsets_of(answer):
     return [story.msg_id for story in answer.stories]
 
 
@@ -64,7 +64,7 @@ def _found(answer):
 def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last, expected):
     bounds = [None if hour is None else begin_ms + hour * HOUR_MS for hour in (first, last)]
     answer = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
-    assert _found(answer) == [f"M{hour}" for hour in expected]
+    assert _offsets_of(answer) == [f"M{hour}" for hour in expected]
     assert answer.searched.messages == len(expected)
 
 
@@ -76,7 +76,7 @@ def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
         producer.produce(name, message.body, timestamp=begin_ms + late_ms)
     assert producer.flush(30) == 0
     answer = _search(kafka, name, ArrivalRange(begin_ms, begin_ms + 1_000), "M0", "M1", "M2")
-    assert _found(answer) == ["M0", "M2"]
+    assert _offsets_of(answer) == ["M0", "M2"]
 
 
 def test_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
@@ -92,4 +92,4 @@ def test_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
         assert producer.flush(30) == 0  # to abort throws away what was not sent
         finish(30)
     kafka.settle(name)
-    assert _found(_search(kafka, name, ArrivalRange(), "M0", "M1")) == ["M0"]
+    assert _offsets_of(_search(kafka, name, ArrivalRange(), "M0", "M1")) == ["M0"]

@@ -70,7 +70,7 @@ def _poll(consumer):
     raise AssertionError("no message came")
 
 
-def _told(span):
+def _described(span):
     record = trace_context_of(span)
     return record.beans[0].retry_times, record.context_code
 
@@ -83,7 +83,7 @@ def test_released_message_is_delivered_again_and_counted(group_of, spans):
         consumer.acknowledge(message, ack_type)
     consumer.close()
     processed = spans.take_all("process peer-share-released")
-    assert [_told(span) for span in processed] == [
+    assert [_described(span) for span in processed] == [
         (0, ContextCode.FAILED),
         (1, ContextCode.FAILED),
         (2, ContextCode.SUCCESS),
@@ -95,8 +95,8 @@ def test_released_message_is_delivered_again_and_counted(group_of, spans):
 
 def test_rejected_message_is_not_delivered_again(group_of, spans):
     consumer = group_of("peer-share-rejected", [b"good", b"bad"], **EXPLICIT)
-    heard = []
-    consumer.set_acknowledgement_commit_callback(lambda offsets, problem: heard.append((offsets, problem)))
+    outcomes = []
+    consumer.set_acknowledgement_commit_callback(lambda offsets, problem: outcomes.append((offsets, problem)))
     seen = []
     while len(seen) < 2:
         for message in _poll(consumer):
@@ -107,10 +107,10 @@ def test_rejected_message_is_not_delivered_again(group_of, spans):
     assert [message.offset() for message in consumer.poll(3)] == []
     consumer.close()
     processed = spans.take_all("process peer-share-rejected")
-    assert _told(processed[-1])[1] is ContextCode.FAILED  # both in one batch, or the bad one by itself
+    assert _described(processed[-1])[1] is ContextCode.FAILED  # both in one batch, or the bad one by itself
     commit = spans.take("commit peer-share-rejected")
     assert sorted(link.attributes["messaging.kafka.offset"] for link in commit.links) == [0, 1]
-    assert [(set().union(*offsets.values()), problem) for offsets, problem in heard] == [({0, 1}, None)]
+    assert [(set().union(*offsets.values()), problem) for offsets, problem in outcomes] == [({0, 1}, None)]
 
 
 def test_next_poll_accepts_without_acknowledgements(group_of, spans):
@@ -118,18 +118,18 @@ def test_next_poll_accepts_without_acknowledgements(group_of, spans):
     _poll(consumer)
     assert len(consumer.poll(2)) == 0
     consumer.close()
-    assert [_told(span) for span in spans.take_all("process peer-share-implicit")] == [(0, ContextCode.SUCCESS)]
+    assert [_described(span) for span in spans.take_all("process peer-share-implicit")] == [(0, ContextCode.SUCCESS)]
 
 
 def test_unacknowledged_message_is_returnnull_and_delivered_again(kafka, group_of, spans):
     consumer = group_of("peer-share-left", [b"x"], **EXPLICIT)
     _poll(consumer)
     consumer.close()
-    assert _told(spans.take("process peer-share-left")) == (0, ContextCode.RETURNNULL)
+    assert _described(spans.take("process peer-share-left")) == (0, ContextCode.RETURNNULL)
     conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "peer-share-left", "log_level": 0, **EXPLICIT}
     with confluent_kafka.ShareConsumer(conf) as second:
         second.subscribe(["peer-share-left"])
         (message,) = _poll(second)
         assert message.delivery_count() == 2
         second.acknowledge(message)
-    assert _told(spans.take("process peer-share-left")) == (1, ContextCode.SUCCESS)
+    assert _described(spans.take("process peer-share-left")) == (1, ContextCode.SUCCESS)

@@ -86,7 +86,7 @@ def test_sparks_own_connector_gives_the_same_messages(address):
     command = [sys.executable, "-c", BY_CONNECTOR, address.bootstrap_servers, address.topic, jars]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
     names = ("topic", "partition", "offset", "arrival_ms", "keys")
     expected = [[*(row[name] for name in names), row["value"].decode()] for row in by_client(address)]
-    assert sorted(told) == sorted(expected)
+    assert sorted(result) == sorted(expected)

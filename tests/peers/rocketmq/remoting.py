@@ -20,13 +20,13 @@ class RefusedError(Exception):
 
 
 def ask(address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> bytes:
-    """Return the body of the answer to one request; ``OSError`` when nobody answers."""
+    """Return the body of the answer to one request; ``OSError`` without an answer."""
     header: dict[str, Any] = {"code": code, "language": "PYTHON", "version": _REQUEST_VERSION, "opaque": 1, "flag": 0}
     header["extFields"] = {name: str(value) for name, value in (fields or {}).items()}
-    said = json.dumps(header).encode()
+    encoded = json.dumps(header).encode()
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS) as connection:
-        connection.sendall(struct.pack(">II", 4 + len(said) + len(body), len(said)) + said + body)
+        connection.sendall(struct.pack(">II", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
         stream = connection.makefile("rb")
         total, marked = struct.unpack(">II", _exactly(stream, 8))
         length = marked & 0xFFFFFF  # the first byte says how the header is written: 0, JSON

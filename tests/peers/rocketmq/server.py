@@ -73,9 +73,9 @@ class RocketMq:
             self._wait(lambda: ask(self.name_server, GET_BROKER_CLUSTER_INFO), "the name server")
             self.start_broker()
             if self.has_proxy:
-                said = ("-pm", "cluster", "-n", self.name_server, "-pc", "proxy.json")
-                self._start("proxy.ProxyStartup", *said, heap_mb=384)
-                self._wait(lambda: self._said("proxy.ProxyStartup", b"startup successfully"), "the proxy")
+                arguments = ("-pm", "cluster", "-n", self.name_server, "-pc", "proxy.json")
+                self._start("proxy.ProxyStartup", *arguments, heap_mb=384)
+                self._wait(lambda: self._log_has("proxy.ProxyStartup", b"startup successfully"), "the proxy")
         except BaseException:
             self.__exit__()
             raise
@@ -183,7 +183,7 @@ class RocketMq:
     def _log(self, main: str) -> Path:
         return self.directory / f"{main}.out"
 
-    def _said(self, main: str, text: bytes) -> bool:
+    def _log_has(self, main: str, text: bytes) -> bool:
         return text in self._log(main).read_bytes()
 
     def _registered(self) -> bool:

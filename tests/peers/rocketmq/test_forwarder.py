@@ -24,9 +24,9 @@ def test_kill_9_at_any_moment_loses_nothing(rocketmq_server, tmp_path, capsys):
             assert all(isinstance(each, Sent) for each in client.send(outgoing, group="peer-under-fire"))
 
         source = f"rocketmq://{rocketmq_server.name_server}/{topic}"
-        told = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)
+        output = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)
     with capsys.disabled():
-        sys.stdout.write(f"\nRocketMQ: {told}\n")
-    assert told.spans > 400
-    assert told.at_work > KILLS // 2  # a busy machine may be killed before it has begun
-    assert (told.kills, told.lost, told.unexpected, told.contradicted) == (KILLS, 0, 0, 0)
+        sys.stdout.write(f"\nRocketMQ: {output}\n")
+    assert output.spans > 400
+    assert output.at_work > KILLS // 2  # a busy machine may be killed before it has begun
+    assert (output.kills, output.lost, output.unexpected, output.contradicted) == (KILLS, 0, 0, 0)

@@ -37,7 +37,7 @@ def export(rocketmq_server):
         for context in contexts:
             trace(context)
         assert processor.force_flush()
-        assert _found(rocketmq_server, topic, contexts[0].beans[0].msg_id)
+        assert _find_messages(rocketmq_server, topic, contexts[0].beans[0].msg_id)
         processor.shutdown()
 
     return write
@@ -123,8 +123,8 @@ def test_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_server):
                 client.shutdown()
         instrumentor.uninstrument()
         provider.shutdown()
-    found = _found(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
-    assert found
+    messages = _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
+    assert messages
     output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
     assert [(kind, who, status) for kind, who, _, _, _, status in _LINE.findall(output)] == [
         ("Pub", "order-producers", "success"),
@@ -142,7 +142,7 @@ def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp
     assert run(ForwardOptions(source=str(spans), native=native, once=True, timeout_ms=30_000), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 564
     msg_id = "C000020262BB60E53B936993956C0003"
-    assert _found(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
+    assert _find_messages(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
     output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
     printed = [(kind, group, status) for kind, group, _, _, _, status in _LINE.findall(output)]
     assert {(kind, group) for kind, group, _ in printed if kind == "Sub"} == {
@@ -163,10 +163,10 @@ def _received(consumer):
     raise AssertionError("nothing came")
 
 
-def _found(rocketmq_server, topic, msg_id):
+def _find_messages(rocketmq_server, topic, msg_id):
     pause = Event()
     for _ in range(_PATIENCE_SECONDS * 10):
-        found = find_by_key(rocketmq_server.name_server, topic, msg_id)
-        if found or pause.wait(0.1):
-            return found
+        messages = find_by_key(rocketmq_server.name_server, topic, msg_id)
+        if messages or pause.wait(0.1):
+            return messages
     return []

@@ -191,10 +191,10 @@ def test_broker_with_access_control_refuses_other_requests(guarded, access):
 def test_messages_with_a_key_are_found_by_it(rocketmq_server, client, topic):
     _send(client, topic, b"mine", KEYS="order-1 order-2")
     _send(client, topic, b"yours", KEYS="order-3")
-    found, pause = [], Event()
+    messages, pause = [], Event()
     for _ in range(100):  # the index follows the store
-        found = find_by_key(rocketmq_server.name_server, topic, "order-2")
-        if found or pause.wait(0.1):
+        messages = find_by_key(rocketmq_server.name_server, topic, "order-2")
+        if messages or pause.wait(0.1):
             break
-    assert [message.body for message in found] == [b"mine"]
+    assert [message.body for message in messages] == [b"mine"]
     assert find_by_key(rocketmq_server.name_server, topic, "order") == []

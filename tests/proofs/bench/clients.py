@@ -1,7 +1,7 @@
 """What tracing adds to ``produce``, ``poll`` and ``consume``, compared with OpenTelemetry's instrumentation."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tests.proofs.bench.rows import Effort, Row, Target, compare
 from tests.proofs.scoreboard.costs import BARE, Variant, measured_rounds
@@ -18,22 +18,21 @@ _CALL_TITLES = {
     "consume": "a message of `consume(100)`",
 }
 _CALLS = ("produce", "poll", "consume")
+_Took = Mapping[Variant, Sequence[Mapping[str, tuple[float, float]]]]
 
 
 class _Measure(NamedTuple):
     what: str
     ours: Variant
     part: int
-    most: tuple[float | None, float | None, float | None]
+    most: tuple[float | None, ...] = (None, None, None)
     theirs: Variant = _INCUMBENT
 
 
 _MEASURES = (
     _Measure("calling thread, recording", ("ours", "both"), _THREAD, (0.25, 0.2, 0.3)),
     _Measure("whole process, both formats on our lanes", ("ours", "both"), _PROCESS, (0.3, 0.25, 0.6)),
-    _Measure(
-        "whole process, both formats on our lanes, 512 a batch", ("ours", "both512"), _PROCESS, (None, None, None)
-    ),
+    _Measure("whole process, both formats on our lanes, 512 a batch", ("ours", "both512"), _PROCESS),
     _Measure(
         "whole process, stock processor with `mqtrace_otlp`, and native",
         ("ours", "bytes+native"),
@@ -45,11 +44,9 @@ _MEASURES = (
     ),
     _Measure("calling thread, sampler off", ("ours", "off"), _THREAD, (0.25, 0.25, 0.25), _INCUMBENT_OFF),
     _Measure("calling thread, metrics collecting", ("ours", "metrics"), _THREAD, (0.5, 0.5, None)),
-    _Measure("whole process, metrics collecting", ("ours", "metrics"), _PROCESS, (None, None, None)),
-    _Measure("whole process, native alone", ("ours", "native"), _PROCESS, (None, None, None)),
-    _Measure(
-        "whole process, the incumbent itself with `mqtrace_otlp`", ("incumbent", "bytes"), _PROCESS, (None, None, None)
-    ),
+    _Measure("whole process, metrics collecting", ("ours", "metrics"), _PROCESS),
+    _Measure("whole process, native alone", ("ours", "native"), _PROCESS),
+    _Measure("whole process, the incumbent itself with `mqtrace_otlp`", ("incumbent", "bytes"), _PROCESS),
 )
 _HANDLERS = {"look": "a handler that reads the current span", "relay": "a message that its handler sends on"}
 
@@ -74,7 +71,7 @@ def measure(effort: Effort) -> list[Row]:
         for call, most in zip(_CALLS, measure.most, strict=True)
     ]
     others = _other_rows(effort)
-    whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS, (None, None, None))
+    whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS)
     return rows + others + [row(f"{title}: {whole.what}", whole, call, None) for call, title in _HANDLERS.items()]
 
 
@@ -85,41 +82,29 @@ def _other_rows(effort: Effort) -> list[Row]:
     paced = measured_rounds(variants, rounds=effort.rounds, messages=messages, calls=("paced",))
     held = measured_rounds(variants, rounds=1, messages=effort.scale(_HELD, least=200), calls=("held",))
 
-    def figures(
-        took: Mapping[Variant, Sequence[Mapping[str, tuple[float, float]]]], call: str, part: int, of: Variant
-    ) -> list[float]:
+    def figures(took: _Took, call: str, part: int, of: Variant) -> list[float]:
         return [turn[call][part] for turn in took[of]]
 
     def added(part: int, of: Variant) -> list[float]:
-        return [
-            one - bare
-            for one, bare in zip(figures(held, "held", part, of), figures(held, "held", part, BARE), strict=True)
-        ]
+        both = zip(figures(held, "held", part, of), figures(held, "held", part, BARE), strict=True)
+        return [one - bare for one, bare in both]
 
-    objects = added(0, ours), added(0, _INCUMBENT)
+    def of_both(act: Callable[..., list[float]], *words: Any) -> tuple[list[float], list[float]]:
+        return act(*words, ours), act(*words, _INCUMBENT)
+
+    late, usual = of_both(figures, paced, "paced", 1), of_both(figures, paced, "paced", 0)
+    objects, blocks = of_both(added, 0), of_both(added, 1)
+    most, note = Target("≤", 0.25), "wall time, the client's own included"
+    sent = "a send in flight"
     return [
+        compare("`produce` at 3,000/s: the 99.9th percentile of its latency", _ANCHOR, *late, "µs", most, note),
+        compare("`produce` at 3,000/s: the median of its latency", _ANCHOR, *usual, "µs"),
         compare(
-            "`produce` at 3,000/s: the 99.9th percentile of its latency",
-            _ANCHOR,
-            figures(paced, "paced", 1, ours),
-            figures(paced, "paced", 1, _INCUMBENT),
-            "µs",
-            Target("≤", 0.25),
-            "wall time, the client's own included",
-        ),
-        compare(
-            "`produce` at 3,000/s: the median of its latency",
-            _ANCHOR,
-            figures(paced, "paced", 0, ours),
-            figures(paced, "paced", 0, _INCUMBENT),
-            "µs",
-        ),
-        compare(
-            "a send in flight: objects that the garbage collector tracks",
+            f"{sent}: objects that the garbage collector tracks",
             _ANCHOR,
             *objects,
             "objects",
-            Target("≤", 5.0, "objects"),
+            Target("≤", 5, "objects"),
         ),
-        compare("a send in flight: memory blocks", _ANCHOR, added(1, ours), added(1, _INCUMBENT), "blocks"),
+        compare(f"{sent}: memory blocks", _ANCHOR, *blocks, "blocks"),
     ]

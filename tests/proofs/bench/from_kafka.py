@@ -80,8 +80,8 @@ def _topics(messages: int) -> Iterator[dict[str, Callable[[], float]]]:
             group, wanted = f"theirs-{next(groups)}", received() + SPANS_EACH * messages
             where = {"KAFKA": kafka.bootstrap_servers, "TOPIC": _SPANS, "RECEIVER": endpoint, "GROUP": group}
             with Collector(collector, home / group, _CONFIGURATION, {**where, "GOMAXPROCS": "1"}):
-                found = until(received, lambda spans: spans >= wanted, patience_s=_PATIENCE_S)
-                assert found >= wanted, "the Collector did not bring every span"
+                received_spans = until(received, lambda spans: spans >= wanted, patience_s=_PATIENCE_S)
+                assert received_spans >= wanted, "the Collector did not bring every span"
 
         def rate(act: Callable[[], None]) -> float:
             spans, cpu_s = received(), _cpu_s()

@@ -8,9 +8,6 @@ from tests.proofs.bench.reconcile import run_module, write_day
 from tests.proofs.bench.rivals import MASTER, MEMORY
 from tests.proofs.bench.rows import Effort, Row, Target
 
-_EACH = "time per event after Spark has started"
-_JVM_THREADS = "by the threads that were alive at the end"
-
 
 def measure_tenfold(effort: Effort) -> list[Row]:
     """Run ``effort.messages`` and ten times as many."""
@@ -25,7 +22,6 @@ def measure_fiftyfold(effort: Effort) -> list[Row]:
 def _grown(effort: Effort, times: int) -> list[Row]:
     messages = effort.messages
     small = _run(messages)
-    profile = _profile(small)
     large = _run(messages * times)
     events = f"{2 * messages:,} → {2 * messages * times:,} events"
     stages, of_small = (
@@ -37,12 +33,18 @@ def _grown(effort: Effort, times: int) -> list[Row]:
     each, bound = (_us_an_event(cost) for cost in (large, small)), Target("≤", 1.1)
     return [
         Row(f"time, {events}", linear, large["wall_seconds"], times * small["wall_seconds"], "s", bound, stages),
-        Row(_EACH, "the smaller run", *each, "µs an event", None, f"stages of the smaller run: {of_small}"),
+        Row(
+            "time per event after Spark has started",
+            "the smaller run",
+            *each,
+            "µs an event",
+            None,
+            f"stages of the smaller run: {of_small}",
+        ),
         Row("memory of Python's driver", "the smaller run", *driver, "MiB", bound),
         Row("most memory of a Python worker", "the smaller run", *worker, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB"),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
-        *profile,
     ]
 
 
@@ -53,18 +55,6 @@ def _run(messages: int) -> dict[str, Any]:
         cost = run_module("tests.proofs.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
     assert cost["messages"] == messages
     return cost
-
-
-def _profile(cost: dict[str, Any]) -> list[Row]:
-    java = max(_of(cost, "JVM"), key=lambda used: used["processor_seconds"])
-    work = java["work_seconds"]
-    assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
-    parts = {"Spark's tasks": work["tasks"], "JIT compilers": work["compilers"]}
-    parts["all others"] = java["processor_seconds"] - sum(parts.values())
-    return [
-        Row(f"the smaller run's JVM: {part}", "none", round(seconds, 1), None, "s CPU", note=_JVM_THREADS)
-        for part, seconds in parts.items()
-    ]
 
 
 def _us_an_event(cost: dict[str, Any]) -> float:
@@ -78,6 +68,6 @@ def _most_mib(small: dict[str, Any], large: dict[str, Any], part: str) -> tuple[
 
 
 def _of(cost: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    found = [used for name, used in cost["processes"].items() if name.startswith(part)]
-    assert found, f"no {part} was seen"
-    return found
+    used_by_part = [used for name, used in cost["processes"].items() if name.startswith(part)]
+    assert used_by_part, f"no {part} was seen"
+    return used_by_part

@@ -81,7 +81,7 @@ def measure(effort: Effort) -> list[Row]:
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
     spans = _ended(effort.scale(_SPANS, least=4 * _QUEUE))
-    found = []
+    rows = []
     for measure, act, unit, target, turns in (
         ("`on_end` with room", _with_room, "µs CPU a span", Target("≤", 1.0), 1),
         ("`on_end` while full", _while_full, "µs CPU a span", Target("≤", 0.5), 1),
@@ -91,10 +91,10 @@ def measure(effort: Effort) -> list[Row]:
         rounds = effort.rounds * turns
         contenders = _CONTENDERS | ({"locked": _locked} if act is _with_room else {})
         took = run_in_turns({name: partial(act, make, spans) for name, make in contenders.items()}, rounds)
-        found.append(compare(measure, _ANCHOR, took["ours"], took["theirs"], unit, target))
+        rows.append(compare(measure, _ANCHOR, took["ours"], took["theirs"], unit, target))
         if act is _with_room:
-            found.append(compare(UNDER_LOCK, "ours without", took["locked"], took["ours"], unit))
-    return found
+            rows.append(compare(UNDER_LOCK, "ours without", took["locked"], took["ours"], unit))
+    return rows
 
 
 def _ended(count: int) -> list[ReadableSpan]:

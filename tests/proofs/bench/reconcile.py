@@ -64,15 +64,9 @@ def measure(effort: Effort) -> list[Row]:
             compare(measure, _SPARK, speed[start], speed["datacompy"], "events/s", fast),
             compare(measure, _DUCK, speed[start], speed["duckdb"], "events/s", _NEAR.get(start)),
         ]
+    limits = _SECONDS if events == 100_000 else {}
     rows += [
-        compare(
-            f"wall time {name}, {events:,} events",
-            "none",
-            seconds,
-            None,
-            "s",
-            _SECONDS.get(name) if events == 100_000 else None,
-        )
+        compare(f"wall time {name}, {events:,} events", "none", seconds, None, "s", limits.get(name))
         for name, seconds in took.items()
     ]
     rows.append(Row("Spark jobs of a reconcile from raw files", _SPARK, jobs["spark"], jobs["datacompy"], "jobs", _FEW))
@@ -91,8 +85,8 @@ def run_module(module: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{module} ended with {done.returncode}: {done.stderr[-2000:]}"
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+    return result
 
 
 def _from_raw(engine: str, root: Path, truth: dict[str, int], jobs: dict[str, int]) -> float:
@@ -128,8 +122,8 @@ def _emptied(out: Path) -> Path:
 
 
 def _check(out: Path, status: dict[str, int], truth: dict[str, int]) -> None:
-    found = {name: count for name, count in status.items() if count}
-    assert found == truth, f"found {found}, the day holds {truth}"
+    counts = {name: count for name, count in status.items() if count}
+    assert counts == truth, f"found {counts}, the day holds {truth}"
     assert (out / "report.html").stat().st_size
     assert any((out / "verdicts").rglob("*.parquet"))
 
@@ -138,10 +132,10 @@ def _theirs(name: str, root: Path, truth: dict[str, int], jobs: dict[str, int]) 
     out = root / f"{name}.out"
     out.unlink(missing_ok=True)
     began = time.perf_counter()
-    found = run_module("tests.proofs.bench.rivals", name, root / "tables", out)
+    result = run_module("tests.proofs.bench.rivals", name, root / "tables", out)
     seconds = time.perf_counter() - began
-    jobs[name] = found.pop("jobs", 0)
+    jobs[name] = result.pop("jobs", 0)
     copies = truth.get("DUPLICATED_OTLP", 0)  # to a join the second copy of a span is a span without a record
     held = {"native": truth["NATIVE_ONLY"], "otlp": truth["OTLP_ONLY"] + copies, "different": truth["MISMATCHED"]}
-    assert found == held, f"{name} found {found}, the day holds {held}"
+    assert result == held, f"{name} found {result}, the day holds {held}"
     return seconds

@@ -107,15 +107,11 @@ def _duckdb(tables: Path, out: Path) -> dict[str, int]:
         f"when {differs} then 'different' else 'equal' end as verdict, {both} "
         f"from native full outer join otlp on {on}) to '{out}' (format parquet, compression zstd)"
     )
-    found = base.execute(f"select verdict, count(*) from read_parquet('{out}') group by verdict").fetchall()
-    return {verdict: count for verdict, count in found if verdict != "equal"}
+    verdicts = base.execute(f"select verdict, count(*) from read_parquet('{out}') group by verdict").fetchall()
+    return {verdict: count for verdict, count in verdicts if verdict != "equal"}
 
 
-_ACTS: dict[str, Act] = {
-    "prepare": _prepare,
-    "datacompy": _datacompy,
-    "duckdb": _duckdb,
-}
+_ACTS: dict[str, Act] = {"prepare": _prepare, "datacompy": _datacompy, "duckdb": _duckdb}
 
 
 def acted(acts: Mapping[str, Act], act: str, source: str, target: str) -> int:

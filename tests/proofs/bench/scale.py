@@ -23,13 +23,6 @@ _PARTS = ("driver", "JVM", "daemon", "worker")
 """The processes of a run, each the child of the one before; Spark's daemon only starts workers."""
 _LOOK_S = 2.0
 _MEGABYTE = 1 << 20
-_WORK = {
-    "Executor task": "tasks",
-    "C1 Compiler": "compilers",
-    "C2 Compiler": "compilers",
-    "GC Thread": "collector",
-}
-"""What a thread of the JVM works at, by the beginning of its name (Java 17's)."""
 
 
 def measure(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
@@ -47,8 +40,8 @@ def measure(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[st
     with _watched() as used:
         result = run(options, progress=lambda stage: seen.append((stage, clock.monotonic_ns())))
     seen.append(("end", clock.monotonic_ns()))
-    found = {name: count for name, count in result.status.items() if count}
-    assert found == truth["status"], f"found {found}, the day holds {truth['status']}"
+    counts = {name: count for name, count in result.status.items() if count}
+    assert counts == truth["status"], f"found {counts}, the day holds {truth['status']}"
     assert result.conservation.holds, result.conservation
     stages = {stage: round((after - at) / 1e9, 1) for (stage, at), (_, after) in pairwise(seen)}
     return {
@@ -85,35 +78,22 @@ def _watched() -> Iterator[dict[str, dict[str, Any]]]:
 
 def _processes() -> dict[str, dict[str, Any]]:
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    generation, found = {os.getpid()}, dict[str, dict[str, Any]]()
+    generation, usage = {os.getpid()}, dict[str, dict[str, Any]]()
     for part in _PARTS:
-        found |= {f"{part} {pid}": _used(pid, known[pid]) for pid in generation if "VmHWM" in known.get(pid, {})}
+        usage |= {f"{part} {pid}": _used(pid, known[pid]) for pid in generation if "VmHWM" in known.get(pid, {})}
         generation = {pid for pid, status in known.items() if int(status.get("PPid", "0")) in generation}
-    return found
+    return usage
 
 
 def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:
-    process = Path(f"/proc/{pid}")
-    work = dict.fromkeys(_WORK.values(), 0.0)
-    for thread in process.glob("task/*"):
-        name, seconds = _on_a_processor(thread)
-        kind = next((kind for begin, kind in _WORK.items() if name.startswith(begin)), None)
-        if kind is not None:
-            work[kind] += seconds
+    try:
+        counters = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:  # gone meanwhile
+        counters = []
     return {
         "most_resident_mib": int(status["VmHWM"].split()[0]) // 1024,
-        "processor_seconds": round(_on_a_processor(process)[1], 1),
-        "work_seconds": {kind: round(seconds, 1) for kind, seconds in work.items()},
+        "processor_seconds": round(sum(map(int, counters)) / os.sysconf("SC_CLK_TCK"), 1),
     }
-
-
-def _on_a_processor(entry: Path) -> tuple[str, float]:
-    try:
-        text = (entry / "stat").read_text()
-    except OSError:  # gone meanwhile
-        return "", 0.0
-    name, _, counters = text.partition("(")[2].rpartition(")")
-    return name, sum(map(int, counters.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: Path) -> dict[str, str]:

@@ -53,11 +53,6 @@ SECTIONS: Final = {
         "ways",
         "Python frames of this project on the calling thread until the spans are queued, and the files they are in.",
     ),
-    "steps": Section(
-        "Single steps, and the SDK's",
-        "steps",
-        "CPU time of a call, in one thread, without a broker.",
-    ),
     "processor": Section(
         "The span processor",
         "processor",
@@ -74,7 +69,7 @@ SECTIONS: Final = {
         "Records that a RocketMQ 5.3.3 client wrote, body by body, and OTLP with the same fields as attributes.",
         minutes=2,
     ),
-    "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core."),
+    "forwarder": Section("The forwarder", "forwarding", "Native records in, OTLP out, on one core."),
     "from-kafka": Section(
         "From Kafka to OTLP",
         "from_kafka",
@@ -107,7 +102,7 @@ SECTIONS: Final = {
     "hot-message": Section(
         "One message with very many deliveries",
         "hot_message",
-        "Events of one message packed and judged by one process; then 100,000 rows packed into blobs of different sizes.",
+        "Events of one message packed and judged by one process.",
         is_default=False,
         minutes=3,
         most_rounds=1,

@@ -197,10 +197,10 @@ def _record(*fields: object) -> str:
 def _span(
     prefix: str, number: int, kind: int, start_ms: int, took_ms: int, attributes: tuple[tuple[str, object], ...]
 ) -> str:
-    said = ",".join(f'{{"key":"{key}","value":{{"stringValue":"{value}"}}}}' for key, value in attributes)
+    text = ",".join(f'{{"key":"{key}","value":{{"stringValue":"{value}"}}}}' for key, value in attributes)
     return (
         f'{{"traceId":"{number:032X}","spanId":"{prefix}{number:015X}","name":"n","kind":{kind},'
-        f'"startTimeUnixNano":"{start_ms}000000","endTimeUnixNano":"{start_ms + took_ms}000000","attributes":[{said},'
+        f'"startTimeUnixNano":"{start_ms}000000","endTimeUnixNano":"{start_ms + took_ms}000000","attributes":[{text},'
         f'{{"key":"{semconv.MQTRACE_KEYS}","value":{{"arrayValue":{{"values":[{{"stringValue":"order-{number}"}}]}}}}}}]}}'
     )
 

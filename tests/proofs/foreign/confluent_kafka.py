@@ -42,12 +42,6 @@ MODES: Final = {
     "contrib-late": "the incumbent, after the import",
 }
 """Mode → what is switched on, and when."""
-_SWITCHED: Final = {
-    "early": "ours-early",
-    "late": "ours-late",
-    "records-early": "ours-early",
-    "records-late": "ours-late",
-}
 _PLUGIN: Final = Path(__file__).resolve().parent / "plugin"
 _SUITE: Final = ("tests/test_*.py", "tests/avro/test_*.py", "tests/_util/test_*.py")
 _PYTEST: Final = (
@@ -143,7 +137,7 @@ def _environment(mode: str, lines: Path, done: Path) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
     return clean | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_PLUGIN), clean.get("PYTHONPATH")))),
-        "MQTRACE_FOREIGN_MODE": _SWITCHED.get(mode, mode),
+        "MQTRACE_FOREIGN_MODE": f"ours-{mode.removeprefix('records-')}" if mode in _OURS else mode,
         "MQTRACE_FOREIGN_COUNTS": "ends" if mode.startswith("records-") else "starts",
         "MQTRACE_FOREIGN_OUT": str(lines),
         "MQTRACE_FOREIGN_DONE": str(done),
@@ -163,9 +157,9 @@ def _watch(process: subprocess.Popen[bytes], lines: Path, hang_s: float, until: 
 
 def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
     """Add what a process wrote to ``outcome``; return whether it came to its end."""
-    said = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    reports = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     begun = None
-    for each in said:
+    for each in reports:
         begun = each.get("began", begun)
         if "test" in each:
             outcome.note(each["test"], each["outcome"], each["reason"])
@@ -175,10 +169,10 @@ def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
             outcome.not_collected.add(each["not_collected"])
     if begun is not None:
         outcome.note(begun, "failed", f"its process died, or showed no end for {hang_s:.0f} s")
-    outcome.failed.update(said[-1].get("failed", {}) if said else {})
-    if not said or not said[-1].get("finished"):
+    outcome.failed.update(reports[-1].get("failed", {}) if reports else {})
+    if not reports or not reports[-1].get("finished"):
         return False
-    outcome.unended.update(Counter(said[-1]["started"]) - Counter(said[-1]["ended"]))
+    outcome.unended.update(Counter(reports[-1]["started"]) - Counter(reports[-1]["ended"]))
     return True
 
 

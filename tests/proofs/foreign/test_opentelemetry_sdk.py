@@ -33,11 +33,11 @@ def _suite(directory):
             text=True,
             timeout=180,
         )
-        found = list(directory.glob("*.tar.gz"))
-        if fetched.returncode or not found:
+        archives = list(directory.glob("*.tar.gz"))
+        if fetched.returncode or not archives:
             pytest.skip(f"the source distribution cannot be had: {fetched.stderr.strip()[-200:]}")
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(found[0].read_bytes())
+        kept.write_bytes(archives[0].read_bytes())
     with tarfile.open(kept) as archive:
         archive.extractall(directory, filter="data")
     return directory / f"opentelemetry_sdk-{release}"
@@ -55,6 +55,6 @@ def test_sdks_own_tests_pass_with_our_processor_in_its_place(tmp_path):
         text=True,
         timeout=120,
     )
-    told = re.search(r"(?:(\d+) failed, )?(\d+) passed", done.stdout)
-    assert told, done.stdout + done.stderr
-    assert (done.returncode, int(told[2])) == (0, APPLY), done.stdout
+    summary = re.search(r"(?:(\d+) failed, )?(\d+) passed", done.stdout)
+    assert summary, done.stdout + done.stderr
+    assert (done.returncode, int(summary[2])) == (0, APPLY), done.stdout

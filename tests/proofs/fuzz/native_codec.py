@@ -49,21 +49,23 @@ def fuzz(seconds: int, inputs: list[str]) -> int:
     child = [sys.executable, "-m", __spec__.name, "--child", *options, *(inputs or [str(CORPUS)])]
     with subprocess.Popen(child, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stderr is not None
-        said = []
+        log = []
         for line in process.stderr:
-            said.append(line)
+            log.append(line)
             if not line.startswith(("INFO:", "#", "WARNING:", '"')) or "DONE" in line:
                 sys.stderr.write(line)
-    return _report("".join(said), process.returncode)
+    return _report("".join(log), process.returncode)
 
 
-def _report(said: str, exit_code: int) -> int:
-    figures = [value for match in _COUNTED.finditer(said) for value in match.groups() if value]
+def _report(output: str, exit_code: int) -> int:
+    figures = [value for match in _COUNTED.finditer(output) for value in match.groups() if value]
     names = ("coverage", "features", "inputs kept", "executions", "seconds")
-    found = sorted(path.name for path in FINDINGS.iterdir())
-    told = ", ".join(f"{name} {value}" for name, value in zip(names, figures, strict=False))
-    sys.stdout.write(f"fuzz: {told or 'no figures'}; findings {len(found)}{': ' if found else ''}{', '.join(found)}\n")
-    return 1 if found or exit_code else 0
+    findings = sorted(path.name for path in FINDINGS.iterdir())
+    figures_text = ", ".join(f"{name} {value}" for name, value in zip(names, figures, strict=False))
+    sys.stdout.write(
+        f"fuzz: {figures_text or 'no figures'}; findings {len(findings)}{': ' if findings else ''}{', '.join(findings)}\n"
+    )
+    return 1 if findings or exit_code else 0
 
 
 def child(arguments: list[str]) -> None:

@@ -2,8 +2,7 @@
 
 import sys
 
-from tests.proofs.scoreboard.page import page
-from tests.proofs.scoreboard.published_costs import published_costs
+from tests.proofs.scoreboard.page import page, published_costs
 from tests.proofs.scoreboard.runner import observe
 from tests.support.source_tree import ROOT
 

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.exporters.otlp import HTTP, OtlpSpanExporter
 from otel_mqtrace.wire.native import decode_body
 from tests.proofs.scoreboard.receiving import spans_by_kind
-from tests.proofs.scoreboard.subjects import OURS, SUBJECTS
+from tests.proofs.scoreboard.stage import OURS, SUBJECTS
 from tests.support.landings import landed_lines
 
 CALLS = ("produce", "poll", "consume", "look", "relay", "paced", "held")
@@ -88,7 +89,12 @@ class _Calls:
         return consumer
 
     def _warmed(self, call: str) -> Callable[[int], None]:
-        receiving = {"poll": self._polling, "look": self._looking, "relay": self._relaying, "consume": self._consuming}
+        receiving = {
+            "poll": self._polling,
+            "look": partial(self._polling, lambda: trace.get_current_span().get_span_context().trace_id),
+            "relay": self._relaying,
+            "consume": self._consuming,
+        }
         return receiving.get(call, self._producing)()
 
     def _producing(self) -> Callable[[int], None]:
@@ -104,24 +110,16 @@ class _Calls:
 
         return send
 
-    def _polling(self) -> Callable[[int], None]:
+    def _polling(self, look: Callable[[], object] | None = None) -> Callable[[int], None]:
         consumer = self._consumer()
 
         def poll(messages: int) -> None:
             for _ in range(messages):
                 assert consumer.poll(_PATIENT_S) is not None, "a message is missing"
+                if look is not None:
+                    look()
 
         return poll
-
-    def _looking(self) -> Callable[[int], None]:
-        consumer = self._consumer()
-
-        def look(messages: int) -> None:
-            for _ in range(messages):
-                assert consumer.poll(_PATIENT_S) is not None, "a message is missing"
-                trace.get_current_span().get_span_context().trace_id  # noqa: B018 - the look is what is measured
-
-        return look
 
     def _relaying(self) -> Callable[[int], None]:
         consumer = self._consumer()
@@ -143,9 +141,9 @@ class _Calls:
         def consume(messages: int) -> None:
             left = messages
             while left:
-                found = consumer.consume(min(_BATCH, left), _PATIENT_S)
-                assert found, f"{left} messages are missing"
-                left -= len(found)
+                polled = consumer.consume(min(_BATCH, left), _PATIENT_S)
+                assert polled, f"{left} messages are missing"
+                left -= len(polled)
 
         return consume
 
@@ -241,17 +239,17 @@ def _check(
     sent = warmed["produce"] + warmed["relay"] + warmed["paced"] + warmed["held"]
     polled = warmed["poll"] + warmed["look"] + warmed["relay"]
     batches = done["consume"] // messages * -(-messages // _BATCH) + WARM // _BATCH if done["consume"] else 0
-    said = f"{subject}, {mode}: {kinds}, {records}"
+    message = f"{subject}, {mode}: {kinds}, {records}"
     if subject not in SUBJECTS or mode == "off":
-        assert not kinds, said
-        assert not records, said
+        assert not kinds, message
+        assert not records, message
         return
     if mode != "native":
-        assert kinds[SpanKind.PRODUCER] == sent, said
-        assert kinds[SpanKind.CONSUMER] >= polled + batches, said
+        assert kinds[SpanKind.PRODUCER] == sent, message
+        assert kinds[SpanKind.CONSUMER] >= polled + batches, message
     if mode in {"both", "metrics", "native"} or mode.endswith("+native"):
         handled = polled + warmed["consume"]
-        assert records == Counter({"Pub": sent, "SubBefore": handled, "SubAfter": handled}), said
+        assert records == Counter({"Pub": sent, "SubBefore": handled, "SubAfter": handled}), message
 
 
 if __name__ == "__main__":

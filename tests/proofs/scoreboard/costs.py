@@ -79,16 +79,8 @@ def _contender(
     servers = kafka.bootstrap_servers
     kafka.create_topic(topic, partitions=1)
     kafka.create_topic(f"{topic}.relayed", partitions=1)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.proofs.scoreboard.contender",
-        *variant,
-        servers,
-        topic,
-        str(messages),
-        f"{endpoint}/{topic}",
-    ]
+    words = (*variant, servers, topic, str(messages), f"{endpoint}/{topic}")
+    command = [sys.executable, "-m", "tests.proofs.scoreboard.contender", *words]
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
@@ -146,13 +138,13 @@ def _read_back(servers: str, topic: str) -> list[confluent_kafka.Message]:
     place = confluent_kafka.TopicPartition(topic, 0, 0)
     consumer.assign([place])
     _, end = consumer.get_watermark_offsets(place, timeout=_READ_S)
-    found: list[confluent_kafka.Message] = []
-    while len(found) < end:
-        some = [each for each in consumer.consume(end - len(found), _READ_S) if each.error() is None]
-        assert some, f"{topic}: {len(found)} of {end} messages could be read"
-        found += some
+    messages: list[confluent_kafka.Message] = []
+    while len(messages) < end:
+        some = [each for each in consumer.consume(end - len(messages), _READ_S) if each.error() is None]
+        assert some, f"{topic}: {len(messages)} of {end} messages could be read"
+        messages += some
     consumer.close()
-    return found
+    return messages
 
 
 def _trace(message: confluent_kafka.Message) -> SpanContext:

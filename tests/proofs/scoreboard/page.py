@@ -1,27 +1,25 @@
-"""Write ``docs/scoreboard.md``, one line per row, from the observations of one run."""
+"""Write ``docs/scoreboard.md``, one line per row, from the observations of one run and the published costs."""
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tests.proofs.bench.rows import Row
 from tests.proofs.scoreboard.rows import ROWS
-from tests.proofs.scoreboard.subjects import INCUMBENT
+from tests.proofs.scoreboard.stage import INCUMBENT, Seen
+from tests.support.source_tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from tests.proofs.scoreboard.stage import Seen
 
 _NOTE: Final = (
     "<!-- Generated from tests/proofs/scoreboard/rows.py by `make scoreboard`. Edit the probes, not this page. -->"
 )
 _ROW: Final = re.compile(r"^\| (?P<number>[FT]\d+) \| .*? \| (?P<incumbent>\w+) \| (?P<ours>\w+) \|", re.MULTILINE)
-_TITLES: Final = {
-    "F": "Defects of the incumbent",
-    "T": "Features",
-}
+_TITLES: Final = {"F": "Defects of the incumbent", "T": "Features"}
 
 
 def page(seen: Mapping[str, Mapping[str, Seen]]) -> str:
@@ -47,15 +45,8 @@ def page(seen: Mapping[str, Mapping[str, Seen]]) -> str:
         for row in ROWS:
             if row.number.startswith(prefix):
                 theirs, ours = (seen[subject][row.probe.__name__ if row.probe else row.number] for subject in seen)
-                cells = (
-                    row.number,
-                    row.requirement,
-                    theirs.word,
-                    ours.word,
-                    _cell(theirs.evidence),
-                    _cell(ours.evidence),
-                )
-                lines.append(f"| {' | '.join(cells)} |")
+                observed = (theirs.word, ours.word, _cell(theirs.evidence), _cell(ours.evidence))
+                lines.append(f"| {' | '.join((row.number, row.requirement, *observed))} |")
     return "\n".join([*lines, "", *_remarks(), ""])
 
 
@@ -79,4 +70,40 @@ def _cell(text: str) -> str:
 
 def verdicts(text: str) -> dict[str, tuple[str, str]]:
     """Read the verdicts of a page back: number of the row → (incumbent, ours)."""
-    return {found["number"]: (found["incumbent"], found["ours"]) for found in _ROW.finditer(text)}
+    return {match["number"]: (match["incumbent"], match["ours"]) for match in _ROW.finditer(text)}
+
+
+FIGURES: Final = ROOT / "docs" / "performance.json"
+COSTS: Final = {
+    "F17": (
+        0.5,
+        (
+            "`produce` and its report: calling thread, recording",
+            "`poll` and its process span: calling thread, recording",
+        ),
+    ),
+    "T39": (
+        0.25,
+        (
+            "`produce` and its report: calling thread, sampler off",
+            "`poll` and its process span: calling thread, sampler off",
+        ),
+    ),
+}
+"""Row → the most that ours may cost as a share of the incumbent's, and the rows of the performance page that say so."""
+_EVIDENCE: Final = "[measured](performance.md#added-to-the-clients-calls)"
+
+
+def published_costs(figures: Mapping[str, Any] | None = None) -> dict[str, dict[str, Seen]]:
+    """Return subject → number of the row → verdict, with a link in place of the figures.
+
+    Args:
+        figures: as in ``docs/performance.json``, which is read without them.
+    """
+    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if figures is None else figures
+    ratios = {row.measure: row.ratio for row in map(Row.from_json, figures["sections"]["clients"]["rows"])}
+    ours = {}
+    for number, (most, measures) in COSTS.items():
+        measured = [ratios[measure] for measure in measures]
+        ours[number] = Seen(all(ratio is not None and ratio <= most for ratio in measured), _EVIDENCE)
+    return {"incumbent": {number: Seen(False, _EVIDENCE) for number in COSTS}, "ours": ours}

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.proofs.scoreboard.rows import PROBES
-from tests.proofs.scoreboard.stage import Seen, Stage
-from tests.proofs.scoreboard.subjects import SUBJECTS, Subject
+from tests.proofs.scoreboard.stage import SUBJECTS, Seen, Stage, Subject
 from tests.support.source_tree import ROOT
 
 _PROBE_SECONDS = 60
@@ -68,8 +67,8 @@ def _forked(subject: Subject, servers: str, name: str) -> Seen:
     _, status = os.waitpid(child, 0)
     if not text:
         return Seen(False, f"the process died: signal {os.WTERMSIG(status)}")
-    found = json.loads(text)
-    return Seen(found["yes"], found["evidence"])
+    answer = json.loads(text)
+    return Seen(answer["yes"], answer["evidence"])
 
 
 def _looked(subject: Subject, servers: str, name: str) -> Seen:
@@ -79,7 +78,7 @@ def _looked(subject: Subject, servers: str, name: str) -> Seen:
         return PROBES[name](stage)
     except Exception as error:  # noqa: BLE001 - whatever is raised into the user's code is what was seen
         sys.stderr.write(f"-- {name}, {subject.name}\n{traceback.format_exc()}")
-        return Seen(False, stage.told(f"raised {type(error).__name__}: {str(error)[:120]}"))
+        return Seen(False, stage.mask_topic(f"raised {type(error).__name__}: {str(error)[:120]}"))
 
 
 def _report(target: int, seen: Seen) -> None:

@@ -1,15 +1,16 @@
 """The stage of a probe: one subject, one broker, and what can be observed from outside.
 
-The same user code runs for every subject. A stage never imports a subject: :mod:`tests.proofs.scoreboard.subjects` does, each
-in a process of its own.
+The same user code runs for every subject; each subject is imported in a process of its own.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -21,13 +22,48 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.proofs.scoreboard.subjects import Subject
+    from collections.abc import Callable, Iterator
 
 _TOPIC = "orders"
 _HEAP_TYPE = 1 << 9
 _WAIT_S = 20
+
+
+def _no_block(_message: object) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _our_block(message: object) -> AbstractContextManager[Any]:
+    block: AbstractContextManager[Any] = import_module("otel_mqtrace").process(message)
+    return block
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An instrumentation: the distribution, where its instrumentor is, and its block around one message."""
+
+    name: str
+    distribution: str
+    home: str
+    handling: Callable[[object], AbstractContextManager[Any]]
+
+    @property
+    def version(self) -> str:
+        return version(self.distribution)
+
+    def instrumentor(self) -> Any:
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(module), name)()
+
+
+INCUMBENT = Subject(
+    "incumbent",
+    "opentelemetry-instrumentation-confluent-kafka",
+    "opentelemetry.instrumentation.confluent_kafka:ConfluentKafkaInstrumentor",
+    _no_block,
+)
+OURS = Subject("ours", "otel-mqtrace", "otel_mqtrace:MqTraceInstrumentor", _our_block)
+SUBJECTS = {subject.name: subject for subject in (INCUMBENT, OURS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +111,8 @@ class Stage:
 
     def consumer(self, offset: int = 0, **conf: Any) -> Any:
         """Make a consumer that stands at the beginning of the topic, or at ``offset``."""
-        said = {"group.id": "billing", "enable.auto.commit": False, **conf}
-        consumer = confluent_kafka.Consumer(self._conf(said))
+        options = {"group.id": "billing", "enable.auto.commit": False, **conf}
+        consumer = confluent_kafka.Consumer(self._conf(options))
         consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, offset)])
         return consumer
 
@@ -128,9 +164,9 @@ class Stage:
         counted: dict[str, int] = {}
         for span in self.spans():
             counted[span.name] = counted.get(span.name, 0) + 1
-        return self.told(", ".join(f"{count} {name}" for name, count in counted.items()) or "no span")
+        return self.mask_topic(", ".join(f"{count} {name}" for name, count in counted.items()) or "no span")
 
-    def told(self, text: str) -> str:
+    def mask_topic(self, text: str) -> str:
         """Return evidence without what differs from run to run: the probe's own topic."""
         return text.replace(self.topic, _TOPIC)
 
@@ -148,8 +184,8 @@ class Stage:
         data = self.reader.get_metrics_data()
         if data is None:
             return set()
-        found = (m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.data.data_points)
-        return {metric.name for metric in found}
+        metrics = (m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.data.data_points)
+        return {metric.name for metric in metrics}
 
     @contextmanager
     def handling(self, message: Any) -> Iterator[Any]:
@@ -162,16 +198,16 @@ class Stage:
 
 
 class _Listening(logging.Handler):
-    def __init__(self, heard: list[str]) -> None:
+    def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.ERROR)
-        self._heard = heard
+        self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._heard.append(record.getMessage())
+        self._lines.append(record.getMessage())
 
 
 def untraced(cls: type[Any]) -> type[Any]:
-    """Return the C class behind a class of the client, whoever stands in for it by now."""
+    """Return the C class behind a class of the client, whatever replaced it."""
     return next(each for each in cls.__mro__ if each is not object and not each.__flags__ & _HEAP_TYPE)
 
 

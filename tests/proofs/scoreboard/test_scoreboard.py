@@ -9,12 +9,10 @@ import warnings
 import pytest
 
 from tests.proofs.bench.page import format_row, read_rows
-from tests.proofs.scoreboard.page import page, verdicts
-from tests.proofs.scoreboard.published_costs import COSTS, FIGURES, published_costs
+from tests.proofs.scoreboard.page import COSTS, FIGURES, page, published_costs, verdicts
 from tests.proofs.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
 from tests.proofs.scoreboard.runner import observe
-from tests.proofs.scoreboard.stage import Seen
-from tests.proofs.scoreboard.subjects import INCUMBENT, SUBJECTS
+from tests.proofs.scoreboard.stage import INCUMBENT, SUBJECTS, Seen
 from tests.support.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "scoreboard.md"
@@ -30,23 +28,23 @@ def seen():
 @pytest.mark.parametrize("row", OBSERVED)
 def test_ours_meets_the_requirement(row, seen):
     """Every row, ``yes`` without a condition."""
-    found = seen["ours"][row.probe.__name__]
-    assert found.yes is True, f"{row.number} {row.requirement}: {found.word}: {found.evidence}"
+    answer = seen["ours"][row.probe.__name__]
+    assert answer.yes is True, f"{row.number} {row.requirement}: {answer.word}: {answer.evidence}"
 
 
 @pytest.mark.parametrize("row", OBSERVED)
 def test_incumbent_has_its_measured_verdict(row, seen):
     """A newer release that does better is said, not held against anybody; the measured one must not have changed."""
-    found = seen["incumbent"][row.probe.__name__]
-    said = (
-        f"{row.number} {row.requirement}: the incumbent {INCUMBENT.version} was seen to do it: {found.word} ({found.evidence}), "
+    answer = seen["incumbent"][row.probe.__name__]
+    texts = (
+        f"{row.number} {row.requirement}: the incumbent {INCUMBENT.version} was seen to do it: {answer.word} ({answer.evidence}), "
         f"rows.py says {row.incumbent}: if that is so, change it there and run: make scoreboard"
     )
     if INCUMBENT.version != MEASURED_INCUMBENT:
-        if found.word != row.incumbent:
-            warnings.warn(said, stacklevel=1)
+        if answer.word != row.incumbent:
+            warnings.warn(texts, stacklevel=1)
         return
-    assert found.word == row.incumbent, said
+    assert answer.word == row.incumbent, texts
 
 
 def test_page_shows_the_verdicts_of_this_run(seen):
@@ -75,9 +73,9 @@ def test_no_figure_of_the_performance_page_stands_in_the_scoreboard():
         for row in read_rows(section)
         for cell in re.findall(r"\d[\d,]*\.\d+", " ".join(format_row(row)[2:6]))
     }
-    said = re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", PAGE.read_text(encoding="utf-8").split("\n## ", 1)[1])
+    numbers = re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", PAGE.read_text(encoding="utf-8").split("\n## ", 1)[1])
     assert measured
-    assert measured & set(said) == set()
+    assert measured & set(numbers) == set()
     assert re.findall(r"\d+ ?(?:µs|x\b|spans/s|records/s)", PAGE.read_text(encoding="utf-8")) == []
 
 

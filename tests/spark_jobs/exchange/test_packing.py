@@ -50,11 +50,11 @@ def buckets(tasks):
 
 
 def packed(tasks, *, together):
-    found = {}
+    rows_by_bucket = {}
     for task in tasks:
         for bucket, blob in pack_pieces(BUCKETS, task, together=together):
-            found.setdefault(bucket, []).append(blob)
-    return found
+            rows_by_bucket.setdefault(bucket, []).append(blob)
+    return rows_by_bucket
 
 
 def rows_of(table):
@@ -75,13 +75,15 @@ def test_bucket_holds_the_rows_of_its_messages_once(events, buckets, memory_byte
 
 @pytest.mark.parametrize("together", [2, 5, 7])
 def test_buckets_packed_together_split_into_the_rows_of_each(tasks, buckets, together):
-    found = []
+    split_rows = []
     for number, blobs in packed(tasks, together=together).items():
         split = [*split_blobs(blobs, BUCKETS)]
         assert blobs == []
         assert all(bucket // together == number for bucket, _ in split)
-        found += [(bucket, rows_of(open_bucket(own).events)) for bucket, own in split]
-    assert sorted(found) == sorted((bucket, rows_of(open_bucket([*own]).events)) for bucket, own in buckets.items())
+        split_rows += [(bucket, rows_of(open_bucket(own).events)) for bucket, own in split]
+    assert sorted(split_rows) == sorted(
+        (bucket, rows_of(open_bucket([*own]).events)) for bucket, own in buckets.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,13 +102,13 @@ def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
 
 
 def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
-    plan, found = plan_of(events, read_policy(None)), []
+    plan, verdicts = plan_of(events, read_policy(None)), []
     for blobs in buckets.values():
         opened = open_bucket([*blobs], memory_bytes=1)
         for judged in judge_slices(opened.events, plan, columns=opened.columns, keys_per_slice=11):
             assert len(judged.verdicts) <= 11
-            found += rows_of(judged.verdicts)
-    assert sorted(found) == rows_of(judge(table_of(events), plan).verdicts)
+            verdicts += rows_of(judged.verdicts)
+    assert sorted(verdicts) == rows_of(judge(table_of(events), plan).verdicts)
 
 
 @pytest.mark.parametrize(

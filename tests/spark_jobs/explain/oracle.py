@@ -60,14 +60,14 @@ class Judged:
 
     @property
     def event_ms(self) -> int:
-        told = [side[name] for name in ("start_ms", "end_ms") for side in (self.native, self.otlp) if side]
-        return next(ms for ms in told if ms is not None)
+        times = [side[name] for name in ("start_ms", "end_ms") for side in (self.native, self.otlp) if side]
+        return next(ms for ms in times if ms is not None)
 
     @property
     def timing(self) -> str:
         """Return whether its records arrived in time: only later than a minute behind the event is late."""
         arrivals = {side: _arrived(row) for side, row in (("native", self.native), ("otlp", self.otlp)) if row}
-        known = {side: told for side, told in arrivals.items() if told is not None}
+        known = {side: ms for side, ms in arrivals.items() if ms is not None}
         if not known:
             return "no_time"
         if any(ahead_ms > LATE_MS for ahead_ms, _ in known.values()):
@@ -79,7 +79,7 @@ class Judged:
         """Return the record kept of ``native`` or ``otlp``."""
         return {"native": self.native, "otlp": self.otlp}[name]
 
-    def said(self) -> tuple[Any, ...]:
+    def as_tuple(self) -> tuple[Any, ...]:
         counts = (self.native_count, self.otlp_count)
         return (self.msg_id, self.kind, self.status, self.reason, self.level, *counts, self.duplicates, self.timing)
 
@@ -103,25 +103,25 @@ def verdicts(
     messages = defaultdict(list)
     for row in events:
         messages[row["msg_id"] or row["span_id"]].append(row)
-    found = []
+    verdicts = []
     for message, rows in messages.items():
         hurt = {side: message in named for side, named in damaged.items()}
-        found += [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
-    for key in found:
+        verdicts += [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
+    for key in verdicts:
         if begin_ms is not None and key.event_ms < begin_ms:
             key.status, key.reason = "OUT_OF_SCOPE", None
-    return found
+    return verdicts
 
 
 def ends(events: list[dict[str, Any]]) -> dict[str, int | None]:
     """Return the last time of either side; no event ends later than its record arrived."""
-    found: dict[str, int | None] = {}
+    ends: dict[str, int | None] = {}
     for side in ("native", "otlp"):
         rows = [row for row in events if row["side"] == side]
         over = [(_last([row]), row["arrival_ms"]) for row in rows]
         known = [min(last, last if arrival is None else arrival) for last, arrival in over if last is not None]
-        found[side] = max(known, default=None)
-    return found
+        ends[side] = max(known, default=None)
+    return ends
 
 
 def horizon(events: list[dict[str, Any]], grace_ms: int) -> int | None:
@@ -142,10 +142,10 @@ def _keys(rows: list[dict[str, Any]]) -> list[Key]:
         getattr(key, row["side"]).append(row)
     for key in keys.values():
         key.level = 1 if key.native and key.otlp else None
-    found = list(keys.values())
+    groups = list(keys.values())
     for level in (2, 3):
-        found = _meet(found, level)
-    return found
+        groups = _meet(groups, level)
+    return groups
 
 
 def _ident(row: dict[str, Any]) -> str:
@@ -213,7 +213,9 @@ def _position(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the native record of a key: the earliest of each half, merged."""
-    halves = [min(found, key=_position) for half in ("before", "after", "whole") if (found := _half(rows, half))]
+    halves = [
+        min(rows_of_half, key=_position) for half in ("before", "after", "whole") if (rows_of_half := _half(rows, half))
+    ]
     merged = dict(halves[0])
     for name in MERGED:
         merged[name] = next((half[name] for half in halves if half[name] is not None), None)
@@ -266,10 +268,10 @@ def _status(
         return {(True, True): "DUPLICATED_BOTH", (True, False): "DUPLICATED_NATIVE"}.get(
             doubled, "DUPLICATED_OTLP"
         ), reason
-    found = {_field(name, native[name], otlp[name]) for name in _fields(key.kind)}
-    if half or found & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
+    verdicts = {_field(name, native[name], otlp[name]) for name in _fields(key.kind)}
+    if half or verdicts & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
         return "MISMATCHED", reason
-    return ("MATCHED_NORMALISED" if "WITHIN_TOLERANCE" in found else "MATCHED_EXACT"), None
+    return ("MATCHED_NORMALISED" if "WITHIN_TOLERANCE" in verdicts else "MATCHED_EXACT"), None
 
 
 def _fields(kind: str) -> tuple[str, ...]:
@@ -291,8 +293,8 @@ def _copies(parts: list[list[dict[str, Any]]]) -> str | None:
     kinds = set()
     for part in parts:
         hashes = {row["raw_hash"] for row in part}
-        said = {repr([row[name] for name in (*PUBLISH_FIELDS, *CONSUME_FIELDS)]) for row in part}
-        if len(said) > 1:
+        contents = {repr([row[name] for name in (*PUBLISH_FIELDS, *CONSUME_FIELDS)]) for row in part}
+        if len(contents) > 1:
             kinds.add("conflicting")
         elif len(hashes) > 1:
             kinds.add("equivalent")

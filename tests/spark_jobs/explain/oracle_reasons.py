@@ -29,11 +29,11 @@ class Tolerated:
 
 def explain(run: list[Judged], tolerated: Tolerated) -> None:
     open_keys = [key for key in run if key.reason == "UNEXPLAINED"]
-    found = [
+    reasons = [
         next((word for word, applies in RULES.items() if applies(key, run, open_keys, tolerated)), "UNEXPLAINED")
         for key in open_keys
     ]
-    for key, word in zip(open_keys, found, strict=True):
+    for key, word in zip(open_keys, reasons, strict=True):
         key.reason = word
 
 

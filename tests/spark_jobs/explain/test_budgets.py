@@ -76,7 +76,7 @@ EVENTS = [
     *(record("MET2", group="billing", at_ms=50 * MINUTE_MS) for record in (before, consumed)),  # its end was counted
     consumed("GONE", group="billing", at_ms=50 * MINUTE_MS + 1),  # and nothing else at that time
     *records_only(range(5), group="billing", at_ms=10 * MINUTE_MS),  # its spans are of billing-app
-    *records_only(range(10, 13), group="unknown", at_ms=10 * MINUTE_MS),  # nobody knows its service
+    *records_only(range(10, 13), group="unknown", at_ms=10 * MINUTE_MS),  # of an unknown service
     consumed("SPAN", group="unknown"),  # though one of its spans is there
 ]
 DROPS = [
@@ -157,7 +157,7 @@ def test_losses_of_a_bucket_are_explained_by_its_drops(outcome, minute, expected
 
 
 def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
-    """Three of five by billing-app's counter; not one by a stranger's, who may pay for the group nobody knows."""
+    """Three of five by billing-app's counter; none by another service's, which may cover the group of an unknown service."""
     assert reasons(outcome.rows, "Dbilling", otlp=False) == {
         ("DROP_ATTRIBUTED", "queue_full"): 3,
         ("UNEXPLAINED", None): 2,
@@ -166,8 +166,8 @@ def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
 
 
 def test_lost_end_of_a_delivery_uses_its_drop(outcome):
-    found = {row["msg_id"]: row["reason"] for row in at_minute(outcome.rows, 50)}
-    assert found == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
+    reasons = {row["msg_id"]: row["reason"] for row in at_minute(outcome.rows, 50)}
+    assert reasons == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
 
 
 def test_budget_changes_reason_and_detail_only(outcome):
@@ -188,9 +188,9 @@ def test_order_and_buckets_of_the_rows_change_nothing(verdicts, outcome):
 
 def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
     monkeypatch.setattr(drop_budget, "MOST_GROUPS", 1)
-    found = spend(split_by_message(verdicts), DROPS)
-    assert found.budgets.summarise().attributed == {"native": 1, "otlp": 0}
-    assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in found.rows)
+    outcome = spend(split_by_message(verdicts), DROPS)
+    assert outcome.budgets.summarise().attributed == {"native": 1, "otlp": 0}
+    assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows)
 
 
 def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):

@@ -23,10 +23,10 @@ def drop(cell: int | None, count: int = 1, *, cause: str = "queue_full", **field
 
 
 def cover(losses, drops) -> dict[int | None, int]:
-    found = Counter()
+    reasons = Counter()
     for each in allocate(losses, drops)[0]:
-        found[each.group.cell] += each.count
-    return dict(found)
+        reasons[each.group.cell] += each.count
+    return dict(reasons)
 
 
 WIDE = CountedDrop(side="native", component="c", cause="x", count=9, bucket_start_ms=0, bucket_ms=CELL_MS * 4_000)
@@ -67,10 +67,10 @@ def test_drops_cover_losses(losses, drops, covered):
 
 
 def test_known_loss_uses_its_drops_before_any_other_is_covered():
-    found, used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
-    assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (2,))
-    found, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
-    assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (1, 1))
+    allocated, used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
+    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], (2,))
+    allocated, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
+    assert ([(each.group.cell, each.count) for each in allocated], used) == ([(7, 1)], (1, 1))
     assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
 
 
@@ -79,19 +79,19 @@ def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
     losses = [loss(cell, 1) for cell in range(500)]
     tracemalloc.start()
     try:
-        found, used = allocate(losses, [*drops, drop(None, 500, service="cart")])
+        allocated, used = allocate(losses, [*drops, drop(None, 500, service="cart")])
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak_bytes < 4 << 20
     assert (sum(used), max(used), used[-1]) == (500, 1, 0)
-    assert Counter(each.cause for each in found) == {"c0": 250, "c1": 250}
+    assert Counter(each.cause for each in allocated) == {"c0": 250, "c1": 250}
 
 
 def test_drop_with_a_bucket_is_spent_before_one_without():
     losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
-    found, used = allocate(losses, drops)
-    assert [(each.group.cell, each.cause, each.count) for each in found] == [
+    allocated, used = allocate(losses, drops)
+    assert [(each.group.cell, each.cause, each.count) for each in allocated] == [
         (7, "queue_full", 2),
         (90, "send_failed", 2),
     ]
@@ -143,9 +143,9 @@ def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
 
 @given(losses=_LOSSES, drops=_DROPS)
 def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, drops):
-    found, used = allocate(losses, drops)
+    allocated, used = allocate(losses, drops)
     covered = Counter()
-    for each in found:
+    for each in allocated:
         covered[each.group] += each.count
     assert sum(covered.values()) == sum(used) == _most(losses, drops)
     assert all(0 <= count <= each.count for count, each in zip(used, drops, strict=True))
@@ -182,9 +182,9 @@ def count(lost, *, start_ms=None, width_ms=None, **fields):
     ],
 )
 def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
-    found = carry_over(now, earlier)
-    assert [one.count for one in found[: len(now)]] == left
-    assert sum(one.count for one in found[len(now) :]) == sum(one.count for one in earlier)
+    counts = carry_over(now, earlier)
+    assert [one.count for one in counts[: len(now)]] == left
+    assert sum(one.count for one in counts[len(now) :]) == sum(one.count for one in earlier)
 
 
 def test_carried_over_losses_are_spendable_without_a_ledger():
@@ -192,5 +192,5 @@ def test_carried_over_losses_are_spendable_without_a_ledger():
     assert add_carried_over(None, (count(5),)) == LedgerRead(drops=(count(5),))
     ledger = LedgerRead(files=("ledger.json",), drops=(count(5),))
     assert add_carried_over(ledger, ()) is ledger
-    found = add_carried_over(ledger, (count(3),))
-    assert (found.files, [one.count for one in found.drops]) == (("ledger.json",), [2, 3])
+    total = add_carried_over(ledger, (count(3),))
+    assert (total.files, [one.count for one in total.drops]) == (("ledger.json",), [2, 3])

@@ -46,11 +46,11 @@ def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = N
 def test_measures_do_not_depend_on_the_number_of_tasks(tasks):
     native = {"start_ms": 5, "end_ms": 9, "cost_ms": 3}
     both = [{"kind": "publish", "msg_id": uid(n), "topic": "orders", "event_ms": 5, "native": native} for n in range(4)]
-    found = collect([*both, lost_send(9)], "name", tasks=tasks)
+    evidence = collect([*both, lost_send(9)], "name", tasks=tasks)
     counts = {"keys": 5, "native": 4, "otlp": 1, "sent": 4, "unseen": 4, "native_deliveries": 0}
-    assert {name: found.count(name)[0] for name in counts} == counts
+    assert {name: evidence.count(name)[0] for name in counts} == counts
     times = ("first_ms", "native_ms", "otlp_ms", "last_ms", "cost_ms")
-    assert [int(found.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
+    assert [int(evidence.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
 
 
 def test_trace_traffic_adds_ids_and_ends_of_its_process_but_no_key():
@@ -75,10 +75,10 @@ def test_counter_of_the_next_id_wraps_around():
 
 def test_key_with_an_unknown_part_has_no_evidence():
     row = {**lost_send(1), "msg_id": None}
-    found = collect([row, {"kind": "publish", "msg_id": None, "status": "PENDING"}], "message")
-    assert not found.is_known.any()
-    assert found.count("keys").tolist() == [0]
-    assert not found.value("first_ms").known.any()
+    evidence = collect([row, {"kind": "publish", "msg_id": None, "status": "PENDING"}], "message")
+    assert not evidence.is_known.any()
+    assert evidence.count("keys").tolist() == [0]
+    assert not evidence.value("first_ms").known.any()
 
 
 def test_run_without_evidence_has_none_of_any_row():

@@ -128,13 +128,13 @@ def _same_place() -> list:
     ]
 
 
-def _span_of_nobody() -> dict:
+def _span_not_of_messaging() -> dict:
     return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
 
 
 @pytest.fixture(scope="module")
 def answers():
-    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_of_nobody()]
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_not_of_messaging()]
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = explain_events(events, policy=policy)
     return {
@@ -169,15 +169,15 @@ REASONS = {
 
 @pytest.mark.parametrize(("msg_id", "at_ms", "reason"), REASONS.values(), ids=REASONS)
 def test_key_has_its_reason(answers, msg_id, at_ms, reason):
-    assert {why for (found, _, began_ms), why in answers.items() if (found, began_ms) == (msg_id, at_ms)} == {reason}
+    assert {why for (own_id, _, began_ms), why in answers.items() if (own_id, began_ms) == (msg_id, at_ms)} == {reason}
 
 
 def test_sampler_explains_its_share_but_no_outage(answers):
     """Half of the sends have no span, by chance; for eight seconds none at all has: those are lost."""
     sends = {msg_id: at_ms for msg_id, kind, at_ms in answers if kind == "publish" and SAMPLER in (msg_id or "")}
-    found = {at_ms: answers[msg_id, "publish", at_ms] for msg_id, at_ms in sends.items()}
-    assert {found[at_ms] for at_ms in OUTAGE} == {UNEXPLAINED}
-    others = Counter(why for at_ms, why in found.items() if at_ms not in OUTAGE)
+    reasons = {at_ms: answers[msg_id, "publish", at_ms] for msg_id, at_ms in sends.items()}
+    assert {reasons[at_ms] for at_ms in OUTAGE} == {UNEXPLAINED}
+    others = Counter(why for at_ms, why in reasons.items() if at_ms not in OUTAGE)
     assert set(others) == {("NOT_SAMPLED", "whole_message"), ("NOT_SAMPLED", "link_flags")}
     assert others["NOT_SAMPLED", "whole_message"] > 60
 
@@ -260,18 +260,18 @@ def explain_sends(*events: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     return {row["msg_id"]: (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
 
 
-def reason_of(found: dict[str, tuple[str, str | None]], number: int) -> tuple[str, str | None]:
-    return found[uid(0x10 + number, at_ms=100 * number)]
+def reason_of(answers: dict[str, tuple[str, str | None]], number: int) -> tuple[str, str | None]:
+    return answers[uid(0x10 + number, at_ms=100 * number)]
 
 
 def test_last_send_of_a_producer_with_two_proven_sends_is_not_traced_either():
-    found = explain_sends(*mute())
-    assert [reason_of(found, number) for number in range(3)] == [UNTRACED, UNTRACED, NOT_TRACED]
+    answers = explain_sends(*mute())
+    assert [reason_of(answers, number) for number in range(3)] == [UNTRACED, UNTRACED, NOT_TRACED]
 
 
 def test_one_proven_send_does_not_explain_the_others():
-    found = explain_sends(*mute(2))
-    assert [reason_of(found, number) for number in range(2)] == [UNTRACED, UNEXPLAINED]
+    answers = explain_sends(*mute(2))
+    assert [reason_of(answers, number) for number in range(2)] == [UNTRACED, UNEXPLAINED]
 
 
 @pytest.mark.parametrize("missing", ["client_host", "group_name"])
@@ -295,8 +295,8 @@ def test_one_native_record_of_the_producer_leaves_its_sends_unexplained(host, gr
 
 
 def test_another_producer_of_the_same_process_is_not_excused():
-    found = explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))
-    assert found[uid(0x90, at_ms=900)] == UNEXPLAINED
+    answers = explain_sends(*mute(), span(0x90, 900, group_name="PG_traced"))
+    assert answers[uid(0x90, at_ms=900)] == UNEXPLAINED
 
 
 def test_send_that_an_earlier_run_left_open_is_not_excused_by_this_input():

@@ -42,8 +42,8 @@ def test_kernel_and_rules_agree_with_the_plain_python_oracle(seed):
         ),
     )
     policy = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
-    found = [[row[name] for name in NAMES] for row in explain_events(events, policy=policy, malformed=malformed)]
-    assert sorted(map(tuple, found), key=repr) == sorted((key.said() for key in expected), key=repr)
+    rows = [[row[name] for name in NAMES] for row in explain_events(events, policy=policy, malformed=malformed)]
+    assert sorted(map(tuple, rows), key=repr) == sorted((key.as_tuple() for key in expected), key=repr)
 
 
 _KEYS = st.lists(
@@ -127,5 +127,5 @@ def test_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, bucket
                 expected.append(not all(around))
     asked = pa.Table.from_pylist(wanted, schema=DELIVERIES)
     parts = [[row for row in rows if hash(row[2]) % buckets == bucket] for bucket in range(buckets)]
-    found = is_in_gap([find_neighbours(table(part), asked) for part in parts], len(asked))
-    assert found.tolist() == expected
+    in_gap = is_in_gap([find_neighbours(table(part), asked) for part in parts], len(asked))
+    assert in_gap.tolist() == expected

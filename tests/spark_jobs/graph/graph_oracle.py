@@ -18,18 +18,18 @@ def edges(legs: list[Leg], *, opening_ms: int, horizon_ms: int) -> Edges:
         service = leg["service"] or owners.get((leg["kind"], leg["group"]))
         names = (service, leg["group"]) if leg["kind"] == "publish" else (leg["group"], service)
         messages[leg["message"]].append({**leg, "service": service, "party": names[0] or names[1]})
-    found: Edges = defaultdict(Counter)
+    edges: Edges = defaultdict(Counter)
     times = defaultdict(list)
     for of_message in messages.values():
-        for key, counts, leg in _told(of_message, opening_ms, horizon_ms):
-            found[key].update(counts)
+        for key, counts, leg in _messages(of_message, opening_ms, horizon_ms):
+            edges[key].update(counts)
             times[key].append(leg)
     for key, among in times.items():
         for name in ("busy_ms", "queue_ms"):
             values = sorted(leg[name] for leg in among if leg[name] is not None)
             if values:
-                found[key].update({f"{name}_{rank}": _percentile(values, rank) for rank in (50, 95, 99)})
-    return {key: Counter({name: n for name, n in counts.items() if n}) for key, counts in found.items()}
+                edges[key].update({f"{name}_{rank}": _percentile(values, rank) for rank in (50, 95, 99)})
+    return {key: Counter({name: n for name, n in counts.items() if n}) for key, counts in edges.items()}
 
 
 def _owners(legs: list[Leg]) -> dict[tuple[str, str], str]:
@@ -40,10 +40,10 @@ def _owners(legs: list[Leg]) -> dict[tuple[str, str], str]:
     return {key: next(iter(names)) for key, names in services.items() if len(names) == 1}
 
 
-def _told(of_message: list[Leg], opening_ms: int, horizon_ms: int) -> list[tuple[Any, Counter[str], Leg]]:
+def _messages(of_message: list[Leg], opening_ms: int, horizon_ms: int) -> list[tuple[Any, Counter[str], Leg]]:
     direct = [leg["bare_topic"] for leg in of_message if leg["kind"] == "publish" and not leg["via"]]
     base = min((topic for topic in direct if topic), default=None)
-    told, firsts = [], set()
+    messages, firsts = [], set()
     for leg in sorted(of_message, key=_earliest):
         if leg["kind"] not in {"publish", "consume"}:
             continue
@@ -52,8 +52,8 @@ def _told(of_message: list[Leg], opening_ms: int, horizon_ms: int) -> list[tuple
         first = key not in firsts and (leg["kind"] == "consume" or not leg["via"])
         firsts.add(key)
         if leg["inside"]:
-            told.append((key, _counts(leg, of_message, opening_ms, horizon_ms, first=first), leg))
-    return told
+            messages.append((key, _counts(leg, of_message, opening_ms, horizon_ms, first=first), leg))
+    return messages
 
 
 def _earliest(leg: Leg) -> tuple[bool, bool, bool, int, int]:
@@ -87,7 +87,7 @@ def _fate(leg: Leg, of_message: list[Leg], horizon_ms: int) -> str:
     types = {other["msg_type"] for other in of_message}
     committed = "COMMIT_MESSAGE" in states
     settled = leg["event_ms"] is not None and leg["event_ms"] <= horizon_ms
-    told = [
+    ends = [
         ("consumed", any(other["kind"] == "consume" for other in of_message)),
         ("failed", all(other["success"] is False for other in sends)),
         ("rolled_back", "ROLLBACK_MESSAGE" in states and not committed),
@@ -99,7 +99,7 @@ def _fate(leg: Leg, of_message: list[Leg], horizon_ms: int) -> str:
         ("delayed", "Delay_Msg" in types),
         ("never_consumed", True),
     ]
-    return next(name for name, holds in told if holds)
+    return next(name for name, holds in ends if holds)
 
 
 def _origin(leg: Leg, of_message: list[Leg], opening_ms: int, horizon_ms: int) -> str | None:

@@ -75,7 +75,7 @@ def world() -> dict[str, Any]:
         spans.process("audit", "CG_audit", "orders", 15 + at * 10, parent=sent, links=(sent,))
     pair = tuple(spans.send("shop", "orders", 500 + at) for at in range(2))
     spans.process("billing", "CG_billing", "orders", 600, links=pair)  # one span, two deliveries
-    spans.send("shop", "orders", 1_500)  # nobody points at it
+    spans.send("shop", "orders", 1_500)  # no link points at it
     spans.send("shop", "orders", 1_500, failed=True)
     _named_messages(spans)
     spans.add("web", "CLIENT", 20_000)

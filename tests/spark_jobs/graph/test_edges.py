@@ -50,12 +50,12 @@ def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
     """Return the legs of one message: sends, deliveries, copies over retry and dead-letter topics, an end, a recall."""
     identified = draw(st.sampled_from([True, True, True, False]))
     kinds = draw(st.lists(st.sampled_from(["publish", "publish", "consume", "consume"]), max_size=5))
-    found = [draw(any_leg(kind, message)) for kind in kinds]
+    drawn_legs = [draw(any_leg(kind, message)) for kind in kinds]
     states = draw(st.lists(st.sampled_from(["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"]), max_size=1))
-    found += [leg("transaction_end", message, transaction_state=state) for state in states]
-    found += [leg("recall", message)] * draw(st.sampled_from([0, 0, 0, 1]))
+    drawn_legs += [leg("transaction_end", message, transaction_state=state) for state in states]
+    drawn_legs += [leg("recall", message)] * draw(st.sampled_from([0, 0, 0, 1]))
     topics = {"bare_topic": "CG"}
-    return [{**one, "identified": identified, **(topics if one["via"] else {})} for one in found]
+    return [{**one, "identified": identified, **(topics if one["via"] else {})} for one in drawn_legs]
 
 
 def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS, HORIZON_MS)) -> GraphPart:
@@ -68,14 +68,14 @@ def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS,
 
 def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
     """Return the counts and percentiles of each edge that are not zero."""
-    found = {}
+    edges_of = {}
     for key, edge in part.edges.items():
         counts = {name: count for name, count in zip(COUNTS, edge.counts.tolist(), strict=True) if count}
         for name, spread in zip(SPREADS, edge.spreads, strict=True):
             ranks = spread.rank((0.5, 0.95, 0.99)) if spread else ()
             counts |= {f"{name}_{rank}": value for rank, value in zip((50, 95, 99), ranks, strict=False) if value}
-        found[key] = counts
-    return found
+        edges_of[key] = counts
+    return edges_of
 
 
 @settings(max_examples=12, deadline=None)
@@ -144,6 +144,6 @@ def test_node_lists_the_services_and_groups_it_stands_for(whole):
 
 def test_no_message_is_missing_without_a_settled_part():
     legs = [leg("publish", "m", service="shop"), leg("consume", "n", group="G")]
-    found = counts_of(add_up_in(1, legs, (None, None)))
-    assert found["publish", "shop", "orders"]["fate_pending"] == 1
-    assert found["consume", "G", "orders"]["origin_unjudged"] == 1
+    counts = counts_of(add_up_in(1, legs, (None, None)))
+    assert counts["publish", "shop", "orders"]["fate_pending"] == 1
+    assert counts["consume", "G", "orders"]["origin_unjudged"] == 1

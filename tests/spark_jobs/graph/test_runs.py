@@ -83,10 +83,10 @@ def test_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
 
 
 def test_send_that_nothing_points_at_is_unidentified(edge):
-    """It names no message id, so nobody could have said that it arrived; a failed one is failed."""
+    """A send without a message id has no known delivery; a failed one is failed."""
     sends = edge("shop", "orders")
-    told = {name: count for name, count in sends["fates"].items() if count}
-    assert (sends["sends"], told) == (7, {"consumed": 5, "failed": 1, "unidentified": 1})
+    counts = {name: count for name, count in sends["fates"].items() if count}
+    assert (sends["sends"], counts) == (7, {"consumed": 5, "failed": 1, "unidentified": 1})
     assert (sends["failures"], sends["error_rate"]) == (1, round(1 / 7, 6))
 
 

@@ -73,7 +73,7 @@ def call_plainly(rows: list[Row], begin_ms: int | None, end_ms: int | None) -> C
     for row in rows:
         if row["service"] and row["trace_id"] and row["span_id"]:
             copies[row["trace_id"], row["span_id"]].append(row)
-    found: Counter[tuple[str, str]] = Counter()
+    calls: Counter[tuple[str, str]] = Counter()
     for (trace_id, _), some in copies.items():
         parent, start_ms = (
             min((row[name] for row in some if row[name]), default=None) for name in ("parent_span_id", "start_ms")
@@ -85,8 +85,8 @@ def call_plainly(rows: list[Row], begin_ms: int | None, end_ms: int | None) -> C
         if (begin_ms is not None and start_ms < begin_ms) or (end_ms is not None and start_ms > end_ms):
             continue
         caller, called = (min(row["service"] for row in each) for each in (copies[trace_id, parent], some))
-        found.update([(caller, called)] if caller != called else [])
-    return found
+        calls.update([(caller, called)] if caller != called else [])
+    return calls
 
 
 def files_of(directory: str, rows: list[Row]) -> list[str]:
@@ -114,8 +114,8 @@ def test_tied_spans_agree_with_plain_python(rows):
 def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
     window = {"begin_ms": begin_ms, "end_ms": end_ms}
     with tempfile.TemporaryDirectory() as directory:
-        found = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)
-    assert found == call_plainly(rows, begin_ms, end_ms)
+        calls = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)
+    assert calls == call_plainly(rows, begin_ms, end_ms)
 
 
 def test_files_of_spans_with_ids_are_not_rewritten(tmp_path):

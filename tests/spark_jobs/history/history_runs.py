@@ -55,8 +55,8 @@ def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None =
     rules = replace(read_policy(None), **policy)
     with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        found = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
-        result = conclude(place, found, no_report, out=root)
+        reconciled = reconcile(place, sides, rules, most_samples=10, progress=no_progress, ledger=ledger)
+        result = conclude(place, reconciled, no_report, out=root)
     return RunRows(result, read_verdicts(root))
 
 

@@ -47,15 +47,15 @@ def events(*msg_ids):
 
 
 def test_events_of_possibly_open_keys_are_kept_with_their_verdict_row():
-    found = keep_open_events(events(*"ABCDEFGH"), np.array([0, 1, 2, 3, 4, 5, 1, -1]), verdicts(*KEYS))
-    assert found.schema == CANDIDATE
-    kept = [(row["msg_id"], row["verdict_row"]) for row in found.to_pylist()]
+    kept_events = keep_open_events(events(*"ABCDEFGH"), np.array([0, 1, 2, 3, 4, 5, 1, -1]), verdicts(*KEYS))
+    assert kept_events.schema == CANDIDATE
+    kept = [(row["msg_id"], row["verdict_row"]) for row in kept_events.to_pylist()]
     assert kept == [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]
 
 
 def test_rows_of_a_slice_count_from_the_start_of_its_file():
-    found = keep_open_events(events(*"ABC"), np.array([10, 11, -1]), verdicts(SETTLED, RESIDUE), offset=10)
-    assert [(row["msg_id"], row["verdict_row"]) for row in found.to_pylist()] == [("B", 11)]
+    kept = keep_open_events(events(*"ABC"), np.array([10, 11, -1]), verdicts(SETTLED, RESIDUE), offset=10)
+    assert [(row["msg_id"], row["verdict_row"]) for row in kept.to_pylist()] == [("B", 11)]
 
 
 def test_columns_that_were_not_packed_are_null_in_what_is_kept():
@@ -63,9 +63,9 @@ def test_columns_that_were_not_packed_are_null_in_what_is_kept():
     packed = events(*"A").drop_columns(["scope", "links"])
     topic = packed["topic"].dictionary_encode()
     packed = packed.set_column(packed.column_names.index("topic"), "topic", topic)
-    found = keep_open_events(packed, np.array([0]), verdicts(RESIDUE))
-    assert found.schema == CANDIDATE
-    assert (found["links"].to_pylist(), found["topic"].to_pylist()) == ([None], ["orders"])
+    kept = keep_open_events(packed, np.array([0]), verdicts(RESIDUE))
+    assert kept.schema == CANDIDATE
+    assert (kept["links"].to_pylist(), kept["topic"].to_pylist()) == ([None], ["orders"])
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,11 @@ def test_columns_that_were_not_packed_are_null_in_what_is_kept():
 )
 def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
     candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE))
-    found = select_left_open(candidates, verdicts(SETTLED, verdict))
-    assert found.schema == EVENT
-    assert [(row["first_seen_run"], row["left_as"]) for row in found.to_pylist()] == ([(2, left_as)] if left_as else [])
+    selected = select_left_open(candidates, verdicts(SETTLED, verdict))
+    assert selected.schema == EVENT
+    assert [(row["first_seen_run"], row["left_as"]) for row in selected.to_pylist()] == (
+        [(2, left_as)] if left_as else []
+    )
 
 
 def side_of(event):
@@ -101,9 +103,9 @@ NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", pat
 def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
     given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"})
-    found = find_closed(given, since_ms=0).to_pylist()
+    closed = find_closed(given, since_ms=0).to_pylist()
     shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
-    assert found == [
+    assert closed == [
         {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
         {"side": "otlp", "path": "s.jsonl", "raw_hash": SPAN["raw_hash"], "line": 9, **shared},
     ]
@@ -142,10 +144,10 @@ def test_closed_positions_are_merged_one_by_one(earlier, now, since_ms):
         *place, line, first, last = row
         if last is None or last >= since_ms:
             wanted.setdefault(tuple(place), []).append((line, first, last))
-    found = {
+    keys_of = {
         tuple(row.values())[:4]: tuple(row.values())[4:] for row in merge_closed(tables, since_ms=since_ms).to_pylist()
     }
-    assert found == {
+    assert keys_of == {
         place: (least(one[0] for one in rows), least(one[1] for one in rows), greatest(one[2] for one in rows))
         for place, rows in wanted.items()
     }

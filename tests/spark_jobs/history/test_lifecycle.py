@@ -68,8 +68,8 @@ COVERED = KEY._replace(reason="DROP_ATTRIBUTED")
     ],
 )
 def test_lifecycle_follows_from_the_key(key, lifecycle, is_left):
-    found = decide_lifecycle(key)
-    assert (found.reason, found.lifecycle, found.is_left) == (key.reason, lifecycle, is_left)
+    decided = decide_lifecycle(key)
+    assert (decided.reason, decided.lifecycle, decided.is_left) == (key.reason, lifecycle, is_left)
 
 
 SILENT = KEY._replace(reason="WRITER_SILENT", is_known=True)
@@ -93,9 +93,9 @@ LATE = KEY._replace(reason="LATE_BEYOND_RETENTION")
     ],
 )
 def test_reason_of_this_input_alone_is_taken_back_from_a_key_known_before(key, is_taken_back):
-    found = decide_lifecycle(key)
+    lifecycle = decide_lifecycle(key)
     given = (key.reason, key.reason_detail)
-    assert (found.reason, found.reason_detail) == (("UNEXPLAINED", None) if is_taken_back else given)
+    assert (lifecycle.reason, lifecycle.reason_detail) == (("UNEXPLAINED", None) if is_taken_back else given)
 
 
 STORY = [
@@ -138,14 +138,14 @@ def test_lifecycle_columns_follow_the_rule():
 
 def test_without_a_history_open_keys_are_new_and_have_no_run():
     verdicts, runs = verdicts_of(STORY)
-    found = lifecycles_of(assign_lifecycle(verdicts, runs))
-    assert (found["L"], found["O"]) == (("new", None), ("still_open", 1))
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, runs))
+    assert (lifecycles["L"], lifecycles["O"]) == (("new", None), ("still_open", 1))
 
 
 def test_open_key_beyond_the_age_of_the_policy_is_expired():
     verdicts, runs = verdicts_of(STORY)
-    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
-    assert (found["L"][0], found["O"][0], found["P"][0]) == ("expired", "expired", "new")
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
+    assert (lifecycles["L"][0], lifecycles["O"][0], lifecycles["P"][0]) == ("expired", "expired", "new")
 
 
 def test_open_key_without_a_believable_time_never_expires():
@@ -158,8 +158,8 @@ def test_half_record_is_open_until_the_horizon():
     late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
     early = [before("G", at_ms=0), consumed("G", at_ms=0)]
     verdicts, runs = verdicts_of([*STORY, *late, *early])
-    found = lifecycles_of(assign_lifecycle(verdicts, runs))
-    assert (found["H"][0], found["G"][0]) == ("new", None)
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, runs))
+    assert (lifecycles["H"][0], lifecycles["G"][0]) == ("new", None)
     nothing_settled = lifecycles_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
     assert nothing_settled["G"][0] == "new"
 
@@ -175,8 +175,8 @@ def closed_at(**place):
 
 def test_open_key_at_the_position_of_a_closed_one_has_regressed():
     verdicts, runs = verdicts_of(STORY)
-    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at()))
-    assert (found["L"], found["P"]) == (("regressed", 2), ("new", 4))
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at()))
+    assert (lifecycles["L"], lifecycles["P"]) == (("regressed", 2), ("new", 4))
     columns = flatten_sides(verdicts)
     first_runs = find_closed_runs(columns, closed_at()).to_arrow().to_pylist()
     by_id = dict(zip(columns["msg_id"].to_pylist(), first_runs, strict=True))
@@ -186,8 +186,8 @@ def test_open_key_at_the_position_of_a_closed_one_has_regressed():
 
 def test_closed_position_of_the_other_side_is_another_one():
     verdicts, runs = verdicts_of(STORY)
-    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at(side="otlp")))
-    assert found["L"] == ("new", 4)
+    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed_at(side="otlp")))
+    assert lifecycles["L"] == ("new", 4)
 
 
 def test_key_that_was_closed_does_not_lie_before_the_input():
@@ -196,8 +196,8 @@ def test_key_that_was_closed_does_not_lie_before_the_input():
     reasons = pa.array([late.get(row["msg_id"], row["reason"]) for row in verdicts.to_pylist()])
     verdicts = verdicts.set_column(verdicts.column_names.index("reason"), "reason", reasons)
     rows = assign_lifecycle(verdicts, replace(runs, run=4), closed_at()).to_pylist()
-    (found,) = (row for row in rows if row["msg_id"] == "L")
-    assert (found["reason"], found["lifecycle"], found["first_seen_run"]) == ("UNEXPLAINED", "regressed", 2)
+    (row_of_l,) = (row for row in rows if row["msg_id"] == "L")
+    assert (row_of_l["reason"], row_of_l["lifecycle"], row_of_l["first_seen_run"]) == ("UNEXPLAINED", "regressed", 2)
 
 
 def test_age_counts_back_from_the_end_of_the_data():

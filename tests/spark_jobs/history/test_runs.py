@@ -86,9 +86,9 @@ def failing(root):
         raise ZeroDivisionError
 
 
-def lifecycle_of(told):
+def lifecycle_of(run):
     return {
-        msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in told.verdicts.items() if row["lifecycle"]
+        msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in run.verdicts.items() if row["lifecycle"]
     }
 
 
@@ -232,8 +232,8 @@ def covered(covered_root):
     return [run(covered_root, events, ledger=ledger) for events, ledger in stories]
 
 
-def reasons(told):
-    return Counter(row["reason"] for row in told.rows if row["reason"])
+def reasons(run):
+    return Counter(row["reason"] for row in run.rows if row["reason"])
 
 
 def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(covered):
@@ -246,8 +246,8 @@ def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(cove
 def test_covered_key_is_resolved_when_its_span_comes(covered):
     """A counter says how many were lost, not which: a covered key is waited for, and its count then covers another."""
     assert (covered[0].verdicts["L0"]["reason"], covered[0].verdicts["L0"]["lifecycle"]) == ("DROP_ATTRIBUTED", None)
-    found = covered[1].verdicts["L0"]
-    assert (found["status"], found["lifecycle"], found["first_seen_run"]) == ("MATCHED_EXACT", "resolved", 1)
+    verdict = covered[1].verdicts["L0"]
+    assert (verdict["status"], verdict["lifecycle"], verdict["first_seen_run"]) == ("MATCHED_EXACT", "resolved", 1)
     assert covered[1].verdicts["L5"]["reason"] == "DROP_ATTRIBUTED"
     assert covered[1].verdicts["L1"]["lifecycle"] == "explained"
     assert all(one.result.conservation.holds for one in covered)

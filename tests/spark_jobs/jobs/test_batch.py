@@ -136,7 +136,7 @@ def test_one_sided_scenarios_are_all_explained(scenarios):
     assert result.reason_detail.items() >= counts.items()
     assert result.reason == {
         "BY_DESIGN": 28 + 26 + 2,  # producers without native trace; the lite pull consumer, which makes no spans
-        "WRITER_SILENT": 10,  # such producers again, of topics that nobody else sends to
+        "WRITER_SILENT": 10,  # such producers again, the only ones of their topics
         "COUNTERPART_MALFORMED": 1,
         "TRACE_TRAFFIC": 65,
     }
@@ -154,8 +154,8 @@ def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, rec
     result, out = request.getfixturevalue(recording)
     assert result.conservation.holds, result.conservation
     rows = read_verdicts(out)
-    told = {status: n for status, n in result.status.items() if status not in {"OUT_OF_SCOPE", "MALFORMED"}}
-    assert Counter(row["status"] for row in rows) == told
+    counts = {status: n for status, n in result.status.items() if status not in {"OUT_OF_SCOPE", "MALFORMED"}}
+    assert Counter(row["status"] for row in rows) == counts
     assert sum(1 for row in rows if row["native"]) == result.inputs.native.canonical_keys
     assert sum(1 for row in rows if row["otlp"]) == result.inputs.otlp.canonical_keys
 

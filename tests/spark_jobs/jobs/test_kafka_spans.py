@@ -47,7 +47,7 @@ def id_of(names, offset):
 
 
 def native(names, offset):
-    """One send (unless nobody of ours sent it) and one delivery, as our hooks record them."""
+    """One send (unless an untraced producer sent it) and one delivery, as our hooks record them."""
     at_ms, msg_id = START_MS + offset * 1000, id_of(names, offset)
     place = f"{topic_of(names)}-0@{offset}"
     bean = TraceBean(

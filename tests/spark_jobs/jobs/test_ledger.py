@@ -54,9 +54,11 @@ class Shop:
         msg_id = new_unique_id()
         sent = pub(0)
         trace_ctx = replace(sent, timestamp_ms=at_ms, beans=(replace(sent.beans[0], msg_id=msg_id),))
-        operation, said = OPERATIONS[trace_ctx.trace_type], span_attributes(trace_ctx)
+        operation, attributes = OPERATIONS[trace_ctx.trace_type], span_attributes(trace_ctx)
         start_ns = at_ms * NS_PER_MS
-        span = self._tracer.start_span(operation.name, kind=operation.kind, attributes=said.span, start_time=start_ns)
+        span = self._tracer.start_span(
+            operation.name, kind=operation.kind, attributes=attributes.span, start_time=start_ns
+        )
         span.end(start_ns + 3 * NS_PER_MS)
         return msg_id
 
@@ -119,7 +121,7 @@ def test_application_writes_its_drops_to_a_ledger_file(shop):
 
 def test_loss_with_its_ledger_is_attributed_and_the_run_passes(shop, run_with_ledger):
     result, verdicts = run_with_ledger
-    attributed = {msg_id for msg_id, said in verdicts.items() if said[1] == "DROP_ATTRIBUTED"}
+    attributed = {msg_id for msg_id, verdict in verdicts.items() if verdict[1] == "DROP_ATTRIBUTED"}
     assert attributed == shop[1]
     assert {verdicts[msg_id] for msg_id in attributed} == {("NATIVE_ONLY", "DROP_ATTRIBUTED", "queue_full")}
     assert (result.exit_code, result.conservation.holds) == (0, True)

@@ -123,15 +123,15 @@ def streamed(spark, recorded, tmp_path_factory):
         files_per_batch=2,
     )
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    found = [row.replace(str(root), str(recorded[0].parent)) for row in rows(out)]
-    return reported, last, waits, sorted(found)
+    verdicts = [row.replace(str(root), str(recorded[0].parent)) for row in rows(out)]
+    return reported, last, waits, sorted(verdicts)
 
 
 @pytest.mark.spark
 def test_stream_of_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
     batched, expected = whole
-    _, last, _, found = streamed
-    assert found == expected
+    _, last, _, verdicts = streamed
+    assert verdicts == expected
     assert (last.status, last.reason, last.loss) == (batched.status, batched.reason, batched.loss)
     assert (last.inputs.native.records_read, last.inputs.otlp.records_read) == (
         batched.inputs.native.records_read,

@@ -55,7 +55,7 @@ def line(number: int, scope: str, attributes: dict[str, str]) -> str:
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]}) + "\n"
 
 
-def found_in(native: str | list[str], otlp: str | list[str], **named: str):
+def writers_of(native: str | list[str], otlp: str | list[str], **named: str):
     """Return the writers of some sources; ``named`` are those that options name."""
     sides = ([one] if isinstance(one, str) else one for one in (native, otlp))
     return find_writers(*check_inputs(*sides, ReadOptions()), ReadOptions(), **{**EITHER, **named})
@@ -74,16 +74,16 @@ def pair(folder: str, out: Path, **named: str):
     [("app-4.9.8-dup", "rocketmq-4.9.8", 337), ("scenarios-5.3.3-old", "rocketmq-5.3.3", 214)],
 )
 def test_recorded_pair_is_judged_alike_without_options(tmp_path, folder, release, equal):
-    found, rows = pair(folder, tmp_path / "auto")
+    result, rows = pair(folder, tmp_path / "auto")
     named, expected = pair(folder, tmp_path / "named", profile="java-agent", native_writer=release)
     assert rows == expected
-    assert (found.status, found.gates, found.verdict) == (named.status, named.gates, named.verdict)
-    assert "MISMATCHED" not in found.status
-    assert found.status["MATCHED_EXACT"] + found.status["MATCHED_NORMALISED"] == equal
-    assert found.writers.profile == "java-agent"
-    assert found.writers.native_writer in {"rocketmq", "rocketmq-4.9.8"}
-    assert len(found.writers.evidence) == len(EITHER)
-    assert AGENT in found.writers.evidence[0]
+    assert (result.status, result.gates, result.verdict) == (named.status, named.gates, named.verdict)
+    assert "MISMATCHED" not in result.status
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == equal
+    assert result.writers.profile == "java-agent"
+    assert result.writers.native_writer in {"rocketmq", "rocketmq-4.9.8"}
+    assert len(result.writers.evidence) == len(EITHER)
+    assert AGENT in result.writers.evidence[0]
     assert named.writers.evidence == ()
 
 
@@ -99,8 +99,8 @@ def test_recorded_pair_is_judged_alike_without_options(tmp_path, folder, release
     ],
 )
 def test_recorded_client_is_found_with_a_release_of_its_rules(recording, writer):
-    found = found_in(str(RECORDED / f"{recording}.jsonl"), str(DUAL / "app-4.9.8-dup" / "otlp.jsonl"))
-    assert (found.profile, found.native_writer) == ("java-agent", writer)
+    writers = writers_of(str(RECORDED / f"{recording}.jsonl"), str(DUAL / "app-4.9.8-dup" / "otlp.jsonl"))
+    assert (writers.profile, writers.native_writer) == ("java-agent", writer)
 
 
 OWN_SPAN = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
@@ -126,39 +126,39 @@ WRITERS = {
 @pytest.mark.parametrize(("contexts", "scope", "named", "writers_found"), WRITERS.values(), ids=WRITERS)
 def test_writers_are_found_in_the_sources(tmp_path, contexts, scope, named, writers_found):
     native, otlp = landing(tmp_path / "native.jsonl", *contexts), spans(tmp_path / "otlp.jsonl", scope)
-    found = found_in(native, otlp, **named)
-    assert (found.profile, found.native_writer) == writers_found
+    writers = writers_of(native, otlp, **named)
+    assert (writers.profile, writers.native_writer) == writers_found
 
 
 def test_reason_is_given_for_each_writer_that_was_found(tmp_path):
     native, otlp = landing(tmp_path / "native.jsonl", OF_A_BROKER), spans(tmp_path / "otlp.jsonl", OWN_SPAN)
-    assert found_in(native, otlp).reasons.keys() == EITHER.keys()
+    assert writers_of(native, otlp).reasons.keys() == EITHER.keys()
     why = "native writer rocketmq: sends with offset ids of a RocketMQ broker in native.jsonl"
-    assert found_in(native, [], profile="mqtrace").reasons == {"native_writer": why}
+    assert writers_of(native, [], profile="mqtrace").reasons == {"native_writer": why}
     (tmp_path / "native.jsonl").write_text("")
-    assert found_in(native, []).reasons == {}
+    assert writers_of(native, []).reasons == {}
 
 
 def test_messaging_spans_of_an_unknown_scope_require_the_profile(tmp_path):
     native = landing(tmp_path / "native.jsonl", pub())
     otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
     with pytest.raises(UsageError, match=r"otlp\.jsonl.*acme\.tracing: give --profile mqtrace or --profile java-agent"):
-        found_in(native, otlp)
+        writers_of(native, otlp)
 
 
 def test_delivery_without_region_rules_out_later_clients(tmp_path):
     """Clients from 5.3.1 on record no call whose message has no region."""
     before = context(TraceType.SUB_BEFORE, 1_700_000_000_000, group_name="billing", request_id="A" * 32, retry_times=0)
     with_region = landing(tmp_path / "a.jsonl", pub(offset_msg_id=BROKER_ID), before)
-    assert found_in(with_region, [], profile="java-agent").native_writer == "rocketmq"
+    assert writers_of(with_region, [], profile="java-agent").native_writer == "rocketmq"
     without = landing(tmp_path / "b.jsonl", pub(offset_msg_id=BROKER_ID), replace(before, region_id=None))
-    assert found_in(without, [], profile="java-agent").native_writer == "rocketmq-4.9.8"
+    assert writers_of(without, [], profile="java-agent").native_writer == "rocketmq-4.9.8"
 
 
 def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "MOST_MESSAGING_SPANS", 3)
     otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, OWN_SPAN)
-    assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"
+    assert writers_of([], otlp, native_writer="rocketmq").profile == "java-agent"
 
 
 def test_landing_in_parquet_shows_its_writer(tmp_path):
@@ -167,40 +167,40 @@ def test_landing_in_parquet_shows_its_writer(tmp_path):
     parquet.write_table(pa.table({"body": [bodies[1]]}), tmp_path / "own.parquet")
     parquet.write_table(pa.table({"body": pa.array([], pa.binary())}), tmp_path / "none.parquet")
     named = {"otlp": [], "profile": "java-agent"}
-    assert found_in(str(tmp_path / "other.parquet"), **named).native_writer == "rocketmq"
-    assert found_in(str(tmp_path / "own.parquet"), **named).native_writer == "mqtrace"
-    assert found_in(str(tmp_path / "none.parquet"), **named).reasons == {}
+    assert writers_of(str(tmp_path / "other.parquet"), **named).native_writer == "rocketmq"
+    assert writers_of(str(tmp_path / "own.parquet"), **named).native_writer == "mqtrace"
+    assert writers_of(str(tmp_path / "none.parquet"), **named).reasons == {}
 
 
 def test_column_that_holds_no_bodies_is_refused(tmp_path):
     parquet.write_table(pa.table({"body": [1, 2]}), tmp_path / "native.parquet")
     with pytest.raises(UnreadableInputError, match="column 'body' holds int64, expected bytes"):
-        found_in(str(tmp_path / "native.parquet"), [])
+        writers_of(str(tmp_path / "native.parquet"), [])
 
 
 def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "MOST_FILES", 4)
     for number in range(20):
         spans(tmp_path / f"part-{number:02d}.jsonl", (AGENT if number == 15 else "io.opentelemetry.x", MESSAGING))
-    found = found_in([], str(tmp_path), native_writer="rocketmq")
+    result = writers_of([], str(tmp_path), native_writer="rocketmq")
     why = f"profile java-agent: spans of scopes io.opentelemetry.x, {AGENT} in part-00.jsonl and 3 more"
-    assert found.reasons == {"profile": why}
+    assert result.reasons == {"profile": why}
 
 
 def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
     data = (DUAL / "app-4.9.8-dup" / "otlp.pb.framed").read_bytes() * 30
     path = tmp_path / "spans.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
-    found = found_in([], str(path), native_writer="rocketmq")
-    assert found.profile == "java-agent"
+    writers = writers_of([], str(path), native_writer="rocketmq")
+    assert writers.profile == "java-agent"
 
 
 def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
     at_ms = 1_795_262_480_000
     ends = [end(at_ms + 1, TransactionState.COMMIT_MESSAGE), pub(at_ms, msg_id="B" * 32)]
     native = landing(tmp_path / "own.jsonl", pub(at_ms, store_host="10.0.0.1:9092"), *ends)
-    said = {"mqtrace.trace_type": "Pub", "messaging.message.id": ID, "messaging.destination.name": "orders"}
-    otlp = spans(tmp_path / "own-spans.jsonl", ("otel_mqtrace", said))
+    attributes = {"mqtrace.trace_type": "Pub", "messaging.message.id": ID, "messaging.destination.name": "orders"}
+    otlp = spans(tmp_path / "own-spans.jsonl", ("otel_mqtrace", attributes))
     app = {"native": str(DUAL / "app-4.9.8-dup" / "native.jsonl"), "otlp": str(DUAL / "app-4.9.8-dup" / "otlp.jsonl")}
     sources = {"native": (native, app["native"]), "otlp": (otlp, app["otlp"])}
     result = run(ReconcileOptions(**sources, out=tmp_path / "out", engine="local", is_complete=True))
@@ -211,8 +211,8 @@ def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
     assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 337
     assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 11
     rows = [row for row in read_verdicts(tmp_path / "out") if row["msg_id"] in {ID, "B" * 32}]
-    found = {(row["kind"], row["msg_id"]): (row["status"], row["reason"]) for row in rows}
-    assert found == {
+    verdicts = {(row["kind"], row["msg_id"]): (row["status"], row["reason"]) for row in rows}
+    assert verdicts == {
         ("publish", ID): ("MISMATCHED", None),
         ("publish", "B" * 32): ("NATIVE_ONLY", "UNEXPLAINED"),
         ("transaction_end", ID): ("NATIVE_ONLY", "SHUTDOWN_WINDOW"),
@@ -234,6 +234,6 @@ def test_one_file_of_both_native_writers_requires_the_option(tmp_path):
     otlp = spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING))
     native = landing(tmp_path / "native.jsonl", own, other)
     with pytest.raises(UsageError, match=r"native\.jsonl has records of both: give --native-writer"):
-        found_in(native, otlp)
+        writers_of(native, otlp)
     apart = [landing(tmp_path / "own.jsonl", own), landing(tmp_path / "other.jsonl", other)]
-    assert found_in(apart, otlp).native_writer == "mqtrace+rocketmq"
+    assert writers_of(apart, otlp).native_writer == "mqtrace+rocketmq"

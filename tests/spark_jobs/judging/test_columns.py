@@ -32,8 +32,8 @@ def test_overflowing_sum_is_unknown(pairs):
         expected["+"].append(_fitting(a + b if known else None))
         expected["-"].append(_fitting(a - b if known else None))
         expected["*"].append(_fitting(a * b if known else None))
-    found = {"+": one + other, "-": one - other, "*": one * other}
-    assert {sign: column.to_arrow().to_pylist() for sign, column in found.items()} == expected
+    results = {"+": one + other, "-": one - other, "*": one * other}
+    assert {sign: column.to_arrow().to_pylist() for sign, column in results.items()} == expected
 
 
 @pytest.mark.parametrize(

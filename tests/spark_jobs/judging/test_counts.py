@@ -64,10 +64,10 @@ def verdicts():
 
 @pytest.fixture(scope="module")
 def durations(verdicts):
-    found = merge_durations(measure(flatten_sides(part)) for part in parts_of(verdicts))
+    durations = merge_durations(measure(flatten_sides(part)) for part in parts_of(verdicts))
     for part in parts_of(verdicts):
-        count_messages(found, [find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])])
-    return found
+        count_messages(durations, [find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])])
+    return durations
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +81,11 @@ def test_tally_equals_the_counted_verdicts(verdicts, counted):
     assert counts.status_by_kind["consume"] == Counter(row["status"] for row in rows if row["kind"] == "consume")
     assert counts.reason == {"UNEXPLAINED": LOST}
     fields = [dict(row["field_verdicts"] or ()) for row in rows]
-    assert counts.fields["topic"] == Counter(found["topic"] for found in fields if "topic" in found)
+    assert counts.fields["topic"] == Counter(bucket["topic"] for bucket in fields if "topic" in bucket)
     assert counts.sums["native_records"] == sum(row["native_records"] for row in rows) == 60 * 3 + 30 * 2 + 1
     assert counts.sums["half_merged"] == 90
     assert counts.keys == {"native": len(rows), "otlp": len(rows) - LOST, "both": len(rows) - LOST}
-    assert {start_ms: sum(found.values()) for start_ms, found in counts.buckets.items()} == {
+    assert {start_ms: sum(bucket.values()) for start_ms, bucket in counts.buckets.items()} == {
         START_MS: len(rows) - 1,
         START_MS + 9_000_000: 1,
     }
@@ -133,9 +133,12 @@ def test_arrivals_and_failures_are_measured_of_keys_in_scope_only():
         for side in ("native", "otlp")
     ]
     policy = replace(read_policy(None), begin_ms=START_MS)
-    found = measure(flatten_sides(judge(table_of(events), plan_of(events, policy)).verdicts))
-    assert {side: (one.count, one.max) for side, one in found.arrival().items()} == {"native": (2, 30), "otlp": (2, 7)}
-    (topic,) = found.topics()
+    durations = measure(flatten_sides(judge(table_of(events), plan_of(events, policy)).verdicts))
+    assert {side: (one.count, one.max) for side, one in durations.arrival().items()} == {
+        "native": (2, 30),
+        "otlp": (2, 7),
+    }
+    (topic,) = durations.topics()
     assert (topic.sends, topic.failures, topic.unmatched) == (2, 1, 0)
 
 
@@ -160,11 +163,11 @@ def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
 
 def test_histogram_of_many_values_stays_small_and_near():
     values = np.arange(1, 200_001, dtype=np.int64) * 7
-    found = Histogram.of(values)
-    assert len(found.values) <= 40_000
+    histogram = Histogram.of(values)
+    assert len(histogram.values) <= 40_000
     for share in (0.5, 0.99):
-        assert found.rank([share])[0] == pytest.approx(share * 1_400_000, rel=2e-3)
-    assert (found.count, found.most) == (200_000, 1_400_000)
+        assert histogram.rank([share])[0] == pytest.approx(share * 1_400_000, rel=2e-3)
+    assert (histogram.count, histogram.most) == (200_000, 1_400_000)
 
 
 @given(
@@ -180,10 +183,10 @@ def test_merged_histogram_is_the_same_in_any_order(parts, cuts):
 
 
 def test_slowest_samples_are_the_slowest_events(counted):
-    found = read_slowest(read_samples(counted.samples))
-    assert [one.took_ms for one in found["publish"]] == [59, 58, 57, 56, 55]
-    assert [one.msg_id for one in found["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
-    assert {len(each) for each in found.values()} == {5}
+    slowest = read_slowest(read_samples(counted.samples))
+    assert [one.took_ms for one in slowest["publish"]] == [59, 58, 57, 56, 55]
+    assert [one.msg_id for one in slowest["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
+    assert {len(each) for each in slowest.values()} == {5}
 
 
 def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):

@@ -65,7 +65,7 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
     """A side that names none proves nothing about one of them."""
     facts = facts_of(counted("native"), counted("otlp", named=0), counted("otlp", kind="consume", named=2))
     assert facts.named == {("native", "publish"): 3, ("otlp", "publish"): 0, ("otlp", "consume"): 2}
-    found = surveyed(
+    survey = surveyed(
         event(topic="t", group_name=None),
         event(topic=None, group_name="g"),
         event(kind="consume", topic="t"),
@@ -73,7 +73,7 @@ def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
         event(kind="recall", topic="t", group_name="g"),
         event(kind=None, topic="t", scope="POLL"),
     )
-    assert {row.kind: (row.rows, row.named) for row in found.rows} == {
+    assert {row.kind: (row.rows, row.named) for row in survey.rows} == {
         "publish": (2, 1),
         "consume": (2, 1),
         "recall": (1, 0),
@@ -85,40 +85,40 @@ def test_side_ends_no_later_than_its_records_arrived():
     """One host ten minutes ahead would settle what is still on its way; without an arrival its word is all there is."""
     start_ms, ahead_ms = 1_700_000_000_000, 600_000
     now_ms = start_ms + 1_000
-    found = surveyed(
+    survey = surveyed(
         event(start_ms=start_ms, end_ms=start_ms + 10, arrival_ms=now_ms),
         event(start_ms=start_ms + ahead_ms, end_ms=start_ms + ahead_ms + 10, arrival_ms=now_ms),
         event(arrival_ms=now_ms + ahead_ms),
         event("otlp", start_ms=start_ms + ahead_ms, end_ms=start_ms + ahead_ms + 10),
     )
-    facts = read_facts(found, GRACE_MS)
+    facts = read_facts(survey, GRACE_MS)
     assert facts.horizon_ms == now_ms - GRACE_MS
     assert facts.data_end_ms == start_ms + ahead_ms + 10
 
 
 def test_time_before_1970_or_after_9999_is_no_end():
-    found = surveyed(
+    facts = surveyed(
         event(start_ms=-1, end_ms=7),
         event(start_ms=YEAR_10000_MS),
         event(start_ms=5, end_ms=YEAR_10000_MS, arrival_ms=-3),
         event(start_ms=3, end_ms=9, arrival_ms=0),
     )
-    (row,) = found.rows
+    (row,) = facts.rows
     assert (row.first_ms, row.last_ms) == (3, 7)
 
 
 def test_malformed_rows_are_counted_and_are_no_events():
-    found = surveyed(event(start_ms=5), bad("native"), bad("otlp"), bad("otlp"))
-    assert found.malformed == {"native": 1, "otlp": 2}
-    assert [(row.side, row.rows) for row in found.rows] == [("native", 1)]
+    facts = surveyed(event(start_ms=5), bad("native"), bad("otlp"), bad("otlp"))
+    assert facts.malformed == {"native": 1, "otlp": 2}
+    assert [(row.side, row.rows) for row in facts.rows] == [("native", 1)]
     assert surveyed(bad("otlp")).rows == ()
 
 
 def test_span_of_a_trace_topic_is_trace_traffic():
     """A later input may show that a topic is one; a native record of it stays in scope."""
     rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
-    found = surveyed(*rows, trace_topics=("t",))
-    assert {(row.side, row.scope): row.rows for row in found.rows} == {
+    facts = surveyed(*rows, trace_topics=("t",))
+    assert {(row.side, row.scope): row.rows for row in facts.rows} == {
         ("otlp", "TRACE_TRAFFIC"): 1,
         ("otlp", None): 2,
         ("native", None): 1,

@@ -176,9 +176,9 @@ def test_events_of_clocks_apart_are_paired_in_order_and_never_across_retries():
     native = [row for at_ms in (0, 7_000) for row in delivery("C1", attempt=f"A{at_ms}", at_ms=at_ms)]
     spans = [agent(consumed("C1", at_ms=at_ms + hour_ms)) for at_ms in (0, 7_000)]
     retried = [row for n in (0, 1) for row in delivery("C2", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
-    told = [consumed("C2", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
+    deliveries = [consumed("C2", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
     ends = [publish(side, "END", at_ms=3 * hour_ms) for side in ("native", "otlp")]
-    rows = judge_events([*native, *spans, *retried, *told, *ends])
-    found = {msg_id: {_partners(row) for row in rows if row["msg_id"] == msg_id} for msg_id in ("C1", "C2")}
-    assert found["C1"] == {(0, hour_ms), (7_000, 7_000 + hour_ms)}
-    assert found["C2"] == {(0, None), (100, 0), (None, 100)}
+    rows = judge_events([*native, *spans, *retried, *deliveries, *ends])
+    partners = {msg_id: {_partners(row) for row in rows if row["msg_id"] == msg_id} for msg_id in ("C1", "C2")}
+    assert partners["C1"] == {(0, hour_ms), (7_000, 7_000 + hour_ms)}
+    assert partners["C2"] == {(0, None), (100, 0), (None, 100)}

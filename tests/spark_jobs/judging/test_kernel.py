@@ -35,8 +35,8 @@ def test_verdicts_do_not_depend_on_row_order_or_slices(seed):
 
 def test_spans_of_one_trace_without_an_attempt_id_are_two_keys():
     spans = [consumed("M", attempt=None, trace_id="t", span_id=span_id) for span_id in "ab"]
-    found = judge_events([*spans, *delivery("END", at_ms=1_000_000)])
-    assert [row["otlp_count"] for row in found if row["msg_id"] == "M"] == [1, 1]
+    verdicts = judge_events([*spans, *delivery("END", at_ms=1_000_000)])
+    assert [row["otlp_count"] for row in verdicts if row["msg_id"] == "M"] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_slices_have_about_as_many_keys_as_asked_for(keys, keys_per_slice, sizes
 
 def test_event_row_refers_to_its_verdict():
     events = [*delivery("A"), consumed("A"), *delivery("B", at_ms=5)]
-    found = judge(table_of(events, [("native", "C")]), plan_of(events, read_policy(None)))
-    names = found.verdicts["msg_id"].to_pylist()
-    assert [None if at < 0 else names[at] for at in found.verdict_of] == ["A", "A", "A", "B", "B", None]
+    judged = judge(table_of(events, [("native", "C")]), plan_of(events, read_policy(None)))
+    names = judged.verdicts["msg_id"].to_pylist()
+    assert [None if at < 0 else names[at] for at in judged.verdict_of] == ["A", "A", "A", "B", "B", None]
 
 
 def test_delivery_of_a_huge_message_is_matched_with_its_own_span():

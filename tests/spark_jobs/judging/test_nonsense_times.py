@@ -32,11 +32,11 @@ def test_nonsense_times_cost_their_own_keys_only():
     good = [*both("GOOD"), publish("otlp", "LOST", at_ms=5), *both("END", at_ms=END_MS)]
     events = [*good, *_poisoned()]
     verdicts = judge(table_of(events), plan_of(events, read_policy(None))).verdicts
-    found = {(row["msg_id"], row["kind"]): row["status"] for row in verdicts.to_pylist()}
-    assert found["GOOD", "publish"] == "MATCHED_EXACT"
-    assert found["LOST", "publish"] == "OTLP_ONLY"
-    assert found["BAD0", "publish"] == "MISMATCHED"
-    assert found["BBAD0", "consume"] == "NATIVE_ONLY"
+    statuses = {(row["msg_id"], row["kind"]): row["status"] for row in verdicts.to_pylist()}
+    assert statuses["GOOD", "publish"] == "MATCHED_EXACT"
+    assert statuses["LOST", "publish"] == "OTLP_ONLY"
+    assert statuses["BAD0", "publish"] == "MISMATCHED"
+    assert statuses["BBAD0", "consume"] == "NATIVE_ONLY"
     columns = flatten_sides(verdicts)
     how = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=0, per_stratum=1)
     width_ms = how.width_ms

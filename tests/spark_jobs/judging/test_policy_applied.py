@@ -100,7 +100,7 @@ def test_key_that_the_policy_declares_silent_is_by_design(rows, msg_id, is_silen
 
 def test_masked_keys_show_the_mask_once_per_key(tmp_path):
     events = [*both("TWO", {"keys": ["a", "b"]}, {"keys": ["a", "b"]}), *both("NONE", {"keys": []}, {})]
-    found = _judged(tmp_path / "policy.toml", 'mask_keys = "mask"\nmask_text = "#"\n', events)
-    assert found["TWO"]["native"]["keys"] == ["#", "#"]
-    assert found["TWO"]["field_verdicts"]["keys"] == "EQUAL"
-    assert found["NONE"]["native"]["keys"] == []
+    rows = _judged(tmp_path / "policy.toml", 'mask_keys = "mask"\nmask_text = "#"\n', events)
+    assert rows["TWO"]["native"]["keys"] == ["#", "#"]
+    assert rows["TWO"]["field_verdicts"]["keys"] == "EQUAL"
+    assert rows["NONE"]["native"]["keys"] == []

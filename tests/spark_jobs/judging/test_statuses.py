@@ -204,8 +204,8 @@ def test_story_gets_its_verdict(answers, msg_id):
     mine = [row for row in rows if (row["status"], row["reason"]) == (story.status, story.reason)]
     assert mine, [(row["status"], row["reason"], row["field_verdicts"]) for row in rows]
     for name, expected in story.also.items():
-        found = [row["field_verdicts"][name] if name == "tags" else row[name] for row in mine]
-        assert expected in found, name
+        statuses = [row["field_verdicts"][name] if name == "tags" else row[name] for row in mine]
+        assert expected in statuses, name
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_window_leaves_out_whole_keys():
     policy = replace(read_policy(None), begin_ms=START_MS, end_ms=START_MS + 1_000, grace_ms=0)
     straddling = [publish("native", "W1", at_ms=1_000), publish("otlp", "W1", at_ms=1_001)]
     events = [*straddling, *both("W2", at_ms=-1), *both("W3", at_ms=500), publish("native", "W4", at_ms=5_000)]
-    found = {row["msg_id"]: (row["status"], row["reason_detail"]) for row in judge_events(events, policy=policy)}
-    assert found == {
+    statuses = {row["msg_id"]: (row["status"], row["reason_detail"]) for row in judge_events(events, policy=policy)}
+    assert statuses == {
         "W1": ("MISMATCHED", None),
         "W2": ("OUT_OF_SCOPE", "WINDOW"),
         "W3": ("MATCHED_EXACT", None),
@@ -238,9 +238,9 @@ def test_key_carried_from_an_earlier_run_is_in_every_window():
         publish("otlp", "C1"),
         *both("END", at_ms=9),
     ]
-    found = next(row for row in judge_events(events, policy=policy) if row["msg_id"] == "C1")
-    assert (found["status"], found["first_seen_run"]) == ("MATCHED_EXACT", 3)
-    assert (found["native"]["left_as"], found["otlp"]["left_as"]) == ("PENDING", None)
+    row_of_c1 = next(row for row in judge_events(events, policy=policy) if row["msg_id"] == "C1")
+    assert (row_of_c1["status"], row_of_c1["first_seen_run"]) == ("MATCHED_EXACT", 3)
+    assert (row_of_c1["native"]["left_as"], row_of_c1["otlp"]["left_as"]) == ("PENDING", None)
 
 
 def test_empty_side_settles_nothing():

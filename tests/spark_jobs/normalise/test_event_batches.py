@@ -115,9 +115,9 @@ OWN = {
     ],
 )
 def test_span_has_an_event_for_each_message_it_names(given_id, links, ids):
-    found = events(span({**SEND, "messaging.message.id": given_id}, links=links))
-    assert [event["msg_id"] for event in found] == ids
-    assert {event["batch_size"] for event in found} == {len(ids)}
+    rows = events(span({**SEND, "messaging.message.id": given_id}, links=links))
+    assert [event["msg_id"] for event in rows] == ids
+    assert {event["batch_size"] for event in rows} == {len(ids)}
 
 
 def test_message_has_its_own_link_and_the_first_the_others():
@@ -132,8 +132,8 @@ def test_weaker_name_is_read_without_the_stronger():
     (row,) = events(span({**SEND, names[0]: None, names[2]: "weak", names[1]: "strong"}))
     assert row["group_name"] == "strong"
     links = [{ID_NAME: "x", names[3]: "of the link"}, {ID_NAME: "y"}]
-    found = events(span({**SEND, names[0]: "of the span"}, links=links))
-    assert [event["group_name"] for event in found] == ["of the link", "of the span"]
+    rows = events(span({**SEND, names[0]: "of the span"}, links=links))
+    assert [event["group_name"] for event in rows] == ["of the link", "of the span"]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_batch_is_one_event_per_message_with_its_own_offset_id(tmp_path):
     fields = ["Pub", "1000", "r", "g", "t", ids, "null", "null", "h:1", "9", "5", "0", "7F01,7F02", "true"]
     side = native_side(tmp_path, str(landing(tmp_path / "b.jsonl", [("\x01".join(fields) + "\x02").encode()])))
     names = ("msg_id", "offset_msg_id", "batch_size", "record_index")
-    found = sorted(tuple(row[name] for name in names) for row in events_of(side))
-    assert found == [(ID, "7F01", 2, 0), (f"{ID[:-1]}1", "7F02", 2, 0)]
+    rows_found = sorted(tuple(row[name] for name in names) for row in events_of(side))
+    assert rows_found == [(ID, "7F01", 2, 0), (f"{ID[:-1]}1", "7F02", 2, 0)]
     assert (side.records_read, side.exploded) == (1, 1)
 
 
@@ -122,10 +122,10 @@ def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
 )
 def test_recorded_run_holds_the_records_of_its_readme(tmp_path, run, kinds, bad):
     side = native_side(tmp_path, str(VECTORS / "dual" / run / "native.jsonl"))
-    found = {}
+    rows_by_way = {}
     for row in events_of(side):
-        found.setdefault(KINDS[row["kind"], row["half"]], set()).add((row["line"], row["record_index"]))
-    assert {kind: len(places) for kind, places in found.items()} == kinds
+        rows_by_way.setdefault(KINDS[row["kind"], row["half"]], set()).add((row["line"], row["record_index"]))
+    assert {kind: len(places) for kind, places in rows_by_way.items()} == kinds
     assert side.malformed == bad
     assert side.records_read == sum(kinds.values()) + bad
     assert_books_balance(side)
@@ -168,8 +168,8 @@ def test_generated_bodies_are_read_like_the_python_decoder(some):
 
 def test_row_without_a_body_is_kept_among_good_and_bad_records():
     read, count = read_bodies((RECORD + "junk\x02").encode(), UNREAD, RECORD.encode())
-    found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
-    assert found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
+    rows_found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
+    assert rows_found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
     assert (count, {row["side"] for row in read}) == (4, {"native"})
 
 

@@ -39,12 +39,12 @@ def read(rows, *, msg_type_map="a", charset="utf-8", cut=None):
 
 def expected(rows, *, msg_type_map="a", charset="utf-8"):
     """Return the same as the codec reads it, without any column."""
-    found, count = [], 0
+    rows_read, count = [], 0
     for line, row in enumerate(rows):
         body = {"path": f"p{line % 3}", "line": line, "arrival_ms": line * 10}
         if isinstance(row, dict):
             empty = {**dict.fromkeys(KEPT_FIELDS), "type": None, "hash": hash_of("")}
-            found.append({**body, **empty, "bad": row, "record_index": 0, "call_size": 1, "surplus": 0})
+            rows_read.append({**body, **empty, "bad": row, "record_index": 0, "call_size": 1, "surplus": 0})
             count += 1
             continue
         text = text_of(row or b"", charset).encode("utf-8", "replace").decode()
@@ -54,7 +54,7 @@ def expected(rows, *, msg_type_map="a", charset="utf-8"):
         count += pieces
         for index, ((fields, quirk), values) in enumerate(records):
             own_text = "\x01".join(fields) + ("\x01" if quirk else "")
-            found.append(
+            rows_read.append(
                 {
                     **body,
                     **value_columns(fields, values),
@@ -64,7 +64,7 @@ def expected(rows, *, msg_type_map="a", charset="utf-8"):
                     "hash": hash_of(own_text),
                 }
             )
-    return found, count
+    return rows_read, count
 
 
 def value_columns(fields, values):
@@ -87,9 +87,9 @@ def hash_of(text):
 
 def assert_equal_to_codec(rows, **options):
     cut = options.pop("cut", None)
-    (found, count), (wanted, wanted_count) = read(rows, **options, cut=cut), expected(rows, **options)
+    (rows_read, count), (wanted, wanted_count) = read(rows, **options, cut=cut), expected(rows, **options)
     assert count == wanted_count
-    assert [dict(sorted(row.items())) for row in found] == [dict(sorted(row.items())) for row in wanted]
+    assert [dict(sorted(row.items())) for row in rows_read] == [dict(sorted(row.items())) for row in wanted]
 
 
 ROWS = st.lists(
@@ -162,17 +162,17 @@ def ordinary_message(at):
 
 
 def test_record_lost_by_the_columns_breaks_the_balance(monkeypatch):
-    """What is count is counted in the bytes, whatever the reader makes of them."""
+    """Records are counted in the bytes, whatever the reader makes of them."""
     read_text = native.read_text
 
     def read_less(data, bounds, **how):
-        found = read_text(data, bounds, **how)
-        columns = {name: column.slice(1) for name, column in found.columns.items()}
-        return type(found)(columns, found.body[1:], found.is_odd)
+        decoded = read_text(data, bounds, **how)
+        columns = {name: column.slice(1) for name, column in decoded.columns.items()}
+        return type(decoded)(columns, decoded.body[1:], decoded.is_odd)
 
     monkeypatch.setattr(native, "read_text", read_less)
-    found, count = read(ordinary_bodies(3))
-    assert (len(found), count) == (179, 180)
+    rows_read, count = read(ordinary_bodies(3))
+    assert (len(rows_read), count) == (179, 180)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def test_recorded_run_holds_the_events_of_its_readme(tmp_path, run, publish, con
     folder = VECTORS / "dual" / run
     native_topics = {json.loads(line)["topic"] for line in (folder / "native.jsonl").open(encoding="utf-8")}
     side = otlp_side(tmp_path, str(folder / "otlp.jsonl"), trace_topics=tuple(native_topics))
-    found = Counter((row["kind"], row["scope"]) for row in events_of(side))
+    counts = Counter((row["kind"], row["scope"]) for row in events_of(side))
     sends = {("publish", None): publish, ("publish", "TRACE_TRAFFIC"): traffic}
-    assert found == {**sends, ("consume", None): consume, **others}
+    assert counts == {**sends, ("consume", None): consume, **others}
     assert side.records_read == {"app-4.9.8-dup": 288, "scenarios-5.3.3-old": 330}[run]
 
 
@@ -127,17 +127,17 @@ def test_malformed_span_is_bad_alone_for_both_readers(tmp_path):
     (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
     (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
     side = otlp_side(tmp_path / "work", str(tmp_path))
-    found = {name: [] for name in "abcd"}
+    texts = {name: [] for name in "abcd"}
     for row in malformed_of(side):
-        found[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
+        texts[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
     good = Counter(Path(row["path"]).stem for row in events_of(side))
     assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
     for name, other, count in (("a", "b", 8), ("c", "d", 2)):
-        assert len(found[name]) == count
-        assert sorted(found[name], key=repr) == sorted(found[other], key=repr)
-    assert [one for one in found["a"] if one[0]] == [
+        assert len(texts[name]) == count
+        assert sorted(texts[name], key=repr) == sorted(texts[other], key=repr)
+    assert [one for one in texts["a"] if one[0]] == [
         ("start_ns", "not a number", [IPV6_ID]),
         ("end_ns", "not a number", [IPV6_ID]),
     ]
-    assert all(ID in mentions for _, reason, mentions in found["a"][:1])
+    assert all(ID in mentions for _, reason, mentions in texts["a"][:1])
     assert side.records_read + side.exploded == side.events + side.malformed

@@ -60,9 +60,9 @@ def test_clean_run_passes_every_gate():
     ],
 )
 def test_fault_fails_its_gate_and_no_other(gate, outcome, parts, facts):
-    found = outcomes(tally(**parts), replace(FACTS, **facts))
-    assert {name for name, result in found.items() if result not in {"pass", "inconclusive"}} == {gate}
-    assert found[gate] == outcome
+    gates = outcomes(tally(**parts), replace(FACTS, **facts))
+    assert {name for name, result in gates.items() if result not in {"pass", "inconclusive"}} == {gate}
+    assert gates[gate] == outcome
 
 
 def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
@@ -97,10 +97,10 @@ def test_broken_balance_outranks_doubt_and_doubt_outranks_a_failed_gate():
 
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
 def test_empty_side_is_inconclusive(in_scope):
-    said = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
-    assert said is not None
+    doubt = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
+    assert doubt is not None
     for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
-        assert (name in said) is (not in_scope.get(side))
+        assert (name in doubt) is (not in_scope.get(side))
 
 
 def test_run_without_a_settled_key_is_inconclusive():
@@ -235,9 +235,9 @@ def test_gate_below_its_minimum_sample_is_inconclusive():
         gates = {**DEFAULT_GATES}
         gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
         policy = replace(POLICY, gates=gates)
-        found = evaluate_gates(lost, FACTS, policy)
-        assert (found[0].outcome, found[0].sample, found[0].value) == (expected, 101, 1)
-        assert conclude(found, policy, holds=True, conclusive=True)[0].value == expected.upper()
+        evaluated = evaluate_gates(lost, FACTS, policy)
+        assert (evaluated[0].outcome, evaluated[0].sample, evaluated[0].value) == (expected, 101, 1)
+        assert conclude(evaluated, policy, holds=True, conclusive=True)[0].value == expected.upper()
 
 
 def test_field_severity_and_single_verdicts_decide_the_agreement_gates():
@@ -251,5 +251,5 @@ def test_field_severity_and_single_verdicts_decide_the_agreement_gates():
         ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "warn"}}, "pass", "warn"),
     ):
         policy = replace(POLICY, severity={**severity, "success": success}, verdicts=verdicts)
-        found = outcomes(counts, policy=policy)
-        assert (found["critical_field_agreement"], found["field_agreement"]) == (critical, other)
+        gates = outcomes(counts, policy=policy)
+        assert (gates["critical_field_agreement"], gates["field_agreement"]) == (critical, other)

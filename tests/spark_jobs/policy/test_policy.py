@@ -78,7 +78,7 @@ def test_policy_file_changes_only_what_it_names(read):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("graze = 1", "unknown key 'graze'"),
         ("[gates.speed]\nthreshold = 1", "unknown key 'speed'"),
@@ -120,8 +120,8 @@ def test_policy_file_changes_only_what_it_names(read):
         ("grace = ", "not valid TOML"),
     ],
 )
-def test_invalid_policy_is_refused_in_one_line_that_names_the_place(read, text, said):
-    with pytest.raises(MqTraceError, match=said) as refused:
+def test_invalid_policy_is_refused_in_one_line_that_names_the_place(read, text, message):
+    with pytest.raises(MqTraceError, match=message) as refused:
         read(text)
     assert POLICY in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -155,7 +155,7 @@ def test_rule_of_a_release_holds_from_that_release_on():
     rule = "rocketmq_records_no_delivery_of_batch_sent_messages"
 
     def rules(writer: str) -> set[str]:
-        return {found.rule for found in by_design_rules("java-agent", writer)}
+        return {rule.rule for rule in by_design_rules("java-agent", writer)}
 
     assert rule not in rules("rocketmq-4.9.8")
     assert rule not in rules("rocketmq-5.3.0")
@@ -163,7 +163,7 @@ def test_rule_of_a_release_holds_from_that_release_on():
     assert rule in rules("rocketmq-5.10")
     assert rule in rules("rocketmq")
     assert rules("mqtrace").isdisjoint(rules("rocketmq")) is False
-    assert not {found.rule for found in by_design_rules("mqtrace", "mqtrace")}
+    assert not {matching.rule for matching in by_design_rules("mqtrace", "mqtrace")}
 
 
 def test_release_after_the_newest_known_one_is_newer():
@@ -247,15 +247,15 @@ def test_hash_differs_by_setting_and_ignores_comments(read):
 
 def test_field_verdict_has_its_fields_severity_unless_the_policy_overrides_it(read):
     policy = read(EVERYTHING)
-    said = {
+    values = {
         (name, verdict): policy.judgement(name, verdict.value)
         for name in ("topic", "store_host", "tags", "keys")
         for verdict in (FieldVerdict.EQUAL, FieldVerdict.TRUNCATED, FieldVerdict.DIFFERENT, FieldVerdict.MISSING_OTLP)
     }
-    assert [said[key] for key in said if key[0] == "topic"] == ["ok", "ok", "fail", "fail"]
-    assert [said[key] for key in said if key[0] == "store_host"] == ["ok", "ok", "warn", "warn"]
-    assert [said[key] for key in said if key[0] == "tags"] == [None] * 4
-    assert [said[key] for key in said if key[0] == "keys"] == ["ok", "fail", "warn", "ok"]
+    assert [values[key] for key in values if key[0] == "topic"] == ["ok", "ok", "fail", "fail"]
+    assert [values[key] for key in values if key[0] == "store_host"] == ["ok", "ok", "warn", "warn"]
+    assert [values[key] for key in values if key[0] == "tags"] == [None] * 4
+    assert [values[key] for key in values if key[0] == "keys"] == ["ok", "fail", "warn", "ok"]
     assert policy.judgement("topic", FieldVerdict.NOT_COMPARABLE.value) is None
     agent = read_policy(None, profile="java-agent", native_writer="rocketmq")
     assert agent.judgement("topic", FieldVerdict.MISSING_OTLP.value) is None

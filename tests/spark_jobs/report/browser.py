@@ -83,11 +83,11 @@ class Browser:
         asked = {"id": self._calls, "method": method, "params": params, **({"sessionId": session} if session else {})}
         self.speaking.write(json.dumps(asked).encode() + b"\0")
         while True:
-            said = self._next()
-            if said.get("id") == self._calls:
-                assert "error" not in said, f"{method}: {said['error']}"
-                return said["result"]
-            self.events.append(said)
+            message = self._next()
+            if message.get("id") == self._calls:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return message["result"]
+            self.events.append(message)
 
     def wait_for(self, method: str, session: str) -> dict[str, Any]:
         """Return the next event ``method`` of ``session``, which may have come already."""
@@ -148,12 +148,12 @@ class Tab:
     def ask(self, expression: str) -> Any:
         """Return what a JavaScript expression (or promise) comes to; works where the page's scripts are off, too."""
         asked = {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}
-        said = self.call("Runtime.evaluate", **asked)
-        assert "exceptionDetails" not in said, said["exceptionDetails"]
-        return said["result"].get("value")
+        reply = self.call("Runtime.evaluate", **asked)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def press(self, key: str, *, code: int, text: str = "") -> None:
-        """Press one key, as somebody without a mouse does."""
+        """Press one key, as a user without a mouse does."""
         named = {"key": key, "code": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
         self.call("Input.dispatchKeyEvent", type="keyDown", **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
@@ -180,18 +180,18 @@ class Tab:
 
     def requests(self) -> list[str]:
         self.ask("1")
-        asked = [e["params"] for e in self._heard("Network.requestWillBeSent")]
+        asked = [e["params"] for e in self._events("Network.requestWillBeSent")]
         urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
         return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self) -> list[str]:
         """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
         self.ask("1")
-        logged = [e["params"]["entry"]["text"] for e in self._heard("Log.entryAdded")]
-        thrown = [e["params"]["exceptionDetails"]["text"] for e in self._heard("Runtime.exceptionThrown")]
-        return logged + thrown + [str(e["params"]["args"]) for e in self._heard("Runtime.consoleAPICalled")]
+        logged = [e["params"]["entry"]["text"] for e in self._events("Log.entryAdded")]
+        thrown = [e["params"]["exceptionDetails"]["text"] for e in self._events("Runtime.exceptionThrown")]
+        return logged + thrown + [str(e["params"]["args"]) for e in self._events("Runtime.consoleAPICalled")]
 
-    def _heard(self, method: str) -> list[dict[str, Any]]:
+    def _events(self, method: str) -> list[dict[str, Any]]:
         return [e for e in self.browser.events if e.get("method") == method and e.get("sessionId") == self.session]
 
 
@@ -214,9 +214,9 @@ def axe_source() -> str:
 def findings(tab: Tab, source: str) -> list[str]:
     tab.ask(f"{source};0")
     asked = json.dumps({"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
-    told = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")
+    violations = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")
     return [
         f"{each['impact']} {each['id']}: {each['help']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
-        for each in json.loads(told)
+        for each in json.loads(violations)
         if each["impact"] in {"serious", "critical"}
     ]

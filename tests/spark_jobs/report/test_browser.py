@@ -172,9 +172,9 @@ def test_axe_reports_known_faults(browser, tmp_path):
     poor = tmp_path / "poor.html"
     poor.write_text("<title>t</title><img src='data:,'><p style='color:#999;background:#aaa'>grey", encoding="utf-8")
     with browser.tab(poor.as_uri()) as tab:
-        told = " ".join(findings(tab, axe_source()))
-    assert "image-alt" in told
-    assert "color-contrast" in told
+        report = " ".join(findings(tab, axe_source()))
+    assert "image-alt" in report
+    assert "color-contrast" in report
 
 
 @pytest.mark.parametrize("name", ["report", "graph"])
@@ -200,4 +200,4 @@ def test_injected_script_does_not_run(browser, tmp_path):
     evil.write_text(broken, encoding="utf-8")
     with browser.tab(evil.as_uri()) as tab:
         assert tab.ask("document.title").startswith("FAIL")
-        assert any("Content Security Policy" in said for said in tab.complaints())
+        assert any("Content Security Policy" in complaint for complaint in tab.complaints())

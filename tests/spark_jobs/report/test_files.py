@@ -99,17 +99,17 @@ def test_junit_has_one_test_per_gate():
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "said"),
+    ("changes", "name", "message"),
     [
         ({"conservation": replace(result().conservation, holds=False), "exit_code": 3}, "conservation", ""),
         ({"exit_code": 4, "verdict": "INCONCLUSIVE", "doubt": "no native side"}, "conclusive", "no native side"),
     ],
 )
-def test_junit_has_an_error_when_the_balance_fails_or_the_run_is_inconclusive(changes, name, said):
+def test_junit_has_an_error_when_the_balance_fails_or_the_run_is_inconclusive(changes, name, message):
     suite = ET.fromstring(render_junit(result(gates=gates()[1:2], **changes)).encode())
     (erroneous,) = [case for case in suite.iter("testcase") if case.find("error") is not None]
     assert erroneous.get("name") == name
-    assert said in "".join(erroneous.itertext())
+    assert message in "".join(erroneous.itertext())
 
 
 def test_metrics_contain_the_numbers_of_the_result():

@@ -65,15 +65,15 @@ def boxes(svg: str) -> list[tuple[str, float, float, float, float]]:
 
 def strokes(svg: str) -> list[tuple[list[tuple[float, float]], float]]:
     """Return every edge as points along it and half its thickness."""
-    found = []
+    labels = []
     for path in ET.fromstring(svg).iter("path"):
         if path.get("fill") == "none":
             x, y, bent, *curve = map(float, re.findall(r"[\d.]+", path.get("d")))
             ends = [(bent, y), *zip(curve[::2], curve[1::2], strict=True)]
             bend = [bezier(ends, at / 40) for at in range(41)]
             stub = [(x + (bent - x) * at / 40, y) for at in range(41)]
-            found.append((stub + bend, float(path.get("stroke-width")) / 2))
-    return found
+            labels.append((stub + bend, float(path.get("stroke-width")) / 2))
+    return labels
 
 
 def bezier(ends: list[tuple[float, float]], at: float) -> tuple[float, float]:
@@ -97,8 +97,8 @@ def meshes(draw):
         pairs = [(a, b) for a in nodes if a.kind == first for b in nodes if b.kind == second]
         for a, b in draw(st.lists(st.sampled_from(pairs), unique=True, max_size=30)):
             n = draw(numbers)
-            told = {"failures": draw(st.sampled_from([0, 1, n])), "again": draw(st.sampled_from([0, n]))}
-            edges.append(Edge(source=a.id, target=b.id, kind=kind, count=n, messages=n, **told))
+            counts = {"failures": draw(st.sampled_from([0, 1, n])), "again": draw(st.sampled_from([0, n]))}
+            edges.append(Edge(source=a.id, target=b.id, kind=kind, count=n, messages=n, **counts))
     return Graph(sides=("otlp",), nodes=tuple(nodes), edges=tuple(edges))
 
 
@@ -106,9 +106,9 @@ def meshes(draw):
 @settings(max_examples=30, deadline=None)
 def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
     svg = graph_svg(graph)
-    found = boxes(svg)
-    for at, (_, left, top, right, bottom) in enumerate(found):
-        for _, other_left, other_top, other_right, other_bottom in found[:at]:
+    drawn = boxes(svg)
+    for at, (_, left, top, right, bottom) in enumerate(drawn):
+        for _, other_left, other_top, other_right, other_bottom in drawn[:at]:
             assert left >= other_right or other_left >= right or top >= other_bottom or other_top >= bottom
         for points, half in strokes(svg):
             assert not any(left < x < right and top - half < y < bottom + half - 1 for x, y in points)
@@ -168,7 +168,7 @@ def test_hostile_name_is_text_in_every_file():
     body = GRAPH_FILES["graph.dot"](graph).splitlines()[3:-1]
     parsed = [DOT_LINE.fullmatch(line) for line in body]
     assert all(parsed)
-    labels = [re.sub(r"\\(.)", r"\1", found[3]) for found in parsed if found[2] is None]
+    labels = [re.sub(r"\\(.)", r"\1", match[3]) for match in parsed if match[2] is None]
     assert labels == [node_name(node) for node in graph.nodes]
 
 

@@ -222,19 +222,19 @@ def headings(text: str) -> list[str]:
 def test_samples_are_grouped_by_finding_problems_first():
     made = result()
     text = render_page(made)
-    found = headings(text)
-    assert sorted(found) == sorted({item.stratum for item in made.samples})
-    assert found[:2] == ["NATIVE_ONLY UNEXPLAINED", "OTLP_ONLY UNEXPLAINED"]
-    assert found[2:4] == ["DUPLICATED_OTLP", "MISMATCHED"]
-    assert found[-2:] == ["MATCHED_EXACT", "MATCHED_NORMALISED"]
+    titles = headings(text)
+    assert sorted(titles) == sorted({item.stratum for item in made.samples})
+    assert titles[:2] == ["NATIVE_ONLY UNEXPLAINED", "OTLP_ONLY UNEXPLAINED"]
+    assert titles[2:4] == ["DUPLICATED_OTLP", "MISMATCHED"]
+    assert titles[-2:] == ["MATCHED_EXACT", "MATCHED_NORMALISED"]
     assert text.count('<details class="sample"') == len(made.samples)
     assert "Missing in OpenTelemetry: no explanation" in text
 
 
 def rows(made: Result) -> dict[str, str]:
     """Return the row of each sample by its finding."""
-    found = re.findall(r'data-finding="(.*?)".*?<summary>(.*?)</summary>', render_page(made), re.DOTALL)
-    return {finding: Page(row).text for finding, row in found}
+    summaries = re.findall(r'data-finding="(.*?)".*?<summary>(.*?)</summary>', render_page(made), re.DOTALL)
+    return {finding: Page(row).text for finding, row in summaries}
 
 
 def test_sample_row_shows_time_route_and_difference():
@@ -296,8 +296,8 @@ def test_empty_run_is_a_whole_page():
     names = ("status", "status_by_kind", "findings", "reason", "reason_detail", "loss", "latency", "versions", "timing")
     known = {"verdict": "INCONCLUSIVE", "exit_code": 4, "window": Span(), "horizon_ms": None, "inputs": Inputs()}
     text = page(result(**known, **lists, **{name: {} for name in (*names, "duplicates")})).text
-    said = ("This is not a pass", "No gate was set", "No event carries a time", "Nothing was consumed", "No sample")
-    assert [sentence for sentence in said if sentence not in text] == []
+    remarks = ("This is not a pass", "No gate was set", "No event carries a time", "Nothing was consumed", "No sample")
+    assert [sentence for sentence in remarks if sentence not in text] == []
 
 
 def test_broken_balance_comes_first():
@@ -315,9 +315,9 @@ def test_tables_drawings_and_headings_are_accessible():
     read = page(result())
     assert all(attrs.get("scope") in {"row", "col"} for tag, attrs in read.elements if tag == "th")
     drawings = [attrs for tag, attrs in read.elements if tag == "svg"]
-    told = [each for each in drawings if each.get("aria-hidden") != "true"]
-    assert told
-    assert all(each["role"] == "img" and each["aria-label"] for each in told)
+    visible = [each for each in drawings if each.get("aria-hidden") != "true"]
+    assert visible
+    assert all(each["role"] == "img" and each["aria-label"] for each in visible)
     assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in read.elements}
     headings = [int(tag[1]) for tag, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1
@@ -358,7 +358,7 @@ def test_page_of_ten_million_messages_stays_within_its_size():
     name = "订单<script>" + "x" * 200
     one, *_ = groups()
     statuses = {status.value: 10_000_000 + at for at, status in enumerate(Status)}
-    told = timelines("M")["M"]
+    timeline = timelines("M")["M"]
     many = tuple(sample(at, status=f"STATUS_{at % 8}", topic=name, group=name) for at in range(400))
     huge = result(
         status=statuses,
@@ -386,7 +386,7 @@ def test_page_of_ten_million_messages_stays_within_its_size():
         instances=instances() * 25,
         trend=trend(30),
         samples=many,
-        timelines={each.verdict["msg_id"]: told * 2 for each in many},
+        timelines={each.verdict["msg_id"]: timeline * 2 for each in many},
     )
     text = render_page(huge)
     shown = text.count('<details class="sample"')
@@ -402,12 +402,12 @@ def test_page_of_ten_million_messages_stays_within_its_size():
 
 
 def test_slow_event_that_is_a_finding_is_shown_once_and_linked():
-    found = sample(3, status="MISMATCHED")
-    again = Sample(stratum="slowest process", verdict=found.verdict, native=found.native, otlp=found.otlp)
-    text = render_page(result(samples=(again, found)))
+    samples = sample(3, status="MISMATCHED")
+    again = Sample(stratum="slowest process", verdict=samples.verdict, native=samples.native, otlp=samples.otlp)
+    text = render_page(result(samples=(again, samples)))
     assert text.count('<details class="sample"') == 1
     assert headings(text) == ["MISMATCHED"]
-    assert f'<a href="#sample-1"><bdi>{found.verdict["msg_id"]}' in text
+    assert f'<a href="#sample-1"><bdi>{samples.verdict["msg_id"]}' in text
 
 
 def test_unmeasured_parts_have_no_section_and_no_link():

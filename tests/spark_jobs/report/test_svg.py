@@ -35,11 +35,13 @@ def test_stacked_bar_fills_its_width_and_shows_every_part(parts):
 
 
 @given(st.lists(findings, max_size=300), st.integers(0, 10**13))
-def test_merged_buckets_keep_every_event(found, start_ms):
-    buckets = [TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, findings=some) for at, some in enumerate(found)]
+def test_merged_buckets_keep_every_event(counts, start_ms):
+    buckets = [
+        TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, findings=some) for at, some in enumerate(counts)
+    ]
     bars = merge_buckets(buckets)
     assert len(bars) <= 96
-    assert sum(sum(bar.findings.values()) for bar in bars) == sum(sum(some.values()) for some in found)
+    assert sum(sum(bar.findings.values()) for bar in bars) == sum(sum(some.values()) for some in counts)
     assert all(sum(bar.groups.values()) == sum(bar.findings.values()) for bar in bars)
     ET.fromstring(timeline(buckets))
 
@@ -90,8 +92,8 @@ timelines = st.builds(
 
 
 @given(st.lists(timelines, max_size=12))
-def test_every_bar_lies_within_the_drawing(told):
-    drawing = swimlane(told)
+def test_every_bar_lies_within_the_drawing(events):
+    drawing = swimlane(events)
     if not drawing:
         return
     for rect in ET.fromstring(drawing).iter("rect"):
@@ -101,8 +103,8 @@ def test_every_bar_lies_within_the_drawing(told):
 
 
 def test_lanes_show_failures_open_ends_missing_records_and_the_broker():
-    (told,) = measured_timelines("M").values()
-    drawing = swimlane(told, told[1])
+    (timeline,) = measured_timelines("M").values()
+    drawing = swimlane(timeline, timeline[1])
     root = ET.fromstring(drawing)
     words = [text.text for text in root.iter("text")]
     assert [word for word in words if word.startswith(("sent", "consumed", "broker"))] == [
@@ -115,11 +117,11 @@ def test_lanes_show_failures_open_ends_missing_records_and_the_broker():
 
 
 def test_different_times_of_both_sides_are_marked():
-    told = MessageEvent(
+    event = MessageEvent(
         kind="consume", group="g", attempt_id=None, retry_times=None, status="MISMATCHED", store_host=None,
         native=Interval(0, 40), otlp=Interval(0, 90),
     )  # fmt: skip
-    assert swimlane([told]).count("≠") == 2
+    assert swimlane([event]).count("≠") == 2
 
 
 @given(st.dictionaries(st.sampled_from(["publish", "queue", "process", "end_to_end", "more"]), latencies, max_size=5))

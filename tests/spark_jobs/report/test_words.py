@@ -78,7 +78,7 @@ def test_evidence_fields_are_fields_of_a_side():
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"),
+    ("ms", "text"),
     [
         (0, "1970-01-01 00:00:00.000 UTC"),
         (1_795_276_800_123, "2026-11-21 16:00:00.123 UTC"),
@@ -87,16 +87,16 @@ def test_evidence_fields_are_fields_of_a_side():
         (None, "—"),
     ],
 )
-def test_time_is_shown_in_utc(ms, said):
-    assert wording.utc(ms) == said
+def test_time_is_shown_in_utc(ms, text):
+    assert wording.utc(ms) == text
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"),
+    ("ms", "text"),
     [(0.4, "0.4 ms"), (5, "5 ms"), (9_999, "9,999 ms"), (12_340, "12.3 s"), (60_000, "1 min"), (7_200_000, "2 h")],
 )
-def test_duration_is_shown_in_a_suitable_unit(ms, said):
-    assert wording.duration(ms) == said
+def test_duration_is_shown_in_a_suitable_unit(ms, text):
+    assert wording.duration(ms) == text
 
 
 def test_share_of_0_or_100_percent_is_exact():

@@ -57,7 +57,7 @@ def kafka():
         yield running
 
 
-def said(side, *but):
+def content_of(side, *but):
     return Counter(
         repr({name: value for name, value in row.items() if name not in {*ORIGIN, *but}}) for row in events_of(side)
     )
@@ -67,7 +67,7 @@ def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     from_file = native_side(tmp_path / "file", str(NATIVE))
     side = native_side(tmp_path / "kafka", source, f"kafka://{kafka.bootstrap_servers}/empty")
-    assert said(side) == said(from_file)
+    assert content_of(side) == content_of(from_file)
     assert side.records_read == from_file.records_read + 2
     assert side.records_read + side.exploded == side.events + side.malformed
     assert (side.sources[0], side.layouts) == (source, ("kafka",))
@@ -86,8 +86,8 @@ def test_trace_topic_is_read_like_its_landing(kafka, tmp_path):
 def test_topic_of_both_encodings_holds_the_spans_that_were_sent(kafka, tmp_path):
     side = otlp_side(tmp_path / "kafka", f"kafka://{kafka.bootstrap_servers}/spans")
     from_file = otlp_side(tmp_path / "file", str(SPANS))
-    once = said(from_file, "raw_hash")
-    assert said(side, "raw_hash") == Counter({event: 2 * count for event, count in once.items()})
+    once = content_of(from_file, "raw_hash")
+    assert content_of(side, "raw_hash") == Counter({event: 2 * count for event, count in once.items()})
     assert side.records_read == 2 * 209 + 3
     ends = {one.partition: one.end for one in side.offsets}
     bad = {row["path"]: row["reason"] for row in malformed_of(side)}
@@ -112,11 +112,11 @@ def test_small_file_and_small_topic_are_both_read(kafka, tmp_path):
 
 
 def test_topic_is_inspected_like_a_file(kafka):
-    found = {}
+    offsets = {}
     for topic in ("traces", "spans", "empty"):
-        found[topic] = Inventory()
-        list(inspect_sources([f"kafka://{kafka.bootstrap_servers}/{topic}"], found[topic]))
-    traces, spans, empty = found.values()
+        offsets[topic] = Inventory()
+        list(inspect_sources([f"kafka://{kafka.bootstrap_servers}/{topic}"], offsets[topic]))
+    traces, spans, empty = offsets.values()
     assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
     assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
     assert {split.path.partition("@")[0] for split in spans.bad} == {"spans-0", "spans-1"}
@@ -127,9 +127,9 @@ def test_address_differs_from_files_and_hides_its_password():
     files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
     assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
-        with pytest.raises(UsageError, match="is not a topic: write kafka://") as told:
+        with pytest.raises(UsageError, match="is not a topic: write kafka://") as error:
             apart([src])
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(error.value)
 
 
 def test_ranges_of_a_topic_join_up():
@@ -171,9 +171,9 @@ def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
     silent = PartitionRange(address=address, partition=0, first=0, end=5)
     with pytest.raises(PeerError, match=r"t \[0\] has been silent at offset 0|cannot be read"):
         list(messages_in(silent, {}, timeout_ms=300))
-    with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as told:
+    with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as error:
         topic_ranges(TopicAddress("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 def test_sources_are_checked_without_showing_the_password(kafka):
@@ -185,7 +185,7 @@ def test_sources_are_checked_without_showing_the_password(kafka):
 
 # -- Spark's own Kafka connector is a Java client: properties are translated for it, or it is not used
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({}, {}),
         ({"client.id": "c"}, {"client.id": "c"}),
@@ -204,6 +204,6 @@ def test_sources_are_checked_without_showing_the_password(kafka):
         ({"ssl.key.location": "/key.pem"}, None),
     ],
 )
-def test_client_properties_are_translated_for_the_java_client(given, told):
+def test_client_properties_are_translated_for_the_java_client(given, expected):
     """What cannot be said in Java's words is never left out in silence."""
-    assert java_properties(given) == told
+    assert java_properties(given) == expected

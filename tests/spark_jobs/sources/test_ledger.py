@@ -69,13 +69,13 @@ def read(tmp_path):
     return read
 
 
-def buckets(found) -> list[tuple[int | None, int | None, int]]:
-    return [(drop.bucket_start_ms, drop.bucket_ms, drop.count) for drop in found.drops]
+def buckets(drops) -> list[tuple[int | None, int | None, int]]:
+    return [(drop.bucket_start_ms, drop.bucket_ms, drop.count) for drop in drops.drops]
 
 
 def test_own_ledger_file_is_read_completely(read):
-    found = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
-    assert found.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
+    drops = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
+    assert drops.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
     assert read(own(ROW)).drops[0].process is None
     assert read(own({"side": "native", "count": 3})).drops == (
         CountedDrop(side="native", component="unknown", cause="unknown", count=3),
@@ -166,12 +166,12 @@ def collector(*counts, at=160, **labels) -> list[Point]:
 )
 def test_failure_that_a_collector_passes_upwards_is_one_loss(counts, lost):
     """The queue was full and the receiver refused: one budget, of the largest count along the pipeline."""
-    found = drops_of(increments(collector(*counts)))
-    told = Counter()
-    for drop in found.drops:
-        told[drop.cause] += drop.count
-    assert told == lost
-    assert found.again == sum(count for _, _, count in counts) - sum(lost.values())
+    drops = drops_of(increments(collector(*counts)))
+    totals = Counter()
+    for drop in drops.drops:
+        totals[drop.cause] += drop.count
+    assert totals == lost
+    assert drops.again == sum(count for _, _, count in counts) - sum(lost.values())
 
 
 def test_another_collector_and_another_time_are_other_losses():
@@ -184,8 +184,8 @@ def test_another_collector_and_another_time_are_other_losses():
 
 def test_dump_of_a_collector_without_losses_has_no_rows(read):
     folder = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
-    found = read((folder / "collector-metrics.txt").read_text(), "metrics.txt")
-    assert (found.drops, len(found.files)) == ((), 1)
+    drops = read((folder / "collector-metrics.txt").read_text(), "metrics.txt")
+    assert (drops.drops, len(drops.files)) == ((), 1)
 
 
 LOSS, OTHER, PROCESSED = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
@@ -232,8 +232,8 @@ def test_delta_counts_in_its_own_bucket(read, temporality):
         metric(PROCESSED, (LOSS, 100, 110, 7), (LOSS, 110, 120, 2), (LOSS, 0, 130, 1), temporality=temporality),
         metric(PROCESSED, (LOSS, 100, 110, 5), temporality=temporality, service="cart"),
     )
-    found = read(text)
-    assert sorted((drop.service, drop.bucket_start_ms, drop.count) for drop in found.drops) == [
+    drops = read(text)
+    assert sorted((drop.service, drop.bucket_start_ms, drop.count) for drop in drops.drops) == [
         ("cart", 100_000, 5),
         ("shop", 100_000, 7),
         ("shop", 110_000, 2),
@@ -249,8 +249,8 @@ def test_unfinished_file_is_read_up_to_its_last_whole_line(read):
 def test_counters_of_our_own_processor_are_ignored_and_reported(read):
     """They do not say which side a lane writes; the ledger file does, and both would count a loss twice."""
     kind = {"error.type": "queue_full", "otel.component.type": "otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
-    found = read(lines(metric("otel.sdk.processor.span.processed", (kind, 1, 2, 9))))
-    assert (found.drops, found.own) == ((), 1)
+    drops = read(lines(metric("otel.sdk.processor.span.processed", (kind, 1, 2, 9))))
+    assert (drops.drops, drops.own) == ((), 1)
 
 
 def test_directory_is_read_once_and_may_be_empty(tmp_path):
@@ -260,12 +260,12 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
     (tmp_path / "spans.jsonl").write_text('{"resourceSpans": []}\n')
     (tmp_path / "notes.txt").write_text("not a ledger at all")
     (tmp_path / "picture").write_bytes(b"\xff\xd8")
-    found = read_ledgers([str(tmp_path), str(tmp_path / "ledger-*.json"), str(tmp_path / "ledger-h-1-00000000.json")])
-    assert (found.rows_read, len(found.files)) == (1, 1)
+    ledgers = read_ledgers([str(tmp_path), str(tmp_path / "ledger-*.json"), str(tmp_path / "ledger-h-1-00000000.json")])
+    assert (ledgers.rows_read, len(ledgers.files)) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (own(ROW, version=2), "ledger_version 2 is unknown"),
         (own(ROW, version=True), "ledger_version True is unknown"),
@@ -286,8 +286,8 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
         ("otelcol_receiver_refused_spans many", "line 1 is not a sample"),
     ],
 )
-def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, said):
-    with pytest.raises(UnreadableInputError, match=said) as refused:
+def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, message):
+    with pytest.raises(UnreadableInputError, match=message) as refused:
         read(text)
     assert "given.json" in str(refused.value)
     assert "--ledger" in str(refused.value)
@@ -321,9 +321,9 @@ def test_increments_add_up_to_the_counted_total(growth, data):
             value, start_s = 0, 10 * number + 5
         value, counted = value + more, counted + more
         points.append(Point(key, value, start_s * 1000, (10 * number + 10) * 1000))
-    found = list(increments(data.draw(st.permutations(points))))
-    assert sum(each.count for each in found) == counted
-    assert all(each.start_ms < each.end_ms for each in found)
+    drops = list(increments(data.draw(st.permutations(points))))
+    assert sum(each.count for each in drops) == counted
+    assert all(each.start_ms < each.end_ms for each in drops)
 
 
 @settings(deadline=None)  # a file each

@@ -18,8 +18,8 @@ NOT_JSON = "no JSON object with body_base64"
 
 
 def bodies_in(*paths, parallelism=2):
-    found = find_bodies(list(map(str, paths)), parallelism=parallelism)
-    return [row for task in found.tasks for batch in body_batches(task) for row in batch.to_pylist()]
+    bodies = find_bodies(list(map(str, paths)), parallelism=parallelism)
+    return [row for task in bodies.tasks for batch in body_batches(task) for row in batch.to_pylist()]
 
 
 def read_line(tmp_path, text):
@@ -69,8 +69,8 @@ def test_base64_with_blanks_or_without_padding_is_read(data, blank, padded):
     ],
 )
 def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source, arrival_ms):
-    found = read_line(tmp_path, json.dumps({**LINE, **fields}))
-    assert (found["source"], found["arrival_ms"], found["body"], found["bad"]) == (source, arrival_ms, b"a", None)
+    bodies = read_line(tmp_path, json.dumps({**LINE, **fields}))
+    assert (bodies["source"], bodies["arrival_ms"], bodies["body"], bodies["bad"]) == (source, arrival_ms, b"a", None)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
     ],
 )
 def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
-    found = read_line(tmp_path, text)
-    assert (found["line"], found["body"], found["bad"]) == (2, body, None)
+    bodies = read_line(tmp_path, text)
+    assert (bodies["line"], bodies["body"], bodies["bad"]) == (2, body, None)
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
     ],
 )
 def test_line_without_a_body_is_bad_with_a_reason(tmp_path, text, reason, sample):
-    found = read_line(tmp_path, text)
-    assert found["body"] is None
-    assert found["bad"] == {"field": "body_base64", "reason": reason, "text": sample, "mentions": []}
+    bodies = read_line(tmp_path, text)
+    assert bodies["body"] is None
+    assert bodies["bad"] == {"field": "body_base64", "reason": reason, "text": sample, "mentions": []}
 
 
 def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
     msg_id = "c000020262bb60e53b936993952c0000"
-    found = read_line(tmp_path, "x" * 300 + f" {msg_id} {msg_id.upper()}")
-    assert found["bad"]["mentions"] == [msg_id.upper()]
+    bodies = read_line(tmp_path, "x" * 300 + f" {msg_id} {msg_id.upper()}")
+    assert bodies["bad"]["mentions"] == [msg_id.upper()]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps(LINE).encode() + b"\n" + tail)
-    found = find_bodies([str(path)], parallelism=1)
-    assert found.truncated_tails == is_torn
+    bodies = find_bodies([str(path)], parallelism=1)
+    assert bodies.truncated_tails == is_torn
     assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
 
 

@@ -168,5 +168,5 @@ def test_json_lines_are_read_without_protobuf(tmp_path):
         "print(sum(batch.num_rows for batch in split_batches([split])))\n"
         "assert not {'google.protobuf', 'opentelemetry.proto'} & set(sys.modules)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "5\n"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout == "5\n"

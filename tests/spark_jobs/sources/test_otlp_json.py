@@ -43,7 +43,7 @@ def exports(draw):
     arrays = st.builds(lambda values: {"arrayValue": {"values": values}}, st.lists(scalars, max_size=3))
     values = scalars | arrays | st.just({"arrayValue": {}})
     pairs = st.lists(st.builds(lambda key, value: {"key": key, "value": value}, keys, values), max_size=5)
-    attributes = pairs.map(lambda found: list({pair["key"]: pair for pair in found}.values()))
+    attributes = pairs.map(lambda some_pairs: list({pair["key"]: pair for pair in some_pairs}.values()))
     times = st.integers(1, LONG).map(lambda value: number("time", value))
     flags = st.integers(0, 2**32 - 1).map(lambda value: number("flags", value))
     counts = st.integers(0, 9).map(lambda value: number("count", value))

@@ -64,8 +64,8 @@ def messages(draw):
     for resource_attributes in draw(st.lists(pairs, max_size=2)):
         one = ResourceSpans()
         one.resource.attributes.extend(resource_attributes)
-        for found in draw(st.lists(st.lists(spans, max_size=3), max_size=2)):
-            part = ScopeSpans(spans=found)
+        for scope_spans in draw(st.lists(st.lists(spans, max_size=3), max_size=2)):
+            part = ScopeSpans(spans=scope_spans)
             part.scope.name = draw(texts)
             for span in part.spans:
                 span.status.code = draw(st.sampled_from([0, 1, 2, 7]))
@@ -100,9 +100,9 @@ def one_by_one(payloads):
 @given(st.lists(messages(), max_size=3))
 def test_spans_in_columns_are_the_spans_one_by_one(payloads):
     assert read_protobuf(payloads) is not None
-    found, expected = rows_of(payloads)
-    assert repr(found) == repr(one_by_one(payloads))
-    assert expected == len(found)
+    rows, expected = rows_of(payloads)
+    assert repr(rows) == repr(one_by_one(payloads))
+    assert expected == len(rows)
 
 
 odd_fields = st.binary(max_size=6) | st.sampled_from(
@@ -135,6 +135,6 @@ def test_unusual_fields_are_read_as_one_by_one(parts):
     payload = b"\x0a" + varint(len(resource)) + resource
     if parse_message(payload) is None:
         return
-    found, expected = rows_of([payload])
-    assert repr(found) == repr(one_by_one([payload]))
-    assert expected == len(found) == len(packed)
+    rows, expected = rows_of([payload])
+    assert repr(rows) == repr(one_by_one([payload]))
+    assert expected == len(rows) == len(packed)

@@ -43,8 +43,8 @@ def test_documents_are_read_one_by_one_across_pieces(monkeypatch, piece_bytes):
 
 
 def test_endless_document_is_given_up_at_the_limit():
-    found = documents_in("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
-    assert [split.is_document for split in found if split.text == json.dumps(REQUEST)] == [True]
+    documents = documents_in("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
+    assert [split.is_document for split in documents if split.text == json.dumps(REQUEST)] == [True]
 
 
 def test_many_documents_need_no_more_memory_than_one():
@@ -82,5 +82,5 @@ def test_frames_in_a_zstd_file_are_found_through_damage(tmp_path):
     frame = len(message).to_bytes(4, "big") + message
     path = tmp_path / "x.zst"
     path.write_bytes(zstandard.compress(frame + b"\x00\x00\x00\x09junk" + frame + b"\x00\x00\x00\x20\x0a"))
-    found = [type(item) for item in read_messages(path, Layout.PROTO_FRAMED_ZSTD, parse=parse_message)]
-    assert found == [Message, Bad, Message, Tail]
+    types = [type(item) for item in read_messages(path, Layout.PROTO_FRAMED_ZSTD, parse=parse_message)]
+    assert types == [Message, Bad, Message, Tail]

@@ -48,10 +48,10 @@ def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch)
 )
 def test_last_line_without_end_is_read_if_whole(tmp_path, tail, is_torn):
     file = file_of(tmp_path / "x", MESSAGE + b"\n" + tail)
-    found = plan_files([file], lambda line: line == MESSAGE, parallelism=1)
-    assert found.truncated_tails == is_torn
+    splits = plan_files([file], lambda line: line == MESSAGE, parallelism=1)
+    assert splits.truncated_tails == is_torn
     expected = [MESSAGE, tail] if tail == MESSAGE else [MESSAGE]
-    assert [line.text for task in found.tasks for split in task for line in read_lines(split)] == expected
+    assert [line.text for task in splits.tasks for split in task for line in read_lines(split)] == expected
 
 
 def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):

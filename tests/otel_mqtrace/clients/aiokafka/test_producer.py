@@ -127,7 +127,7 @@ def test_asyncio_still_logs_an_unretrieved_failure(instrument, spans, kafka, top
     complaints = []
 
     async def story():
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["message"]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
         async with producing(kafka) as producer:
             await producer.send(topic, b"1")
             await producer.flush()

@@ -110,10 +110,10 @@ def test_namespace_is_on_the_span(instrument, started, proxy, spans, message):
 
 
 def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, spans, message, tracer):
-    heard, done = [], threading.Event()
+    results, done = [], threading.Event()
 
     def hear(future):
-        heard.append((future.result().message_id, trace.get_current_span(), threading.current_thread()))
+        results.append((future.result().message_id, trace.get_current_span(), threading.current_thread()))
         done.set()
 
     with tracer.start_as_current_span("order") as order:
@@ -123,18 +123,18 @@ def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, span
     sent = spans.take("send " + receipt.message_queue.topic)
     assert done.wait(10)
     spans.take("order")
-    assert heard[0][:2] == (receipt.message_id, order)
-    assert heard[0][2] is not threading.main_thread()
+    assert results[0][:2] == (receipt.message_id, order)
+    assert results[0][2] is not threading.main_thread()
     assert sent.parent.span_id == order.get_span_context().span_id
 
 
 def test_cancelled_future_stays_cancelled_and_the_send_is_recorded(producer, spans, message):
-    heard = threading.Event()
+    called = threading.Event()
     future = producer.send_async(message())
     cancelled = future.cancel()
     producer.send(message())
-    future.add_done_callback(lambda _: heard.set())
-    assert heard.wait(10)
+    future.add_done_callback(lambda _: called.set())
+    assert called.wait(10)
     assert future.cancelled() is cancelled
     producer.shutdown()
     assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [True, True]
@@ -160,7 +160,7 @@ def test_refused_send_has_the_error_type_of_the_broker(proxy, producer, spans, m
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "said"),
+    ("fields", "kind", "attribute"),
     [
         ({"message_group": "g"}, "Order_Msg", {"messaging.rocketmq.message.group": "g"}),
         (
@@ -170,12 +170,12 @@ def test_refused_send_has_the_error_type_of_the_broker(proxy, producer, spans, m
         ),
     ],
 )
-def test_fifo_and_delayed_messages_have_their_type(producer, spans, message, fields, kind, said):
+def test_fifo_and_delayed_messages_have_their_type(producer, spans, message, fields, kind, attribute):
     """The client takes the delivery timestamp in seconds."""
     producer.send(message(**fields))
     attributes = spans.take().attributes
     assert attributes["mqtrace.msg_type"] == kind
-    assert said.items() <= dict(attributes).items()
+    assert attribute.items() <= dict(attributes).items()
 
 
 def test_excluded_or_suppressed_send_is_unchanged(instrument, started, proxy, spans, message, topic):
@@ -213,7 +213,7 @@ def test_recall_has_a_span_of_its_own(producer, spans, message, topic):
 
 
 def test_cancelled_answer_is_observed_as_cancelled():
-    answer, heard = Future(), []
-    told = observe_call(lambda: answer, lambda result, exception: heard.append((result, type(exception))), None)
+    answer, results = Future(), []
+    result_of = observe_call(lambda: answer, lambda result, exception: results.append((result, type(exception))), None)
     answer.cancel()
-    assert (heard, told.cancelled()) == ([(None, CancelledError)], True)
+    assert (results, result_of.cancelled()) == ([(None, CancelledError)], True)

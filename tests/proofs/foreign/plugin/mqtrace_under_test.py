@@ -45,24 +45,15 @@ def _operation(span) -> str:
     return next((word for word in span.name.split() if word in known), span.name)
 
 
-def _switch_on_ours(provider) -> None:
-    from otel_mqtrace import MqTraceInstrumentor  # noqa: PLC0415 - only where it is the subject
-
-    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
-
-
-def _switch_on_incumbent(provider) -> None:
-    from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor  # noqa: PLC0415 - as above
-
-    ConfluentKafkaInstrumentor().instrument(tracer_provider=provider)
-
-
-_SWITCHES = {"ours": _switch_on_ours, "contrib": _switch_on_incumbent}
-
-
 def _switch(subject: str, provider) -> None:
-    if subject in _SWITCHES:
-        _SWITCHES[subject](provider)
+    if subject == "ours":
+        from otel_mqtrace import MqTraceInstrumentor  # noqa: PLC0415 - only where it is the subject
+
+        MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
+    elif subject == "contrib":
+        from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor  # noqa: PLC0415 - as above
+
+        ConfluentKafkaInstrumentor().instrument(tracer_provider=provider)
 
 
 def _failures_of(subject: str) -> dict[str, int]:
@@ -111,9 +102,9 @@ class _Witness:
             _switch(self.subject, self.provider)
         self.write(switched=self.moment != "late")
 
-    def write(self, **said) -> None:
+    def write(self, **fields) -> None:
         """Write a line that is there whatever happens next: a test may hang in the client's code for ever."""
-        self.lines.write(json.dumps(said) + "\n")
+        self.lines.write(json.dumps(fields) + "\n")
         self.lines.flush()
 
     def pytest_collection_modifyitems(self, items):

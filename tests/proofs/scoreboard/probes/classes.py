@@ -149,9 +149,9 @@ def share_consumer(stage: Stage) -> Seen:
     consumer.close()
     stage.forget()
     spans = stage.spans("process")
-    said = sorted({str(span.attributes.get("mqtrace.context_code")) for span in spans})
+    codes = sorted({str(span.attributes.get("mqtrace.context_code")) for span in spans})
     evidence = f"poll answered by a subclass, no share group here: {stage.names()}"
-    return Seen(bool(spans) and "FAILED" in said, f"{evidence}; outcome: {', '.join(said)}" if spans else evidence)
+    return Seen(bool(spans) and "FAILED" in codes, f"{evidence}; outcome: {', '.join(codes)}" if spans else evidence)
 
 
 def settlements(stage: Stage) -> Seen:
@@ -267,8 +267,8 @@ def surroundings(stage: Stage) -> Seen:
     producer.commit_transaction(20)
     settled, ended, before = stage.spans("commit"), stage.spans("end_transaction"), len(stage.spans("process"))
     share = share_consumer_spans(stage) - before
-    found = {"commit": len(settled), "end of a transaction": len(ended), "share consumer": share}
-    return Seen(all(found.values()), ", ".join(f"{what}: {count}" for what, count in found.items()))
+    counts = {"commit": len(settled), "end of a transaction": len(ended), "share consumer": share}
+    return Seen(all(counts.values()), ", ".join(f"{what}: {count}" for what, count in counts.items()))
 
 
 def share_consumer_spans(stage: Stage) -> int:

@@ -30,7 +30,7 @@ def _round_trip(stage: Stage, **conf: Any) -> None:
     stage.handle_one(**{"client.id": "bills", **conf})
 
 
-def _told(stage: Stage, word: str) -> dict[str, Any]:
+def _attributes(stage: Stage, word: str) -> dict[str, Any]:
     return {name: value for span in stage.spans(word) for name, value in (span.attributes or {}).items()}
 
 
@@ -42,16 +42,16 @@ def current_names(stage: Stage) -> Seen:
     scope = sends[0].instrumentation_scope
     schema = (scope.schema_url or "").rpartition("/")[2] if scope else ""
     named = [span.name for span in (*sends, *processed)] == [f"send {stage.topic}", f"process {stage.topic}"]
-    said = all(set(_SEND) <= set(_told(stage, word)) for word in ("send", "process"))
+    complete = all(set(_SEND) <= set(_attributes(stage, word)) for word in ("send", "process"))
     kinds = [span.kind for span in (*sends, *processed)] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
     stage.uninstrument()
     os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "messaging/dup"
     stage.exporter.clear()
     stage.instrument()
     _round_trip(stage, **{"group.id": f"{stage.topic}-again"})
-    both = {*_OLD, *_SEND} <= set(_told(stage, "process"))
-    evidence = f"schema {schema}, names of today: {'yes' if named and said else 'no'}, old and new on request: {'yes' if both else 'no'}"
-    return Seen(named and said and kinds and both and schema == "1.44.0", evidence)
+    both = {*_OLD, *_SEND} <= set(_attributes(stage, "process"))
+    evidence = f"schema {schema}, names of today: {'yes' if named and complete else 'no'}, old and new on request: {'yes' if both else 'no'}"
+    return Seen(named and complete and kinds and both and schema == "1.44.0", evidence)
 
 
 def identities(stage: Stage) -> Seen:
@@ -64,13 +64,13 @@ def identities(stage: Stage) -> Seen:
         "messaging.kafka.message.tombstone",
         "messaging.kafka.cluster.id",
     }
-    found: set[str] = set()
+    names: set[str] = set()
     for attempt in range(_MOST_ROUND_TRIPS):  # the cluster id is looked up in the background: later messages have it
         _round_trip(stage, **{"group.id": f"{stage.topic}-{attempt}"})
-        found = wanted & set(_told(stage, "process"))
-        if found in (wanted, set()):
+        names = wanted & set(_attributes(stage, "process"))
+        if names in (wanted, set()):
             break
-    return Seen(found == wanted, f"{len(found)} of {len(wanted)}: {', '.join(sorted(found)) or 'none'}")
+    return Seen(names == wanted, f"{len(names)} of {len(wanted)}: {', '.join(sorted(names)) or 'none'}")
 
 
 def metrics_and_identities(stage: Stage) -> Seen:
@@ -80,12 +80,12 @@ def metrics_and_identities(stage: Stage) -> Seen:
     consumer = stage.consumer()
     assert len(consumer.consume(2, 20)) == 2
     consumer.close()
-    told = _told(stage, "process")
+    attributes = _attributes(stage, "process")
     wanted = ("messaging.consumer.group.name", "messaging.batch.message_count")
-    found = [name for name in wanted if name in told]
+    names = [name for name in wanted if name in attributes]
     measured = sorted(name for name in stage.metrics() if name.startswith("messaging."))
-    evidence = f"attributes: {', '.join(found) or 'neither'}; metrics: {len(measured)}"
-    return Seen(found == list(wanted) and bool(measured), evidence)
+    evidence = f"attributes: {', '.join(names) or 'neither'}; metrics: {len(measured)}"
+    return Seen(names == list(wanted) and bool(measured), evidence)
 
 
 def messaging_metrics(stage: Stage) -> Seen:
@@ -100,15 +100,15 @@ def client_statistics(stage: Stage) -> Seen:
     """Lag and queues from the client's own statistics, and the application's callback goes on being called."""
     stage.instrument(client_metrics=True, client_metrics_interval_ms=50)
     stage.fill()
-    heard: list[str] = []
-    consumer = stage.consumer(**{"statistics.interval.ms": 50, "stats_cb": heard.append})
+    lines: list[str] = []
+    consumer = stage.consumer(**{"statistics.interval.ms": 50, "stats_cb": lines.append})
     stage.poll(consumer)
     for _ in range(15):
         consumer.poll(0.1)
         measured = {name for name in stage.metrics() if name not in _METRICS}
-        if heard and measured:
+        if lines and measured:
             break
     consumer.close()
     lag = sorted(name for name in measured if "lag" in name)
-    evidence = f"further metrics: {len(measured)}, lag among them: {'yes' if lag else 'no'}; own callback called: {'yes' if heard else 'no'}"
-    return Seen(bool(lag) and bool(heard), evidence)
+    evidence = f"further metrics: {len(measured)}, lag among them: {'yes' if lag else 'no'}; own callback called: {'yes' if lines else 'no'}"
+    return Seen(bool(lag) and bool(lines), evidence)

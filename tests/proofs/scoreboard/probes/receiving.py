@@ -56,8 +56,8 @@ def consume_batch(stage: Stage) -> Seen:
 def link_attributes(stage: Stage) -> Seen:
     """What differs between the messages of a batch stands on their links."""
     links = [link for span in _batch(stage) for link in span.links]
-    told = [set(link.attributes or {}) for link in links]
-    common = sorted(set.intersection(*told)) if told else []
+    names = [set(link.attributes or {}) for link in links]
+    common = sorted(set.intersection(*names)) if names else []
     return Seen("messaging.kafka.offset" in common, f"on each of {len(links)} links: {', '.join(common) or 'nothing'}")
 
 
@@ -78,12 +78,12 @@ def receive_span(stage: Stage) -> Seen:
     start = polls[0].start_time or 0
     nearer = "start" if start - before < after - start else "end"
     whole = nearer == "start" and polls[0].kind is SpanKind.CLIENT
-    return Seen(whole, stage.told(f"{polls[0].name}, kind {polls[0].kind.name}, begins at the poll's {nearer}"))
+    return Seen(whole, stage.mask_topic(f"{polls[0].name}, kind {polls[0].kind.name}, begins at the poll's {nearer}"))
 
 
 def parent_or_link(stage: Stage) -> Seen:
     """How the consumer's span refers to the sender's can be chosen."""
-    found = {}
+    outcomes = {}
     asked = (("link", {"link"}), ("parent", {"parent"}), ("both", {"link", "parent"}))
     for offset, (mode, wanted) in enumerate(asked):
         stage.exporter.clear()
@@ -92,9 +92,9 @@ def parent_or_link(stage: Stage) -> Seen:
         stage.poll_one(offset, **{"group.id": f"{stage.topic}-{mode}"})
         stage.uninstrument()
         ways = _refers(stage.spans("process")[0], stage.spans("send"))
-        found[mode] = (ways, ways == wanted)
-    said = "; ".join(f"{mode}: {' and '.join(sorted(ways)) or 'nothing'}" for mode, (ways, _) in found.items())
-    return Seen(all(right for _, right in found.values()), said)
+        outcomes[mode] = (ways, ways == wanted)
+    text = "; ".join(f"{mode}: {' and '.join(sorted(ways)) or 'nothing'}" for mode, (ways, _) in outcomes.items())
+    return Seen(all(right for _, right in outcomes.values()), text)
 
 
 def baggage_restored(stage: Stage) -> Seen:

@@ -41,8 +41,8 @@ def ends_at_delivery(stage: Stage) -> Seen:
     producer.produce(stage.topic, b"an order")
     early = len(stage.spans("send"))
     producer.flush(20)
-    told = {name: value for span in stage.spans("send") for name, value in span.attributes.items()}
-    place = sorted(name for name in told if name.endswith((".partition", ".partition.id", ".offset")))
+    attributes = {name: value for span in stage.spans("send") for name, value in span.attributes.items()}
+    place = sorted(name for name in attributes if name.endswith((".partition", ".partition.id", ".offset")))
     evidence = f"ended before the broker answered: {early}; attributes of the delivery: {', '.join(place) or 'none'}"
     return Seen(early == 0 and len(place) == 2, evidence)
 
@@ -147,11 +147,11 @@ def header_capture(stage: Stage) -> Seen:
     """Headers chosen by pattern become attributes; secrets among them are written without their value."""
     stage.instrument(capture_headers=["shop-*"])
     stage.send(headers=[("shop-id", b"7"), ("shop-token", b"hunter2"), ("other", b"x")])
-    told = {name: value for span in stage.spans("send") for name, value in span.attributes.items()}
-    captured = {name: list(value) for name, value in told.items() if name.startswith("messaging.header.")}
+    attributes = {name: value for span in stage.spans("send") for name, value in span.attributes.items()}
+    captured = {name: list(value) for name, value in attributes.items() if name.startswith("messaging.header.")}
     wanted = {"messaging.header.shop-id": ["7"], "messaging.header.shop-token": ["REDACTED"]}
-    said = ", ".join(f"{name} = {value}" for name, value in sorted(captured.items()))
-    return Seen(captured == wanted, said or "no header among the attributes")
+    text = ", ".join(f"{name} = {value}" for name, value in sorted(captured.items()))
+    return Seen(captured == wanted, text or "no header among the attributes")
 
 
 def user_hooks(stage: Stage) -> Seen:
@@ -164,7 +164,7 @@ def user_hooks(stage: Stage) -> Seen:
     stage.send()
     stage.handle_one()
     noted = sorted({span.name for span in stage.spans() if span.attributes.get("shop.id") == 7})
-    return Seen(len(noted) == 2, stage.told(f"noted on: {', '.join(noted) or 'no span'}"))
+    return Seen(len(noted) == 2, stage.mask_topic(f"noted on: {', '.join(noted) or 'no span'}"))
 
 
 def topic_filter(stage: Stage) -> Seen:
@@ -198,8 +198,8 @@ def transactions(stage: Stage) -> Seen:
         end(20)
     producer.flush(20)
     states = [span.attributes.get("mqtrace.transaction_state") for span in stage.spans("end_transaction")]
-    said = f"; states: {', '.join(map(str, states))}" if states else ""
-    return Seen(sorted(map(str, states)) == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"], stage.names() + said)
+    text = f"; states: {', '.join(map(str, states))}" if states else ""
+    return Seen(sorted(map(str, states)) == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"], stage.names() + text)
 
 
 def rocketmq_attributes(stage: Stage) -> Seen:
