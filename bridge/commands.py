@@ -1,28 +1,14 @@
-"""The codec's commands ``mqtrace decode``, ``encode`` and ``dialects``, and the options that commands share.
-
-Every function is an entry point of the group ``mqtrace.commands`` and returns its exit code: 0, or 1 when a record was
-bad or refused. Usage errors are raised and become exit code 2. The codec is imported when one is called: a list
-of commands does without.
-"""
+"""The codec's commands ``mqtrace decode``, ``encode`` and ``dialects``."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from bridge.codec.framing import Framing, MessageTypeMap
-
-
-def option(panel: str, text: str, *names: str, **more: Any) -> Any:
-    """Return the option that ``--help`` explains by ``text`` in ``panel``; ``names`` are those its parameter lacks."""
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
-
-
-TypeMap = Annotated[MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")]
-Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
-TimeoutMs = Annotated[float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1)]
+from bridge.options import Charset, TypeMap  # noqa: TC001 - typer reads the annotations
 
 
 class Format(str, Enum):
@@ -47,10 +33,8 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     *,
     output: Annotated[Format, typer.Option("--format", help="JSON lines, or a table for people.")] = Format.JSONL,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
-    msg_type_map: Annotated[
-        MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
-    ] = MessageTypeMap.A,
-    charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
+    msg_type_map: TypeMap = MessageTypeMap.A,
+    charset: Charset = "utf-8",
     explode_batches: Annotated[
         bool, typer.Option("--explode-batches", help="One object for each message of a batch's Pub, not one for all.")
     ] = False,

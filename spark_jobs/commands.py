@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
-from bridge.commands import option
+from bridge.options import option
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs.exchange.workers import started_early

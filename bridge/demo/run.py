@@ -33,8 +33,8 @@ from bridge.demo.shop import (
     order_book,
     ship,
 )
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace._terminal import progress_bar

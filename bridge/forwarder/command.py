@@ -10,7 +10,7 @@ import typer
 
 from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
-from bridge.commands import Charset, TimeoutMs, TypeMap, option
+from bridge.options import Charset, TimeoutMs, TypeMap, option
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 

@@ -15,11 +15,11 @@ import typer
 
 from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import Reading
+from bridge.forwarder.files_source import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.resume_file import ResumeFile, memory_name
 from bridge.forwarder.service import Measures, TraceSource, forward_once, forward_until
-from bridge.forwarder.sources.files import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
@@ -58,13 +58,13 @@ def _files_directory(source: str) -> AnyPath | None:
 
 
 def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
-    from bridge.forwarder.sources.kafka import KafkaTraceSource  # noqa: PLC0415 - optional extra
+    from bridge.forwarder.kafka_source import KafkaTraceSource  # noqa: PLC0415 - optional extra
 
     return KafkaTraceSource(servers, topic, kafka_config=client_config or None, **options)
 
 
 def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
-    from bridge.forwarder.sources.rocketmq import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
+    from bridge.forwarder.rocketmq_source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
 
     unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
     if unknown:

@@ -13,7 +13,7 @@ import typer
 
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
-from bridge.commands import Charset, TimeoutMs, TypeMap, option
+from bridge.options import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError
@@ -83,13 +83,13 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     if is_broker and not scan and not query.is_indexed:
         raise UsageError("RocketMQ's index finds whole ids and keys only: add --scan to read every trace message")
     if sources.kind is Kind.FILES:
-        from bridge.query.archives.landing import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
+        from bridge.query.landing_archive import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         paths = [each.path for each in sources.addresses]
         return closing(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
     topics = [each.topic for each in sources.addresses]
     if is_broker:
-        from bridge.query.archives.rocketmq import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
+        from bridge.query.rocketmq_archive import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         settings = Settings.from_env({})
         return closing(
@@ -105,7 +105,7 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
             )
         )
     try:
-        from bridge.query.archives.kafka import TopicArchive  # noqa: PLC0415 - optional extra
+        from bridge.query.kafka_archive import TopicArchive  # noqa: PLC0415 - optional extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("searching a Kafka topic", "kafka") from error
     from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
@@ -212,7 +212,7 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.files import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
+    from bridge.query.details import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.search import arrival_range, search  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
@@ -236,13 +236,13 @@ def query(  # noqa: PLR0913 - one parameter per option
 def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     """Show ``answer`` in every requested form, and return the exit code."""
     if as_json:
-        from bridge.query.render.details import answer_json  # noqa: PLC0415
+        from bridge.query.details import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
         with suppress(BrokenPipeError):  # the exit code is still the result
             sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
             sys.stdout.buffer.flush()
-    from bridge.query.render.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
+    from bridge.query.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
 
     if not answer.stories:
         typer.echo(f"mqtrace: {nothing_found(answer)}", err=True)
@@ -250,7 +250,7 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     if not as_json:
         print_answer(answer)
     if html is not None:
-        from bridge.query.render.html import page  # noqa: PLC0415
+        from bridge.query.html import page  # noqa: PLC0415
 
         text, is_new = page(answer), not html.exists()
         try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileInfo, FileType
 
-from bridge.storage.webhdfs import RangedFiles, file_info
+from bridge.storage.ranged_files import RangedFiles, file_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -141,7 +141,7 @@ class StorePath(PurePosixPath):
         newline: str | None = None,
     ) -> Any:
         """Open for reading, anywhere in the file: ``buffering`` bytes are read at a time."""
-        from bridge.storage.webhdfs import RangedFile  # noqa: PLC0415  (needs pyarrow)
+        from bridge.storage.ranged_files import RangedFile  # noqa: PLC0415  (needs pyarrow)
 
         with _as_os_error(self):
             native = self.store.files.open_input_file(self.key)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 
-from bridge.forwarder.sources.kafka import KafkaTraceSource
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from jsonschema import Draft202012Validator
 
-from bridge.query.render.details import answer_json
+from bridge.query.details import answer_json
 from otel_mqtrace.model import TransactionState
 from otel_mqtrace.wire.native import decode_body, explode
 from spark_jobs import inspect

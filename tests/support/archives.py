@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bridge.codec.files import Reading
-from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.evidence import Query, mentioned
+from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import Searched, search
 from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from bridge.forwarder.sources.rocketmq import RemotingTraceSource
+from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.wire.native import decode_body
 from tests.support.rocketmq_remoting import RemotingCluster

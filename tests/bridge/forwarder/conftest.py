@@ -1,7 +1,7 @@
 import pytest
 from confluent_kafka.cimpl import Producer
 
-from bridge.forwarder.sources.kafka import KafkaTraceSource
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.otlp_receiver import OtlpReceiver
 

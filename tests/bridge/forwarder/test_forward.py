@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-import bridge.forwarder.sources.kafka as source_module
+import bridge.forwarder.kafka_source as source_module
 from bridge.forwarder.service import forward_once, forward_until
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Producer
 
+from bridge.forwarder.files_source import SpanFilesSource
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.run import ForwardOptions, run
-from bridge.forwarder.sources.files import SpanFilesSource
-from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body

@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from bridge.forwarder.sources.rocketmq import RemotingTraceSource, partition_of
-from bridge.forwarder.sources.topic import Trimmed
+from bridge.forwarder.rocketmq_source import RemotingTraceSource, partition_of
+from bridge.forwarder.topic_source import Trimmed
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster

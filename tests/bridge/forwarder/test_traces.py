@@ -9,10 +9,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from bridge.codec.files import Reading
+from bridge.forwarder.files_source import FilesTraceSource
 from bridge.forwarder.pairing import Pairing
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import METRICS, Measures, forward_once
-from bridge.forwarder.sources.files import FilesTraceSource
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding, open_exporter
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing import LandedMessage, LandingWriter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge.codec.files import Reading
-from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from bridge.query.details import answer_json
 from bridge.query.findings import FINDING_CODES
-from bridge.query.render.details import answer_json
 from bridge.query.search import Searched
 from bridge.query.timeline import Consume, Event, Finding, Recall, Send, TransactionEnd
 from tests.support.archives import ID, answer_of, landed, pub

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bridge.codec.files import Reading
-from bridge.query.archives.landing import FilesArchive
 from bridge.query.evidence import Query
+from bridge.query.landing_archive import FilesArchive
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandingWriter, manifest_path

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.page.lanes import scale_spans
 from bridge.page.markup import Markup, element, void
-from bridge.query.render.html import page, swimlane
+from bridge.query.html import page, swimlane
 from bridge.query.search import Answer, Searched
 from bridge.query.timeline import events
 from otel_mqtrace.model import TraceType

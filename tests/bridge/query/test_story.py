@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.query.render.details import timeline_json
+from bridge.query.details import timeline_json
 from bridge.query.timeline import Half, Outcome, Tone, events
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.wire.native import encode_context

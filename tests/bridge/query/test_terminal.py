@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from bridge.page.wording import duration, listed, offset, utc, visible
-from bridge.query.render.terminal import print_answer
 from bridge.query.search import Answer, Searched
+from bridge.query.terminal import print_answer
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, consume, pub, story_of
 

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.files import Reading
-from bridge.query.archives.kafka import TopicArchive
 from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.kafka_archive import TopicArchive
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace._errors import PeerError, UsageError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.forwarder.sources.kafka import KafkaTraceSource
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.native_spans import traced as trace_with

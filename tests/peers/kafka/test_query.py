@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.files import Reading
-from bridge.query.archives.kafka import MARGIN_MS, TopicArchive
 from bridge.query.evidence import Query
+from bridge.query.kafka_archive import MARGIN_MS, TopicArchive
 from bridge.query.search import ArrivalRange, search
 from tests.support.archives import landed, pub
 

@@ -5,8 +5,8 @@ import base64
 import confluent_kafka
 import pytest
 
+from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process, semconv
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing import LandingWriter

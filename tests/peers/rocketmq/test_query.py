@@ -8,9 +8,9 @@ from time import time
 import pytest
 
 from bridge.codec.files import Reading
-from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.evidence import Query
 from bridge.query.findings import in_one_sentence
+from bridge.query.rocketmq_archive import BrokerArchive
 from bridge.query.search import ArrivalRange, search
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import new_unique_id

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from bridge.forwarder.sources.rocketmq import RemotingTraceSource
+from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode

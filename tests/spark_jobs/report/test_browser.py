@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge.page.markup import DARK_PAGE, LIGHT_PAGE
-from bridge.query.render.html import page
+from bridge.query.html import page
 from bridge.query.search import Answer, Searched
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
 from spark_jobs.report.graph_files import render_graph_page

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.forwarder.sources.rocketmq import partition_of
+from bridge.forwarder.rocketmq_source import partition_of
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import ALWAYS, ArrivalRange, Scan
 from otel_mqtrace import semconv

@@ -13,8 +13,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
+from bridge.query.details import about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.render.details import about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
 

@@ -6,7 +6,7 @@ import logging
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.topic_source import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import AMBER, GREEN, RED, SLATE, Markup, content_policy, element, joined, style_sheet, void
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, visible
+from bridge.query.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.render.details import UNKNOWN_GROUP, about, details_of, link_of, places_of, trace_id_hex
-from bridge.query.render.terminal import describe_attempts, describe_search
 from bridge.query.search import rows_of
+from bridge.query.terminal import describe_attempts, describe_search
 from bridge.query.timeline import Kind, Tone, events, first_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bridge.query.details import Detail
     from bridge.query.evidence import BadSighting
-    from bridge.query.render.details import Detail
     from bridge.query.search import Answer, Searched
     from bridge.query.timeline import Event, Finding, MessageTimeline
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.forwarder.sources.kafka import landed_message, reason_of
+from bridge.forwarder.kafka_source import landed_message, reason_of
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Scan
 from otel_mqtrace._clock import SystemClock, compute_deadline

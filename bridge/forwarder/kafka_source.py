@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.forwarder.sources.topic import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.topic_source import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError

@@ -1,1 +1,0 @@
-"""Where the forwarder reads from: a Kafka topic, a RocketMQ topic, or files."""

@@ -1,1 +1,0 @@
-"""Show an answer: on a terminal, as JSON, as a page."""
