@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode
 
 from pyarrow.fs import FileInfo, FileType
 
-from bridge.storage.ranged_files import RangedFiles, file_info
+from bridge.storage.ranged_files import CachedBlocks, RangedFiles, file_info
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _TIMEOUT_S: Final = 60
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -93,8 +93,11 @@ class WebHdfs(RangedFiles):
             written.write(read.read())
 
     # -- content ------------------------------------------------------------------------------------------------
+    def _reader(self, path: str) -> Callable[[int, int], bytes]:
+        return CachedBlocks(super()._reader(path))
+
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Return ``length`` bytes of a file from ``offset``."""
+        """Return ``length`` bytes of a file from ``offset``; of what is left where that is less."""
         return self._send("GET", path, "OPEN", offset=str(offset), length=str(length))
 
     def write(self, path: str, content: bytes | memoryview) -> None:

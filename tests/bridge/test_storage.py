@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
 from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
 from bridge.storage.paths import glob_expression
 from bridge.storage.stores import Store, namenodes, open_store
+from bridge.storage.ranged_files import CachedBlocks
 from otel_mqtrace._errors import UsageError
 
 
@@ -113,6 +116,25 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
     path.write_bytes(b"as it is")
     assert (tmp_path / name).read_bytes() == b"as it is"
     assert path.read_bytes() == path.open().read() == b"as it is"
+
+
+_CONTENT = bytes(number % 251 for number in range(12 << 20))
+_RANGES = st.tuples(st.integers(1, 3 << 20), st.integers(0, len(_CONTENT) - 1))
+
+
+@given(st.lists(_RANGES, max_size=8))
+def test_ranges_cut_from_blocks_are_those_of_the_file(ranges):
+    read_at = CachedBlocks(lambda length, offset: _CONTENT[offset : offset + length])
+    for length, offset in ranges:
+        assert read_at(length, offset) == _CONTENT[offset : offset + length]
+
+
+def test_ranges_of_one_block_are_one_read():
+    read = []
+    read_at = CachedBlocks(lambda length, offset: read.append(offset) or _CONTENT[offset : offset + length])
+    for offset in range(0, 1 << 20, 1 << 15):
+        read_at(1_000, offset)
+    assert read == [0]
 
 
 def test_file_is_committed_whole_or_not_at_all(tmp_path):
