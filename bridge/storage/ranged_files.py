@@ -165,6 +165,7 @@ class CachedBlocks:
         self._held: dict[int, bytes] = {}
 
     def __call__(self, length: int, offset: int) -> bytes:
+        """Return ``length`` bytes from ``offset``."""
         if length >= _BLOCK_BYTES:
             return self._read_at(length, offset)
         first, last = offset // _BLOCK_BYTES, (offset + length - 1) // _BLOCK_BYTES

@@ -13,8 +13,8 @@ from pyarrow.fs import LocalFileSystem
 
 from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
 from bridge.storage.paths import glob_expression
-from bridge.storage.stores import Store, namenodes, open_store
 from bridge.storage.ranged_files import CachedBlocks
+from bridge.storage.stores import Store, namenodes, open_store
 from otel_mqtrace._errors import UsageError
 
 
