@@ -167,10 +167,9 @@ def _kafka_delivery(
 ) -> MessageDelivery:
     from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
 
-    settings = Settings.from_env({"trace_topic": address.topic})
+    settings = Settings.from_env({"trace_topic": address.topic, "dialect": dialect})
     return TraceProducer(
         settings,
-        dialect=dialect,
         bootstrap_servers=address.servers,
         kafka_config=dict(client_config),
         timeout_ms=timeout_ms,
@@ -185,12 +184,13 @@ def _rocketmq_delivery(
 
     values = {
         "trace_topic": address.topic,
+        "dialect": dialect,
         "namesrv": address.servers,
         "rocketmq_access_key": client_config.get("accessKey"),
         "rocketmq_secret_key": client_config.get("secretKey"),
     }
     settings = Settings.from_env({name: value for name, value in values.items() if value is not None})
-    return RocketMqTraceProducer(settings, dialect=dialect, timeout_ms=timeout_ms, clock=clock)
+    return RocketMqTraceProducer(settings, timeout_ms=timeout_ms, clock=clock)
 
 
 class _LastFailure(DeliveryFailures):

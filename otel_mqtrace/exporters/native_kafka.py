@@ -118,15 +118,14 @@ def connection_of(
 class TraceProducer(MessageDelivery):
     """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
 
-    ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
-    ``dialect`` is sent in a header; ``failures`` logs why something was not delivered.
+    ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery.
+    ``failures`` logs why something was not delivered.
     """
 
-    def __init__(  # noqa: PLR0913 - collaborators by their names
+    def __init__(
         self,
         settings: Settings,
         *,
-        dialect: str,
         bootstrap_servers: str | None,
         kafka_config: str | Path | Mapping[str, Any] | None,
         timeout_ms: float,
@@ -134,7 +133,6 @@ class TraceProducer(MessageDelivery):
     ) -> None:
         super().__init__(clock)
         self._settings = settings
-        self._dialect = dialect
         # Held by functions: a crash report that prints the exporter's attributes must show no password.
         self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
             settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
@@ -193,7 +191,7 @@ class TraceProducer(MessageDelivery):
     ) -> bool:
         headers = [
             (semconv.HEADER_KEYS, message.keys.encode("utf-8", "replace")),
-            (semconv.HEADER_DIALECT, self._dialect.encode()),
+            (semconv.HEADER_DIALECT, self._settings.dialect.encode()),
         ]
         while True:
             try:
@@ -341,7 +339,6 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         clock = clock or SystemClock()
         producer = TraceProducer(
             settings,
-            dialect=settings.dialect,
             bootstrap_servers=bootstrap_servers,
             kafka_config=kafka_config,
             timeout_ms=export_timeout_millis,

@@ -81,14 +81,12 @@ class RocketMqTraceProducer(MessageDelivery):
         self,
         settings: Settings,
         *,
-        dialect: str,
         access_channel: AccessChannel = AccessChannel.LOCAL,
         timeout_ms: float,
         clock: Clock,
     ) -> None:
         super().__init__(clock)
         self._settings = settings
-        self._dialect = dialect
         self._access_channel = access_channel
         self._timeout_ms = timeout_ms
         self._client: RemotingClient | None = None
@@ -218,7 +216,7 @@ class RocketMqTraceProducer(MessageDelivery):
         properties = {
             semconv.HEADER_KEYS: message.keys,
             semconv.HEADER_UNIQ_KEY: new_unique_id(),
-            semconv.HEADER_DIALECT: self._dialect,
+            semconv.HEADER_DIALECT: self._settings.dialect,
         }
         topic = self._settings.trace_topic
         if self._access_channel is AccessChannel.CLOUD:
@@ -293,7 +291,7 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         clock = clock or SystemClock()
         channel = _channel(access_channel)
         producer = RocketMqTraceProducer(
-            settings, dialect=settings.dialect, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
+            settings, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
         )
         delivery: MessageDelivery = producer
         if channel is AccessChannel.LOCAL:

@@ -86,16 +86,13 @@ class SettleHook:
         if info.group_name is not None:
             self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
 
+    @guarded("SettleHook.before")
     def before(self, operation: str = "commit") -> SettleCall | None:
         """Begin a settlement; ``None`` while none is recorded.
 
         ``operation`` is the client's own word: ``commit``, ``store``, ``ack``, ``release``, ``reject``.
         """
-        return self._before(operation) if self._is_enabled else None
-
-    @guarded("SettleHook.before")
-    def _before(self, operation: str) -> SettleCall | None:
-        if not is_instrumentation_enabled():
+        if not (self._is_enabled and is_instrumentation_enabled()):
             return None
         return SettleCall(operation, self._tracing.clock.wall_ns(), context.get_current())
 

@@ -174,8 +174,6 @@ class EmbeddedKafka:
     """
 
     PRODUCE: Final = 0
-    FETCH: Final = 1
-    METADATA: Final = 3
 
     def __init__(
         self, *, brokers: int = 1, rebalance_delay_ms: int = 100, librdkafka: Iterable[str] | None = None

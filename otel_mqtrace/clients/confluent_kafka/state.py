@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
-from otel_mqtrace.clients.state import STATE, ActiveTracing, attach_state, known_state
+from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
@@ -77,5 +77,5 @@ def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
     state = known_state(client)
     if state is None and hasattr(client, "__dict__"):
         state = make(None)
-        client.__dict__[STATE] = state
+        attach_state(client, state)
     return state

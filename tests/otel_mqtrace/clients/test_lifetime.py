@@ -95,6 +95,22 @@ def test_consumer_is_freed_with_its_last_reference(no_collector, instrument, kaf
     assert len(spans.take_all()) == 1
 
 
+def test_collected_consumer_of_before_instrumentation_ends_its_span(
+    no_collector, instrument, kafka, spans, topic, fill
+):
+    class Own(confluent_kafka.Consumer):
+        pass
+
+    fill(topic, {"value": b"x"})
+    consumer = Own({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "early"})
+    instrument()
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    assert consumer.poll(10).value() == b"x"
+    del consumer
+    drain_deferred_ends()
+    assert spans.take(f"process {topic}").attributes["mqtrace.context_code"] == "RETURNNULL"
+
+
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 

@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartition
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending
+from otel_mqtrace.clients.confluent_kafka.state import active, state_of
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
@@ -69,7 +69,7 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
     inner: ProducerState | None = known_state(getattr(producer, "_producer", None))
     if inner is not None:
         inner.behind_asyncio = True
-    state = inner or producer_state(producer)
+    state: ProducerState | None = inner or state_of(producer, ProducerState)
     if state is None:
         return None
     hook = state.bind(tracing)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending
+from otel_mqtrace.clients.confluent_kafka.state import active, state_of
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import pairs_of
@@ -127,7 +127,7 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan
     batch = None if tracing is None else _read(args, kwargs)
     if tracing is None or batch is None or not tracing.is_traced(batch.topic):
         return None
-    state = producer_state(producer)
+    state: ProducerState | None = state_of(producer, ProducerState)
     if state is None:
         return None
     hook = state.bind(tracing)

@@ -17,11 +17,10 @@ from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import (
     ProducerState,
     Sending,
-    producer_state,
     reopened,
     run_in_context,
 )
-from otel_mqtrace.clients.confluent_kafka.state import active, traced_constructor
+from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
 from otel_mqtrace.clients.patching import observed
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
 from otel_mqtrace.clients.state import STATE, known_state
@@ -48,7 +47,7 @@ def _prepare(
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = active.tracing
-    state = None if tracing is None else producer_state(producer)
+    state: ProducerState | None = None if tracing is None else state_of(producer, ProducerState)
     if tracing is None or state is None:
         return None
     hook = state.bind(tracing)
@@ -283,7 +282,7 @@ def _bound(producer: Any) -> ProducerState | None:
     """Return the producer's state, bound to the Tracing in force; ``None`` while nothing is traced."""
     if active.tracing is None:
         return None
-    state = producer_state(producer)
+    state: ProducerState | None = state_of(producer, ProducerState)
     if state is not None:
         state.bind(active.tracing)
     return state

@@ -16,7 +16,6 @@ from opentelemetry import context
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
-from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope
@@ -201,15 +200,3 @@ class SilentSending(Sending):
     def __del__(self) -> None:
         """The client has no use for the callback any more: the broker has the message."""
         self._defer_end(outcome=semconv.SEND_NOT_AWAITED)
-
-
-def producer_state(producer: Any) -> ProducerState | None:
-    """Return the producer's state; one older than the patch gets a state without its configuration.
-
-    ``None`` for an object without a ``__dict__`` (``__slots__``): it cannot hold a state and is not traced.
-    """
-    state: ProducerState | None = known_state(producer)
-    if state is None and hasattr(producer, "__dict__"):
-        state = ProducerState(None)
-        attach_state(producer, state)
-    return state
