@@ -241,22 +241,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # the whole run may ha
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace.cli":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.NUMBER)
 sys.meta_path.insert(0, Interrupting())
 """
 _AT_THE_END = """
 import atexit, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-atexit.register(os.kill, os.getpid(), signal.SIGINT)
+atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 @pytest.mark.parametrize("when", [_DURING_IMPORT, _AT_THE_END], ids=["imports", "end"])
-def test_interrupt_outside_the_command_is_one_line(when):
-    program = f"{when}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
+def test_signal_outside_the_command_is_one_line(when, number, code):
+    program = f"{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (130, "mqtrace: interrupted\n")
+    assert (done.returncode, done.stderr) == (code, "mqtrace: interrupted\n")
 
 
 def test_version_option_behind_a_command_prints_the_version(capsys):

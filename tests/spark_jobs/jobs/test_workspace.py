@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from spark_jobs.jobs.workspace import work_directory
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 _KILLED_WITHIN = """
 import os, pathlib, signal, sys
 from spark_jobs.jobs.workspace import work_directory
@@ -51,3 +49,40 @@ def test_directory_without_a_lock_is_not_removed(tmp_path: Path) -> None:
 def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"), work_directory(tmp_path):
         raise OSError("no space left")
+
+
+_TERMINATED = """
+import os, signal, sys
+from otel_mqtrace import _program
+from spark_jobs.exchange import workers
+from spark_jobs.jobs import batch
+
+workers.LONG_MAP, workers._TASK_BYTES = 1, 1 << 10  # a small input gets another process as well
+run = batch.run
+
+def watched(options, *, progress, **others):
+    def show(stage):
+        progress(stage)
+        if stage == "adding up":
+            os.kill(os.getpid(), signal.SIGTERM)
+    return run(options, progress=show, **others)
+
+batch.run = watched
+sys.exit(_program.start())
+"""
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(tmp_path: Path, background: bool) -> None:
+    """Also in the background of a shell script, where SIGINT is ignored."""
+    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
+    words = [sys.executable, "-c", _TERMINATED, "reconcile", *sides, "--engine", "local"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *words] if background else words,
+        capture_output=True,  # until every process that inherited the pipes has ended
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
+    assert left_in(tmp_path) == []
