@@ -225,7 +225,7 @@ class Settings:
             if value is not None:
                 _accept(values, name, value, source=f"option {name}")
         if "queue_size" in values and "batch_size" in values:
-            values["batch_size"] = fitting_batch(values["batch_size"], values["queue_size"])
+            values["batch_size"] = fit_batch(values["batch_size"], values["queue_size"])
         return replace(cls(), **values)
 
     def excludes(self, topic: str) -> bool:
@@ -266,7 +266,7 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
         _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
-def fitting_batch(batch_size: int, queue_size: int) -> int:
+def fit_batch(batch_size: int, queue_size: int) -> int:
     """Return ``batch_size`` or, with a warning instead of a refusal to start, the size of a smaller queue."""
     if batch_size <= queue_size:
         return batch_size

@@ -91,7 +91,7 @@ class UniqueIds:
         return f"{prefix}{now_ms - month_ms.start:08X}"
 
     def after_fork(self) -> None:
-        """Begin anew in a child process, within the millisecond too."""
+        """Start over in a child process, within the millisecond too."""
         self._stamp = -1, ""
 
     def _origin_text(self, pid: int) -> str:

@@ -14,7 +14,7 @@ from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.rocketmq.connections import SilentError
-from otel_mqtrace.rocketmq.messages import BodyError, plain_body
+from otel_mqtrace.rocketmq.messages import BodyError, decompress_body
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -184,7 +184,7 @@ def _check_partitions(queues: Sequence[Queue]) -> None:
 
 def _landed(message: StoredMessage, partition: int | None) -> LandedMessage:
     try:
-        body = plain_body(message)
+        body = decompress_body(message)
     except BodyError as error:
         # Kept as stored, so that one bad message neither vanishes nor stops the others: decoding reports it.
         _logger.warning("mqtrace: %s; it is kept as it is", error)

@@ -16,7 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue
-from otel_mqtrace.rocketmq.messages import BodyError, plain_body
+from otel_mqtrace.rocketmq.messages import BodyError, decompress_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -122,7 +122,7 @@ class BrokerArchive(Scan):
             if message.store_ms not in self._arrivals:
                 continue
             try:
-                body = plain_body(message)
+                body = decompress_body(message)
             except BodyError as error:
                 self._remark(str(error))
                 continue

@@ -164,7 +164,7 @@ Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], _Observer | None]
 """Client and arguments of a call → what observes it, if anything. Must not raise; nor must the observer."""
 
 
-def observed(begin: Begin, *, is_async: bool = False) -> Wrapper:
+def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
     """Return the wrapper of a method of which only the start and the end are recorded."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ class MessageDelivery(ABC):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """Begin anew in a child."""
+        """Start over in a child."""
 
     def _left_s(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
@@ -95,7 +95,7 @@ class DeliveryFailures:
             _logger.log(level, line, self._lost, text)
 
     def after_fork(self) -> None:
-        """Log anew in a child."""
+        """Log each failure again in a child."""
         self._logged = set()
 
 
@@ -172,7 +172,7 @@ class SpooledDelivery(MessageDelivery):
                 self._lock.release()
 
     def after_fork(self) -> None:
-        """Begin anew in a child, which adopts what siblings leave behind."""
+        """Start over in a child, which adopts what siblings leave behind."""
         self._begin()
         self._adopt_ns = MonotonicNs(0)
         self._inner.after_fork()
@@ -300,7 +300,7 @@ class NativeExporter(SpanExporter):
         return self._packer.counts.as_dict()
 
     def after_fork(self) -> None:
-        """Count and log anew in a child."""
+        """Count and log from the start in a child."""
         self._failures.after_fork()
         self._packer.after_fork()
 

@@ -313,7 +313,7 @@ class SpanPacker:
         )
 
     def after_fork(self) -> None:
-        """Count anew in a child."""
+        """Count from zero in a child."""
         self.counts = NativeCounts()
         self._logged = set()
 

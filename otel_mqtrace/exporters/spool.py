@@ -132,7 +132,7 @@ class Segment:
         self.waiting_bytes += size
 
 
-def opened(path: Path, flags: int) -> Segment | None:
+def open_segment(path: Path, flags: int) -> Segment | None:
     """Return the segment, locked, or ``None`` when another process holds it or has just removed it."""
     try:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -152,7 +152,7 @@ def opened(path: Path, flags: int) -> Segment | None:
     return None
 
 
-def framed(message: TraceMessage) -> bytes:
+def encode_frame(message: TraceMessage) -> bytes:
     """Return ``message`` as it lies in a segment."""
     keys = message.keys.encode("utf-8", "replace")
     crc = zlib.crc32(message.value, zlib.crc32(keys))
@@ -308,7 +308,7 @@ class Spool:
     def _append(self, messages: Sequence[TraceMessage], written: list[_Written]) -> None:
         room = self._max_bytes - self.waiting_bytes
         for message in messages:
-            frame = framed(message)
+            frame = encode_frame(message)
             room -= len(frame)
             if room < 0:
                 return
@@ -359,7 +359,7 @@ class Spool:
             self._number = max(self._number + 1, self._clock.wall_ns())
             name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
             try:
-                segment = opened(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                segment = open_segment(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
             if segment is not None:
@@ -371,7 +371,7 @@ class Spool:
 
     def _adopt(self, path: Path) -> None:
         try:
-            segment = opened(path, os.O_RDWR)
+            segment = open_segment(path, os.O_RDWR)
         except OSError as error:
             self._log_once(error)
             return

@@ -42,7 +42,7 @@ def note_failure(place: str) -> None:
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
     if kind not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(kind)
-        _log.warning("mqtrace: tracing failed in %s; the application goes on untouched", place, exc_info=True)
+        _log.warning("mqtrace: tracing failed in %s; the application is not affected", place, exc_info=True)
 
 
 def failures() -> dict[str, int]:

@@ -170,7 +170,7 @@ def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[
 
 
 MAX_MESSAGES: Final = 1_000
-"""Messages of one open transaction that are remembered; the ones above are counted by :func:`overflowed`.
+"""Messages of one open transaction that are remembered; the ones above are counted by :func:`count_overflowed`.
 
 Their ends come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a queue
 that is set smaller.
@@ -181,7 +181,7 @@ _log: Final = logging.getLogger(__name__)
 _overflowed: Final[Counter[TransactionState]] = Counter()
 
 
-def overflowed() -> int:
+def count_overflowed() -> int:
     """Return how many messages of this process got no end span because their transaction was too long."""
     return sum(_overflowed.values())
 
@@ -294,7 +294,7 @@ class TransactionHook:
         shown, above = len(latest.sent), latest.above
         latest.end = state, start_ns
         if above:
-            if not overflowed():
+            if not count_overflowed():
                 _log.warning(
                     "mqtrace: a transaction of %d messages shows the end of its first %d; the rest is only counted",
                     shown + above,

@@ -24,7 +24,7 @@ from otel_mqtrace.rocketmq.commands import (
     RefusedError,
     ResponseCode,
 )
-from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
+from otel_mqtrace.rocketmq.messages import compress_body, decode_messages, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -314,7 +314,7 @@ class RemotingClient(Cluster):
 
     def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Request:
         queue = message.queue
-        body, sys_flag = compressed(message.body)
+        body, sys_flag = compress_body(message.body)
         request = commands.send(
             queue,
             body,

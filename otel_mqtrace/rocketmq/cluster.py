@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.commands import SUCCEEDED, ProtocolError, Queue, RefusedError, checked, signed
+from otel_mqtrace.rocketmq.commands import SUCCEEDED, ProtocolError, Queue, RefusedError, check_answer, sign
 from otel_mqtrace.rocketmq.connections import Connections, Posted, SilentError, read_addresses
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Cluster:
             try:
                 if not isinstance(posted, PeerError):
                     answer = self._connections.answer(posted, self._share(deadline, left))
-                    return checked(answer, posted.address, request.doing, request.accepted)
+                    return check_answer(answer, posted.address, request.doing, request.accepted)
             except RefusedError as refusal:
                 return refusal
             except (SilentError, ProtocolError) as error:
@@ -206,7 +206,7 @@ class Cluster:
             return SilentError(f"{request.doing} needs a master, and it is away")
         try:
             return self._connections.post(
-                request.addresses[position], signed(request.command, self._credentials), deadline
+                request.addresses[position], sign(request.command, self._credentials), deadline
             )
         except SilentError as error:
             return error

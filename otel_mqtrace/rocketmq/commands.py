@@ -228,7 +228,7 @@ class RefusedError(PeerError):
         self.remark = remark
 
 
-def checked(answer: Command, address: str, doing: str, accepted: Collection[int] = SUCCEEDED) -> Command:
+def check_answer(answer: Command, address: str, doing: str, accepted: Collection[int] = SUCCEEDED) -> Command:
     """Return ``answer`` if its code is among ``accepted``; ``doing`` names the request in the error.
 
     Raises:
@@ -377,7 +377,7 @@ class Credentials:
     secret_key: str = field(repr=False)
 
 
-def signed(command: Command, credentials: Credentials | None) -> Command:
+def sign(command: Command, credentials: Credentials | None) -> Command:
     """Return ``command`` with the access key and its signature among the fields; as it is without credentials.
 
     As ``AclClientRPCHook`` of apache/rocketmq: HMAC-SHA1 under the secret key over the values of all fields, in the

@@ -147,7 +147,7 @@ def _clean(text: str) -> str:
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def compressed(body: bytes) -> tuple[bytes, int]:
+def compress_body(body: bytes) -> tuple[bytes, int]:
     """Return ``body`` as it is sent, and its sysFlag: zlib from 4 096 bytes on if that makes it smaller."""
     if len(body) < _COMPRESS_FROM_BYTES:
         return body, 0
@@ -155,7 +155,7 @@ def compressed(body: bytes) -> tuple[bytes, int]:
     return (smaller, COMPRESSED | _ZLIB << _COMPRESSION_SHIFT) if len(smaller) < len(body) else (body, 0)
 
 
-def plain_body(message: StoredMessage) -> bytes:
+def decompress_body(message: StoredMessage) -> bytes:
     """Return the body as it was sent.
 
     Raises:

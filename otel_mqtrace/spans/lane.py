@@ -325,7 +325,7 @@ class Lane:
             self._report_losses(last=True)
 
     def after_fork(self) -> None:
-        """Begin anew in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""
+        """Start over in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""
         was_closed = self._queue.closed
         self._begin()
         if was_closed:

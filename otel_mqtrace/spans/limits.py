@@ -79,7 +79,7 @@ def lost_its_type(span: ReadableSpan) -> bool:
     return bool(span.dropped_attributes and is_ours(span) and semconv.MQTRACE_TRACE_TYPE not in (span.attributes or {}))
 
 
-def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+def keep_limits(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
     """Return ``attributes``, a copy of the span's, such that a new span with them has the same limits and losses."""
     length = _bound(span, "max_value_len")
     if length is None and not span.dropped_attributes:

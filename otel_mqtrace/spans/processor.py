@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
-from otel_mqtrace.spans.limits import bounded
+from otel_mqtrace.spans.limits import keep_limits
 from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, preset_options, resolve
@@ -242,7 +242,7 @@ class MqTraceSpanProcessor(SpanProcessor):
     # -- forks ---------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
-        """Begin anew in a child process: empty queues and counters, own locks, no thread until the first span."""
+        """Start over in a child process: empty queues and counters, own locks, no thread until the first span."""
         self._pid, self._prepared_pid = os.getpid(), _NONE
         self._ledger.after_fork()
         for lane in self.lanes:
@@ -295,12 +295,12 @@ def _after_fork_in_child(processor: MqTraceSpanProcessor) -> None:
     if hasattr(os, "register_at_fork"):
         reference = weakref.ref(processor)  # the hook can never be taken back: it must not keep the processor alive
 
-        def begin_anew() -> None:
+        def start_over() -> None:
             alive = reference()
             if alive is not None:
                 alive.after_fork()
 
-        os.register_at_fork(after_in_child=begin_anew)
+        os.register_at_fork(after_in_child=start_over)
 
 
 def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
@@ -319,7 +319,7 @@ def _snapshot(span: ReadableSpan) -> ReadableSpan:
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=bounded(span, dict(span.attributes or {})),
+        attributes=keep_limits(span, dict(span.attributes or {})),
         links=tuple(span.links),
         kind=span.kind,
         start_time=span.start_time,

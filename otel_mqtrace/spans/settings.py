@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings, fitting_batch
+from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings, fit_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,7 +115,7 @@ def resolve(**given: Any) -> LaneSettings:
     sizes = {"max_queue_size": QUEUE_SIZE, "max_export_batch_size": BATCH_SIZE}
     merged: dict[str, Any] = {**sizes, **from_environment, **chosen}
     if not sizes.keys() <= chosen.keys():
-        merged["max_export_batch_size"] = fitting_batch(merged["max_export_batch_size"], merged["max_queue_size"])
+        merged["max_export_batch_size"] = fit_batch(merged["max_export_batch_size"], merged["max_queue_size"])
     return LaneSettings(**merged)
 
 
@@ -153,7 +153,7 @@ def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
     options: dict[str, Any] = {**PRESETS[name], **given}
     refuse_wrong(options)
     if "max_export_batch_size" not in given:
-        options["max_export_batch_size"] = fitting_batch(options["max_export_batch_size"], options["max_queue_size"])
+        options["max_export_batch_size"] = fit_batch(options["max_export_batch_size"], options["max_queue_size"])
     if name == "rocketmq5":
         options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
     return options

@@ -31,7 +31,7 @@ WANTS_ERROR: Final = "wants_error"
 
 
 class LaneStats(TypedDict):
-    """What was handed to one lane since this process began (a fork begins anew), not what was written from it.
+    """What was handed to one lane since this process began (a fork starts over), not what was written from it.
 
     Each hand-over counts: an ended span once; a lane whose exporter ``exports_starts`` counts a span it wants at its
     start as well as at its end, so that one process span is 2 offered. It does not matter how many messages it is for.

@@ -25,7 +25,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     stored_at_ms,
 )
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
-from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -146,9 +146,9 @@ def _begin(consumer: Any, *, batch: bool) -> _Poll | None:
     return _Poll(state, tracing, state.bind(tracing).poll_begins(), batch)
 
 
-traced_getone: Final = observed(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
+traced_getone: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
 """``getone``; ``async for`` calls it."""
-traced_getmany: Final = observed(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
+traced_getmany: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
 """``getmany``."""
 
 
@@ -184,5 +184,5 @@ def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set
     return Settlement(hook, call, settled_offsets(offsets, positions.creation_context), describe_error)
 
 
-traced_commit: Final = observed(_commit, is_async=True)
+traced_commit: Final = observe_calls(_commit, is_async=True)
 """``commit``. What the client commits by itself (``enable_auto_commit``) happens in its background task, unseen."""

@@ -28,7 +28,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     settled_offsets,
     state_of,
 )
-from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
@@ -411,10 +411,10 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
     return state.transaction_of(tracing)
 
 
-traced_send_offsets: Final = observed(_send_offsets, is_async=True)
-traced_begin: Final = observed(begin_transaction(_transaction_of), is_async=True)
-traced_end: Final = observed(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE), is_async=True)
-traced_abort: Final = observed(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE), is_async=True)
+traced_send_offsets: Final = observe_calls(_send_offsets, is_async=True)
+traced_begin: Final = observe_calls(begin_transaction(_transaction_of), is_async=True)
+traced_end: Final = observe_calls(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE), is_async=True)
+traced_abort: Final = observe_calls(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE), is_async=True)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from otel_mqtrace.clients.confluent_kafka.produce.aio_producer import AIO_PRODUC
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.rebind import find_names, owner_name
 from otel_mqtrace.clients.confluent_kafka.state import active
-from otel_mqtrace.clients.confluent_kafka.statistics import configuring
+from otel_mqtrace.clients.confluent_kafka.statistics import make_configure
 from otel_mqtrace.clients.patching import Patches, Wrappers, identify_class, replacement_class
 from otel_mqtrace.hooks.guard import guarded
 
@@ -110,7 +110,7 @@ class ClientPatches(Patches):
 
     def patch(self, tracing: Tracing) -> None:
         """Change subclasses, names and asyncio classes."""
-        active.configure = configuring(tracing)
+        active.configure = make_configure(tracing)
         for kind in _KINDS:
             for subclass in kind.original.__subclasses__():
                 if subclass is not kind.traced:

@@ -174,14 +174,14 @@ def query_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Itera
         client = AdminClient({**connection, **_QUIET})
         for topic in topics:
             try:
-                found = client.list_topics(topic, timeout=_TIMEOUT_S)
+                metadata = client.list_topics(topic, timeout=_TIMEOUT_S)
             except ValueError:  # no name that could be sent to a broker: a NUL inside, or half a surrogate pair
                 yield topic, {}, None
                 continue
-            brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in found.brokers.values()}
-            partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
+            brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
+            partitions = metadata.topics[topic].partitions.values() if topic in metadata.topics else ()
             hosts = {each.id: brokers[each.leader] for each in partitions if each.leader in brokers}
-            yield topic, hosts, found.cluster_id
+            yield topic, hosts, metadata.cluster_id
 
 
 _clusters: Final[dict[str, Leaders]] = {}

@@ -132,7 +132,7 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
     return PRODUCE_ORDER if passes_on and names == PRODUCE_ORDER[: len(names)] else None
 
 
-def replaced(
+def replace_arguments(
     order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], changes: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with ``changes`` put where the caller had them: by position or by name."""

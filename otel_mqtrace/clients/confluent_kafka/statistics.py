@@ -49,13 +49,13 @@ class Measurement(NamedTuple):
 
 def _partitions(statistics: Statistics) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The partitions assigned to a consumer; -1 is librdkafka's own, a partition given away is not desired."""
-    found = (
+    assigned = (
         (str(topic), partition)
         for topic, known in statistics.get("topics", {}).items()
         for partition in known.get("partitions", {}).values()
         if partition.get("desired") and partition.get("partition", -1) >= 0
     )
-    yield from (each for each, _ in zip(found, range(_MOST_PARTITIONS), strict=False))
+    yield from (each for each, _ in zip(assigned, range(_MOST_PARTITIONS), strict=False))
 
 
 def _lags(statistics: Statistics) -> Iterator[Reading]:
@@ -325,7 +325,7 @@ def _readings(report: ClientReport | None, measurement: Measurement) -> Iterable
 _of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.WeakKeyDictionary()
 
 
-def configuring(tracing: Tracing) -> Callable[[Arguments], Arguments | None] | None:
+def make_configure(tracing: Tracing) -> Callable[[Arguments], Arguments | None] | None:
     """Return what changes a client's configuration so that it reports; ``None`` when ``client_metrics`` is off."""
     if not tracing.settings.client_metrics or tracing.meter is None:
         return None

@@ -19,7 +19,7 @@ from otel_mqtrace.clients.rocketmq.consumer import (
     TracedListener,
     close_consumers,
     received_messages,
-    standing_in,
+    replace_argument,
 )
 from otel_mqtrace.clients.rocketmq.producer import PRODUCER_METHODS, TracedChecker
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _PATCHED: Final[Mapping[str, Wrappers]] = {
     "Message": MESSAGE_METHODS,
-    "Producer": {**PRODUCER_METHODS, "__init__": standing_in("checker", TracedChecker)},
+    "Producer": {**PRODUCER_METHODS, "__init__": replace_argument("checker", TracedChecker)},
     "SimpleConsumer": SIMPLE_CONSUMER_METHODS,
-    "PushConsumer": {**PUSH_CONSUMER_METHODS, "__init__": standing_in("message_listener", TracedListener)},
+    "PushConsumer": {**PUSH_CONSUMER_METHODS, "__init__": replace_argument("message_listener", TracedListener)},
 }
 """Class → method → how to wrap it; lite consumers inherit. What an older client does not have is noted."""
 

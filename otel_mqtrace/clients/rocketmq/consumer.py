@@ -443,7 +443,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
     state.hook.after(call, code=code, exception=exception)
 
 
-def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
+def replace_argument(name: str, stand_in: Callable[[Any, Any], Any]) -> Wrapper:
     """Return the wrapper of a client's ``__init__`` that puts ``stand_in(given, client)`` for its argument ``name``."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -534,8 +534,8 @@ def _parts(
     skipping = False
     while chunk := read(part_bytes):
         if skipping:
-            _, found, chunk = chunk.partition(_TERMINATOR)
-            skipping = not found
+            _, terminator, chunk = chunk.partition(_TERMINATOR)
+            skipping = not terminator
         end = chunk.rfind(_TERMINATOR) + 1
         if end:
             held += chunk[:end]

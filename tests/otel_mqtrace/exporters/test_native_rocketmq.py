@@ -14,7 +14,7 @@ from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
-from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
+from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
 from tests.support.archives import find_by_key
 from tests.support.lanes import span, worker_ended
 from tests.support.native_spans import bean, pub, sub
@@ -53,7 +53,7 @@ def test_large_body_is_compressed(cluster, exported):
     exported(exporter_to(cluster), *map(pub, range(50)))
     [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
     [stored] = decode_messages(raw)
-    assert len(stored.stored_body) < len(plain_body(stored)) / 2
+    assert len(stored.stored_body) < len(decompress_body(stored)) / 2
     assert len(records_in(landed_in(cluster))) == 50
 
 

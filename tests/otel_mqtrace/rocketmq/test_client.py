@@ -21,7 +21,7 @@ from otel_mqtrace.rocketmq.commands import (
     RefusedError,
     RequestCode,
     ResponseCode,
-    signed,
+    sign,
 )
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
@@ -359,15 +359,15 @@ FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consu
 
 def test_request_is_signed_as_java_signs():
     """The signature is what AclClientRPCHook of RocketMQ 5.5.0 makes of these fields, body and keys."""
-    command = signed(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
+    command = sign(Command(14, FIELDS, "body é".encode()), Credentials("access", "secret key"))
     assert command.fields == {**FIELDS, "AccessKey": "access", "Signature": "+34AIoYMsXJFS5guPjBXWnT1xyE="}
 
 
 def test_signing_again_or_without_credentials_changes_nothing():
     credentials, command = Credentials("access", "secret key"), Command(14, FIELDS)
-    once = signed(command, credentials)
-    assert signed(once, credentials) == once
-    assert signed(command, None) is command
+    once = sign(command, credentials)
+    assert sign(once, credentials) == once
+    assert sign(command, None) is command
 
 
 def test_secret_is_not_in_the_representation():

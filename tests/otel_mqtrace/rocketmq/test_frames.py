@@ -17,10 +17,10 @@ from otel_mqtrace.rocketmq.commands import Command, FrameReader, ProtocolError, 
 from otel_mqtrace.rocketmq.messages import (
     BodyError,
     StoredMessage,
-    compressed,
+    compress_body,
     decode_messages,
+    decompress_body,
     encode_properties,
-    plain_body,
     read_properties,
 )
 from tests.support.rocketmq_remoting import stored
@@ -164,7 +164,7 @@ def test_stored_message_is_read_as_java_wrote_it():
 def test_message_with_ipv6_hosts_and_a_compressed_body_is_read():
     [message] = decode_messages(IPV6)
     assert message.store_host == "[2001:db8::8]:10911"
-    assert plain_body(message) == b"Pub\x01x\x02"
+    assert decompress_body(message) == b"Pub\x01x\x02"
 
 
 def test_long_topic_name_is_read():
@@ -181,7 +181,7 @@ def test_long_topic_name_is_read():
 def test_body_is_decompressed_as_java_compressed_it(kind):
     """Number 0 is zlib of before 5.0."""
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind]))
-    assert plain_body(message) == PLAIN
+    assert decompress_body(message) == PLAIN
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 7])
@@ -189,19 +189,19 @@ def test_body_is_decompressed_as_java_compressed_it(kind):
 def test_any_compressed_body_is_plain_or_a_body_error(kind, body):
     message = replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=body)
     with suppress(BodyError):
-        plain_body(message)
+        decompress_body(message)
 
 
 def test_truncated_body_is_an_error():
     with pytest.raises(BodyError, match=r"RMQ_SYS_TRACE_TOPIC \[3\] offset 42 .*cut off"):
-        plain_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
+        decompress_body(replace(EXPECTED, sys_flag=1, stored_body=zlib.compress(PLAIN * 100)[:-8]))
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_body_larger_than_the_limit_is_refused(kind, monkeypatch):
     monkeypatch.setattr(messages, "_MAX_BODY_BYTES", len(PLAIN) - 1)
     with pytest.raises(BodyError, match="larger"):
-        plain_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
+        decompress_body(replace(EXPECTED, sys_flag=1 | kind << 8, stored_body=bytes.fromhex(PACKED[kind])))
 
 
 def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
@@ -214,7 +214,7 @@ def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
-        plain_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
+        decompress_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
 
 
 @given(st.binary(max_size=300))
@@ -252,6 +252,6 @@ def test_malformed_properties_are_skipped():
 
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_compressed_body_is_read_back(body, times):
-    packed, sys_flag = compressed(body * times)
-    assert plain_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
+    packed, sys_flag = compress_body(body * times)
+    assert decompress_body(replace(EXPECTED, stored_body=packed, sys_flag=sys_flag)) == body * times
     assert sys_flag == 0 or (len(body * times) >= 4_096 and len(packed) < len(body * times))

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.messages import describe_error, header_pairs, is_message
 from otel_mqtrace.clients.confluent_kafka.state import active
-from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -82,7 +82,7 @@ def traced_settlement(
             return None
         return _Settlement(hook, call, settles(consumer, state, args, kwargs), describe_error, positions)
 
-    return observed(begin, is_async=is_async)
+    return observe_calls(begin, is_async=is_async)
 
 
 def offsets_of_call(

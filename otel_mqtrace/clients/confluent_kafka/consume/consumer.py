@@ -116,13 +116,13 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
             return
         if type(result) is list and result and state.record_batch(result, start_ns):
             return
-        found = [] if result is None else list(result) if batch else [result]
-        if not found:
+        items = [] if result is None else list(result) if batch else [result]
+        if not items:
             state.bind(tracing).empty(start_ns=start_ns, batch=batch)
             return
-        messages = [each for each in found if is_message(each)]
-        if len(messages) < len(found):
-            errors = [each for each in found if not is_message(each)]
+        messages = [each for each in items if is_message(each)]
+        if len(messages) < len(items):
+            errors = [each for each in items if not is_message(each)]
             state.left_out(tracing, errors)
             if not messages:
                 _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)

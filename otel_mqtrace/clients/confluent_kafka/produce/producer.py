@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import cimpl
 from opentelemetry import context
 
-from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, describe_error, parameter_order, replaced
+from otel_mqtrace.clients.confluent_kafka.messages import (
+    PRODUCE_ORDER,
+    describe_error,
+    parameter_order,
+    replace_arguments,
+)
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import (
     ProducerState,
     Sending,
-    reopened,
+    reopen_sending,
     run_in_context,
 )
 from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
-from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
@@ -71,7 +76,7 @@ def _prepare(
         state.leaders.want(topic)
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
     if not call.is_recorded and not call.current_ctx:
-        return None, *replaced(order, args, kwargs, changes)  # as above
+        return None, *replace_arguments(order, args, kwargs, changes)  # as above
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
@@ -80,7 +85,7 @@ def _prepare(
     if (user is not None or state.default_is_known) and (call.is_recorded or callback is not None):
         changes[name] = sending
         sending.await_answer()
-    return sending, *replaced(order, args, kwargs, changes)
+    return sending, *replace_arguments(order, args, kwargs, changes)
 
 
 def _is_inner(state: ProducerState, topic: str) -> bool:
@@ -179,7 +184,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # a KafkaError can be raised, but is not a BaseException
             if sent is not None:
-                reopened(state, hook, sent, user).raised(sys.exc_info()[1])
+                reopen_sending(state, hook, sent, user).raised(sys.exc_info()[1])
             raise
 
     return produce
@@ -196,7 +201,7 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
     if state.in_flight.pop(id(sent), None) is not None:
         partition, offset = message.partition(), message.offset()
         if error is not None or partition is None or offset is None:  # with acks=0 there is no offset
-            reopened(state, hook, sent, user)(error, message)
+            reopen_sending(state, hook, sent, user)(error, message)
             return
         hook.end_record(sent, partition, offset)
     if user is not None:
@@ -311,10 +316,10 @@ def _settled(offset: Any, server: str | None) -> SettledOffset:
     return SettledOffset(offset.topic, offset.partition, offset.offset, creation)
 
 
-traced_begin: Final = observed(begin_transaction(_transaction_of))
-traced_offsets: Final = observed(_send_offsets)
-traced_commit: Final = observed(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE))
-traced_abort: Final = observed(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE))
+traced_begin: Final = observe_calls(begin_transaction(_transaction_of))
+traced_offsets: Final = observe_calls(_send_offsets)
+traced_commit: Final = observe_calls(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE))
+traced_abort: Final = observe_calls(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE))
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {

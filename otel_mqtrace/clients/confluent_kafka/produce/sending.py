@@ -186,7 +186,7 @@ def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message
             scope.leave()
 
 
-def reopened(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:
+def reopen_sending(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:
     """Return a recorded message as one with a span, for an end that is not a plain success."""
     state.in_flight.pop(id(sent), None)
     return Sending(state, hook, hook.reopen(sent), user)
