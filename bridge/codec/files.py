@@ -1,4 +1,4 @@
-"""Decode the bodies of an open file, large ones in parts of bounded size."""
+"""Decode and encode files of native bodies, large ones in parts of bounded size."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from rich.console import Console
 
     from bridge.storage import AnyPath
     from otel_mqtrace.wire.native import Guess
@@ -84,25 +82,19 @@ LARGE_BYTES: Final = 8 << 20
 _Item = TypeVar("_Item")
 
 
-def watched(
-    items: Iterable[_Item],
-    stream: io.BufferedReader,
-    *,
-    name: str,
-    console: Console | None = None,
-    large_bytes: int = LARGE_BYTES,
-) -> Iterator[_Item]:
+def _bar_over(items: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterator[_Item]:
     """Yield ``items``, which are read from ``stream``, under a bar that shows the bytes read so far.
 
-    The bar is drawn on standard error, only if that is a terminal, and is gone at the end.
+    The bar is drawn on standard error for a large file, only if that is a terminal, and is gone at the end.
     """
+    is_shown = sys.stderr.isatty() and not sys.stdout.isatty()  # records running over the terminal are progress enough
     size_bytes = _size_bytes(stream)
-    if size_bytes < large_bytes:
+    if not is_shown or size_bytes < LARGE_BYTES:
         yield from items
         return
     from otel_mqtrace._terminal import progress_bar  # noqa: PLC0415  rich takes longer than a small decode
 
-    with progress_bar(name, console=console) as show:
+    with progress_bar(name) as show:
         for item in items:
             show(completed=stream.tell(), total=size_bytes)
             yield item
@@ -243,12 +235,6 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
             for index, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
                 yield before + index, body
         before += index + 1
-
-
-def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:
-    if not sys.stderr.isatty() or sys.stdout.isatty():  # records running over the terminal are progress enough
-        return bodies
-    return watched(bodies, stream, name=name)
 
 
 def _bad_body(body_index: int, body: BadBody) -> dict[str, Any]:

@@ -260,12 +260,7 @@ def reconcile(workspace: Workspace, *, grace_ms: int) -> tuple[dict[str, Any], l
     return result, verdicts.to_table(columns=list(COLUMNS)).to_pylist()
 
 
-_FORWARDER_GROUP: Final = "mqtrace-forward"
-
-
-def demonstrate(
-    out: Path, *, messages: int, seed: int, on_start: Callable[[], object] = lambda: None
-) -> tuple[Workspace, Findings]:
+def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], object]) -> tuple[Workspace, Findings]:
     """Run the whole system once and return where it wrote and which seeded faults were found.
 
     ``on_start`` is called after the checks, when the run begins.
@@ -292,7 +287,7 @@ def demonstrate(
 
 def _land(bootstrap_servers: str, workspace: Workspace) -> None:
     with (
-        KafkaTraceSource(bootstrap_servers, TRACE_TOPIC, group=_FORWARDER_GROUP) as source,
+        KafkaTraceSource(bootstrap_servers, TRACE_TOPIC) as source,
         LandingWriter(workspace.landing, format="parquet") as landing,
     ):
         forward_once(source, landing)

@@ -195,7 +195,7 @@ _DELAY_LEVEL: Final = b"3"
 
 
 class OrderDesk:
-    """Takes orders and sends them, payments in transactions; ``refused`` counts those that the client rejects."""
+    """Takes orders and sends them, payments in transactions; the client rejects oversize ones."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         conf: dict[str, Any] = {
@@ -206,7 +206,6 @@ class OrderDesk:
         self._producer = confluent_kafka.Producer(conf, logger=QUIET)
         self._cashier = confluent_kafka.Producer({**conf, "transactional.id": "payments-1"}, logger=QUIET)
         self._cashier.init_transactions(_TIMEOUT_S)
-        self.refused = 0
 
     def take(self, orders: Iterable[Order]) -> None:
         """Send every order and return when the broker has answered for each. A transaction must not be torn apart."""
@@ -226,7 +225,6 @@ class OrderDesk:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                 raise
-            self.refused += 1
         self._producer.poll(0)
 
     def _pay(self, payments: list[Order]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
-from bridge.forwarder.resume_file import UNSAFE_IN_NAMES, memory_name, read_memory, write_memory
+from bridge.forwarder.resume_file import memory_name, read_memory, write_memory
+from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
@@ -19,14 +20,10 @@ from otel_mqtrace.landing import LandedMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
 
-    from typing_extensions import Self
-
     from bridge.forwarder.pairing import Place
     from bridge.storage import AnyPath
 
 
-MEMORY_DIRECTORY: Final = "_mqtrace-forward"
-"""Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
@@ -41,10 +38,10 @@ def present_files(path: str) -> list[AnyPath]:
         return []
 
 
-class _FilesSource:
+class _FilesSource(TraceSource):
     """A file, directory or glob as a resumable stream; ``state`` keeps the progress, in a file for each ``group``.
 
-    ``bad_bodies`` counts pieces of files that are not messages.
+    Files overlap in time: nothing is old before all are read, so ``behind`` stays empty.
 
     Raises:
         UsageError: nothing is there, or the progress cannot be read or written.
@@ -53,9 +50,8 @@ class _FilesSource:
     _kind: str
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
+        super().__init__()
         expand_files(str(path))  # something is there
-        self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
-        self.bad_bodies = 0
         self._path, self._directory = str(path), root_of(str(path)).resolve()
         self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
 
@@ -65,22 +61,12 @@ class _FilesSource:
     def _remember(self, content: Any) -> None:
         write_memory(self._memory, content, hint=CANNOT_WRITE, indent=0)
 
-    def close(self) -> None:
-        """Nothing is open between two files."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
-    Its ``arrival_ms`` is that in the file, else when the file was last written. Progress that an earlier release kept
-    below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still waits is read
-    again as a whole after a restart.
+    Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
+    is read again as a whole after a restart.
 
     Raises:
         UnreadableInputError: a file of another format.
@@ -90,13 +76,10 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        left_here = self._directory / MEMORY_DIRECTORY / f"{UNSAFE_IN_NAMES.sub('_', group)}.json"
-        if left_here.is_file():
-            self._memory = left_here
         self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()
         self._read: set[str] = set()
 
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages of every file that is neither done nor waiting, in batches.
 
         Raises:
@@ -172,7 +155,7 @@ class SpanFilesSource(_FilesSource):
         self._read = dict(self._done)
         self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each."""
         for path in present_files(self._path):
             status = path.stat()

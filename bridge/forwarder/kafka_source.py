@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.forwarder.topic_source import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
@@ -52,26 +52,9 @@ class KafkaTraceSource(TopicSource[int]):
         super().__init__(topic, group, clock or SystemClock(), accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
         self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_ms / 1e3
-        properties = {
-            **(kafka_config or {}),
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "log_level": 0,
-        }
-        try:
-            self._consumer: Any = Consumer(properties, logger=_logger)
-        except KafkaException as error:
-            raise UsageError(f"the forwarder's consumer cannot be built: {error}") from error
+        self._consumer = open_consumer(bootstrap_servers, group, kafka_config, reset="error")
 
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield what lies between the last commit and the topic's present end, in batches; then return.
-
-        A batch may be empty, so that the caller is never kept waiting, and the last ones may reach beyond that end:
-        what was fetched is always yielded. What was yielded is behind the position that :meth:`commit` remembers; the
-        next drain begins behind what had been yielded at the last commit.
-        """
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
         ends = self._ends()
         behind = {partition for partition, end in ends.items() if self._next[partition] < end}
         self.behind = frozenset(behind)
@@ -118,7 +101,7 @@ class KafkaTraceSource(TopicSource[int]):
         """Return the present end of every partition, having set every position to where this drain begins."""
         ends: dict[int, int] = {}
         try:
-            partitions = self._partitions()
+            partitions = partitions_of(self._consumer, self.topic, self._bootstrap_servers, self._timeout_s)
             self._recall([partition for partition in partitions if partition not in self._start])
             self._next = dict(self._start)
             for partition in partitions:
@@ -154,14 +137,6 @@ class KafkaTraceSource(TopicSource[int]):
             else:
                 return known
             self._consumer.poll(_POLL_S)  # nothing is assigned yet: the client looks for the coordinator meanwhile
-
-    def _partitions(self) -> list[int]:
-        known = self._consumer.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic]
-        if known.error is not None:
-            raise PeerError(
-                f"the trace topic {self.topic} cannot be read on {self._bootstrap_servers}: {known.error.str()}"
-            )
-        return sorted(known.partitions)
 
     def _check_overrun(self, partition: int, end: int) -> None:
         """Raise for a partition shorter than what was committed: nothing new would be read of it for long."""
@@ -203,6 +178,39 @@ class KafkaTraceSource(TopicSource[int]):
     def _silent(self, cause: object = None) -> PeerError:
         reason = f"does not answer for {self.topic}{reason_of(cause)}; check the address"
         return PeerError(f"the broker {self._bootstrap_servers} {reason}")
+
+
+def open_consumer(bootstrap_servers: str, group: str, kafka_config: Mapping[str, Any] | None, *, reset: str) -> Any:
+    """Return a consumer that commits nothing by itself; ``reset`` is what it does where an offset is gone.
+
+    Raises:
+        UsageError: the client refuses its properties.
+    """
+    properties = {
+        **(kafka_config or {}),
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "auto.offset.reset": reset,
+        "log_level": 0,
+    }
+    try:
+        return Consumer(properties, logger=_logger)
+    except KafkaException as error:
+        raise UsageError(f"the consumer of {bootstrap_servers} cannot be built: {error.args[0]}") from error
+
+
+def partitions_of(consumer: Any, topic: str, bootstrap_servers: str, timeout_s: float) -> list[int]:
+    """Return the partitions of a topic.
+
+    Raises:
+        PeerError: the topic does not exist, or may not be read.
+        KafkaException: the broker does not answer.
+    """
+    known = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+    if known.error is not None:
+        raise PeerError(f"the trace topic {topic} cannot be read on {bootstrap_servers}: {known.error.str()}")
+    return sorted(known.partitions)
 
 
 def landed_message(message: Any, *, otherwise_ms: int) -> LandedMessage:

@@ -93,7 +93,6 @@ _new_event: Final[Callable[[tuple[Record, Record | None, Half | None, bool]], Ev
 class PairingCounts:
     """The outcome of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
 
-    paired: int = 0
     halves: int = 0
     overflowed: int = 0
     repeated: int = 0
@@ -183,7 +182,6 @@ class Pairing:
             self.counts.repeated += 1
             return
         self._forget(key)
-        self.counts.paired += 1
         # A trace message that comes twice brings both halves again, or this is needed.
         if its_origin is not origin and its_origin.place != origin.place:
             self._completed.add(key, origin.since_ms)

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing import LandedMessage
 
 
-UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]")
-"""A character that a file's name must not have."""
+_UNSAFE_IN_NAMES: Final = re.compile(r"[^\w.-]")
 
 
 def memory_name(group: str, source: str, kind: str = "") -> str:
     """Return the name, without suffix, of the memory of this ``group``, ``source`` and ``kind``."""
     whose = f"{source}\n{group}"
-    return f"{UNSAFE_IN_NAMES.sub('_', group)}-{kind}{zlib.crc32(whose.encode()):08x}"
+    return f"{_UNSAFE_IN_NAMES.sub('_', group)}-{kind}{zlib.crc32(whose.encode()):08x}"
 
 
 def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:

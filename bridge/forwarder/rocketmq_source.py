@@ -6,7 +6,7 @@ import logging
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.topic_source import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource, Trimmed
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
-_QUEUES_AT_ONCE: Final = 16
+QUEUES_AT_ONCE: Final = 16
 """Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
 _SETTING: Final = "fileReservedTime on the brokers"
 _SUSPEND_MS: Final = 500  # of a broker that had nothing
@@ -66,18 +66,13 @@ class RemotingTraceSource(TopicSource["Queue"]):
             namesrv, access_key=access_key, secret_key=secret_key, timeout_ms=timeout_ms, clock=self._clock
         )
 
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield what lies between the last commit and the topic's present end, in batches; then return.
-
-        A batch may be empty, and the last ones may reach beyond that end: what was fetched is always yielded. What was
-        yielded is behind the position that :meth:`commit` remembers; the next drain begins where the last commit was.
-        """
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
         ends = self._ends()
         behind = [queue for queue, end in ends.items() if self._next[queue] < end]
         self.behind = frozenset(map(partition_of, behind))
         deadline_ns, suspend_ms = compute_deadline(self._clock, self._timeout_ms), 0
         while behind:
-            queues = behind[:_QUEUES_AT_ONCE]
+            queues = behind[:QUEUES_AT_ONCE]
             came = 0
             for queue, pulled in self._pulled(queues, suspend_ms).items():
                 landed = self._landed(queue, pulled)
@@ -182,13 +177,18 @@ def _check_partitions(queues: Sequence[Queue]) -> None:
             raise PeerError(f"{other} and {queue} get the same number {partition_of(queue)}: rename a broker")
 
 
-def _landed(message: StoredMessage, partition: int | None) -> LandedMessage:
+def _landed(message: StoredMessage, partition: int) -> LandedMessage:
     try:
         body = decompress_body(message)
     except BodyError as error:
         # Kept as stored, so that one bad message neither vanishes nor stops the others: decoding reports it.
         _logger.warning("mqtrace: %s; it is kept as it is", error)
         body = message.stored_body
+    return landed_message(message, partition, body)
+
+
+def landed_message(message: StoredMessage, partition: int, body: bytes) -> LandedMessage:
+    """Return a message of RocketMQ's as a landing keeps it, with its plain ``body``."""
     return LandedMessage(
         source=message.topic,
         partition=partition,

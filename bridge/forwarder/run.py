@@ -6,20 +6,20 @@ import json
 import os
 import signal
 import threading
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import Reading
-from bridge.forwarder.files_source import CANNOT_WRITE, MEMORY_DIRECTORY, FilesTraceSource, SpanFilesSource
+from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
 from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.resume_file import ResumeFile, memory_name
-from bridge.forwarder.service import Measures, TraceSource, forward_once, forward_until
+from bridge.forwarder.service import Measures, forward_once, forward_until
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.store_landing import open_landing
@@ -32,38 +32,21 @@ from otel_mqtrace.landing import claim, native_directory
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-
-    from typing_extensions import Self
+    from collections.abc import Callable, Iterator, Mapping
 
     from bridge.forwarder.native_delivery import NativeCounts
-    from bridge.forwarder.pairing import Place
     from bridge.forwarder.service import ForwardCounts
+    from bridge.forwarder.trace_source import TraceSource
     from bridge.storage import AnyPath
-    from otel_mqtrace.landing import LandedMessage
 
 
-class OpenSource(TraceSource, Protocol):
-    """A source that holds a connection or a file; use it as a context manager."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *failure: object) -> None: ...
-
-
-def _files_directory(source: str) -> AnyPath | None:
-    """Return the directory of the files that ``source`` names, ``None`` when it names a topic."""
-    address = parse_address(source)
-    return root_of(address.path) if address.kind is Kind.FILES else None
-
-
-def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
+def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> TraceSource:
     from bridge.forwarder.kafka_source import KafkaTraceSource  # noqa: PLC0415 - optional extra
 
     return KafkaTraceSource(servers, topic, kafka_config=client_config or None, **options)
 
 
-def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
+def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> TraceSource:
     from bridge.forwarder.rocketmq_source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
 
     unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
@@ -77,9 +60,10 @@ def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str]
 
 _ROCKETMQ_KEYS: Final = {"accessKey": "access_key", "secretKey": "secret_key"}
 """In the properties file, as RocketMQ's own tools spell them → the client's parameters."""
-_OPENERS: Final[Mapping[Kind, Callable[..., OpenSource]]] = {Kind.KAFKA: _open_kafka, Kind.ROCKETMQ: _open_rocketmq}
+_OPENERS: Final[Mapping[Kind, Callable[..., TraceSource]]] = {Kind.KAFKA: _open_kafka, Kind.ROCKETMQ: _open_rocketmq}
 
 
+_MEMORY_DIRECTORY: Final = "_mqtrace-forward"  # the underscore keeps readers of the landing from taking it for data
 _PAUSE_MS: Final = 1_000
 _NEVER_ANSWERED: Final = 2
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
@@ -136,15 +120,14 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint, reading)
         forwarding = native or spans
         measures = Measures(spans)
-        answering = _FirstAnswer(source)
         try:
             if options.once:
-                counts = forward_once(answering, landing, spans=forwarding, flush=True)
+                counts = forward_once(source, landing, spans=forwarding, flush=True)
                 measures.add(counts)
             else:
                 counts = forward_until(
                     opened.enter_context(_stopped_by_signals()),
-                    answering,
+                    source,
                     landing,
                     spans=forwarding,
                     pause_ms=_PAUSE_MS,
@@ -153,7 +136,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         except PeerError as error:
             typer.echo(f"mqtrace: error: {error}", err=True)
             has_delivered = forwarding is None or forwarding.has_delivered
-            return _STOPPED_ON_ERROR if answering.came and has_delivered else _NEVER_ANSWERED
+            return _STOPPED_ON_ERROR if source.has_answered and has_delivered else _NEVER_ANSWERED
         typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
     return 0
 
@@ -181,7 +164,7 @@ def _check_places(options: ForwardOptions) -> None:
             )
 
 
-def _open_source(options: ForwardOptions) -> OpenSource:
+def _open_source(options: ForwardOptions) -> TraceSource:
     """Return the source at the position of its group; with ``--native`` files hold OTLP messages, else native bodies.
 
     Raises:
@@ -267,13 +250,7 @@ def _resolved(source: str) -> str:
 def _state_file(options: ForwardOptions) -> AnyPath | None:
     """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
     directory = _state_directory(options)
-    if directory is None:
-        return None
-    name = f"{memory_name(options.group, options.source)}.json"
-    files = _files_directory(options.source)
-    if files is not None and (files / MEMORY_DIRECTORY / name).is_file():
-        return files / MEMORY_DIRECTORY / name
-    return directory / name
+    return None if directory is None else directory / f"{memory_name(options.group, options.source)}.json"
 
 
 def _state_directory(options: ForwardOptions) -> AnyPath | None:
@@ -281,8 +258,8 @@ def _state_directory(options: ForwardOptions) -> AnyPath | None:
     if options.state is not None:
         return options.state
     if options.landing is not None:
-        return options.landing / MEMORY_DIRECTORY
-    return None if _files_directory(options.source) is None else _user_state_directory()
+        return options.landing / _MEMORY_DIRECTORY
+    return _user_state_directory() if parse_address(options.source).kind is Kind.FILES else None
 
 
 def _user_state_directory() -> Path:
@@ -293,31 +270,6 @@ def _user_state_directory() -> Path:
 def _directory_of(target: str) -> AnyPath | None:
     address = parse_address(target)
     return as_path(address.path) if address.kind is Kind.FILES else None
-
-
-class _FirstAnswer:
-    """A source, and whether it has answered since the start."""
-
-    def __init__(self, source: TraceSource) -> None:
-        self._source = source
-        self.came = False
-
-    @property
-    def behind(self) -> Collection[int | None]:
-        """See :class:`TraceSource`."""
-        return self._source.behind
-
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """See :class:`TraceSource`."""
-        with closing(self._source.drain()) as batches:
-            for batch in batches:
-                self.came = True
-                yield batch
-        self.came = True
-
-    def commit(self, held: Collection[Place] = ()) -> None:
-        """See :class:`TraceSource`."""
-        self._source.commit(held)
 
 
 @contextmanager
@@ -349,19 +301,19 @@ def _print_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -
     typer.echo(text, err=True)
 
 
-def _as_json(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, _: ForwardOptions) -> str:
+def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: ForwardOptions) -> str:
     document: dict[str, Any] = {
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,
         "trimmed_offsets": _gone(source),
-        "unreadable_bodies": getattr(source, "bad_bodies", 0),
+        "unreadable_bodies": source.bad_bodies,
         **({} if spans is None else spans.counts.as_dict()),
         "parts": [part.file for part in counts.parts],
     }
     return json.dumps(document)
 
 
-def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, options: ForwardOptions) -> str:
+def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, options: ForwardOptions) -> str:
     if isinstance(spans, NativeForwarding):
         return _native_text(counts, source, spans.counts, options)
     text, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
@@ -370,11 +322,11 @@ def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, opti
     if spans is not None:
         text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
-    without_body = getattr(source, "bad_bodies", 0), "lines or files hold no trace message"
+    without_body = source.bad_bodies, "lines or files hold no trace message"
     return text + _join_notes([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
 
 
-def _native_text(counts: ForwardCounts, source: OpenSource, native: NativeCounts, options: ForwardOptions) -> str:
+def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCounts, options: ForwardOptions) -> str:
     text = (
         f"{native.spans} spans ({counts.messages} OTLP messages) as {native.records} records in "
         f"{native.trace_messages} trace messages to {options.native}"
@@ -382,7 +334,7 @@ def _native_text(counts: ForwardCounts, source: OpenSource, native: NativeCounts
     notes = [
         *((number, f"spans without a record: {scope}") for scope, number in sorted(native.without_record.items())),
         (native.bad_spans, "spans could not be read"),
-        (native.unreadable + getattr(source, "bad_bodies", 0), "messages are not OTLP traces"),
+        (native.unreadable + source.bad_bodies, "messages are not OTLP traces"),
         *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
         (native.replaced, "separator characters written as _"),
     ]
@@ -405,5 +357,5 @@ def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:
     ]
 
 
-def _gone(source: OpenSource) -> int:
-    return sum(trimmed.offsets for trimmed in getattr(source, "trimmed", ()))
+def _gone(source: TraceSource) -> int:
+    return sum(trimmed.offsets for trimmed in source.trimmed)

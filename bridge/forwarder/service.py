@@ -10,49 +10,23 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import Meter, Observation, get_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from opentelemetry.metrics import CallbackOptions
 
     from bridge.forwarder.native_delivery import NativeForwarding
-    from bridge.forwarder.pairing import Place
     from bridge.forwarder.span_delivery import SpanForwarding
     from bridge.forwarder.store_landing import StoreLanding
+    from bridge.forwarder.trace_source import TraceSource
     from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
 
     Landing = LandingWriter | StoreLanding
     Forwarding = SpanForwarding | NativeForwarding
-
-
-class TraceSource(Protocol):
-    """What can be drained and remembers how far; ``KafkaTraceSource`` is one.
-
-    ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
-    """
-
-    @property
-    def behind(self) -> Collection[int | None]:
-        """Partitions that are not read to their end."""
-        ...
-
-    def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield what is there now, in batches; after an empty one the caller may stop.
-
-        The next drain of this source goes on behind what was yielded before the last :meth:`commit`.
-        """
-        ...
-
-    def commit(self, held: Collection[Place] = ()) -> None:
-        """Remember what was yielded as done, but for ``held`` and all that lies behind it on the same partition.
-
-        A later source of the same group begins there; this one has yielded them already.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

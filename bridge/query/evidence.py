@@ -243,29 +243,24 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
 
 
 def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> Iterator[Sighting]:
-    for index, dialect, trace_ctx, messages, writers in _exploded(decoded):
-        if query.means(trace_ctx.beans[0]):
-            yield Sighting(
-                trace_ctx=trace_ctx,
-                dialect=dialect,
-                places=(_place(message, index),),
-                of_batch=messages,
-                written_by=writers,
-            )
-
-
-def records_of(message: LandedMessage, how: Reading) -> Iterator[tuple[int, str | None, TraceContext, int]]:
-    """Yield each record of one message: its index, dialect, context of one bean, and how many messages it is for."""
-    decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
-    return ((index, dialect, trace_ctx, messages) for index, dialect, trace_ctx, messages, _ in _exploded(decoded))
-
-
-def _exploded(decoded: DecodedBody) -> Iterator[tuple[int, str | None, TraceContext, int, tuple[str, ...]]]:
     columns = (decoded.record_indexes, decoded.dialects, decoded.shapes, decoded.contexts)
     for index, dialect, shape, whole in zip(*columns, strict=True):
         pieces = explode(whole)
         for trace_ctx in pieces:
-            yield index, dialect, trace_ctx, len(pieces), writers_of(shape, dialect)
+            if query.means(trace_ctx.beans[0]):
+                yield Sighting(
+                    trace_ctx=trace_ctx,
+                    dialect=dialect,
+                    places=(_place(message, index),),
+                    of_batch=len(pieces),
+                    written_by=writers_of(shape, dialect),
+                )
+
+
+def contexts_in(message: LandedMessage, how: Reading) -> Iterator[TraceContext]:
+    """Yield the contexts of the records in ``message``, of one bean each."""
+    decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+    return (trace_ctx for whole in decoded.contexts for trace_ctx in explode(whole))
 
 
 def _folded(known: Sighting | None, new: Sighting) -> Sighting:

@@ -6,18 +6,16 @@ offset to offset, so a margin around it is read too, and each message is filtere
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.cimpl import Consumer
 
-from bridge.forwarder.kafka_source import landed_message, reason_of
+from bridge.forwarder.kafka_source import landed_message, open_consumer, partitions_of, reason_of
 from bridge.query.evidence import mentioned, needles_of
-from bridge.query.search import Scan
+from bridge.query.search import Archive
 from otel_mqtrace._clock import SystemClock, compute_deadline
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -28,17 +26,16 @@ if TYPE_CHECKING:
 
 MARGIN_MS: Final = 60_000
 """How far around the range is read: writers' clocks and retries put timestamps out of order."""
-_logger = logging.getLogger(__name__)
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
 _NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
 
 
-class TopicArchive(Scan):
+class TopicArchive(Archive):
     """The trace messages of Kafka topics whose arrival lies in a range.
 
     ``kafka_config`` are further client properties (TLS, SASL); ``timeout_ms`` limits one answer of the broker; ``scan``
-    are further arguments of :class:`Scan`.
+    are further arguments of :class:`Archive`.
 
     Raises:
         UsageError: the client refuses its properties.
@@ -60,19 +57,8 @@ class TopicArchive(Scan):
         super().__init__(", ".join(self._topics), **scan)
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        properties = {
-            **(kafka_config or {}),
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": _NOWHERE,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",  # what retention removes while we read is gone, not an error
-            "log_level": 0,
-        }
-        try:
-            self._consumer: Any = Consumer(properties, logger=_logger)
-        except KafkaException as error:
-            raise UsageError(f"the consumer of {bootstrap_servers} cannot be built: {error.args[0]}") from error
+        # what retention removes while we read is gone, not an error
+        self._consumer = open_consumer(bootstrap_servers, _NOWHERE, kafka_config, reset="earliest")
 
     def close(self) -> None:
         """Close the connection."""
@@ -98,12 +84,9 @@ class TopicArchive(Scan):
     def _ranges(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, for each partition that has something to read, the first offset and the one behind the last."""
         timeout_s = self._timeout_ms / 1e3
-        known = self._consumer.list_topics(topic, timeout=timeout_s).topics[topic]
-        if known.error is not None:
-            raise PeerError(f"the trace topic {topic} cannot be read on {self._bootstrap_servers}: {known.error.str()}")
         marks = {
             partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-            for partition in sorted(known.partitions)
+            for partition in partitions_of(self._consumer, topic, self._bootstrap_servers, timeout_s)
         }
         begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
         starts = {} if begin_ms is None else self._since(topic, marks, max(begin_ms - MARGIN_MS, 0))

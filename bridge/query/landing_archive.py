@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, read_landed
 from bridge.query.evidence import mentioned, needles_of
-from bridge.query.search import Scan
+from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import (
@@ -42,7 +42,7 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
 """Field of a landing: its name in a dump of a RocketMQ topic, its types, and its value where neither is there."""
 
 
-class FilesArchive(Scan):
+class FilesArchive(Archive):
     """The trace messages of files whose arrival lies in a range.
 
     ``paths`` are landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.

@@ -9,11 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.forwarder.rocketmq_source import partition_of
+from bridge.forwarder.rocketmq_source import QUEUES_AT_ONCE, landed_message, partition_of
 from bridge.query.evidence import mentioned, needles_of
-from bridge.query.search import ALWAYS, ArrivalRange, Scan
-from otel_mqtrace import semconv
-from otel_mqtrace.landing import LandedMessage
+from bridge.query.search import ALWAYS, Archive, ArrivalRange
 from otel_mqtrace.rocketmq.client import RemotingClient
 from otel_mqtrace.rocketmq.commands import Queue
 from otel_mqtrace.rocketmq.messages import BodyError, decompress_body
@@ -21,12 +19,11 @@ from otel_mqtrace.rocketmq.messages import BodyError, decompress_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from otel_mqtrace.landing import LandedMessage
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
 
 _MOST_OF_INDEX: Final = 64
-_QUEUES_AT_ONCE: Final = 16
-"""Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
 _INDEX_ONLY: Final = (
     "only the brokers' index was searched, which lacks the single ids of a batch and keys that a client cut off; "
@@ -34,7 +31,7 @@ _INDEX_ONLY: Final = (
 )
 
 
-class BrokerArchive(Scan):
+class BrokerArchive(Archive):
     """The trace messages of a RocketMQ cluster whose arrival lies in a range of store times.
 
     ``topics`` are the trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``. ``reads_all``
@@ -90,7 +87,7 @@ class BrokerArchive(Scan):
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
         self._begin(sum(end - start for start, end in ranges.values()))
         while ranges:
-            offsets = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
+            offsets = {queue: start for queue, (start, _) in islice(ranges.items(), QUEUES_AT_ONCE)}
             for queue, pulled in self._client.pull(offsets, group=_GROUP).items():
                 start, end = ranges.pop(queue)
                 inside = [(queue.broker, message) for message in pulled.messages if message.queue_offset < end]
@@ -126,13 +123,6 @@ class BrokerArchive(Scan):
             except BodyError as error:
                 self._remark(str(error))
                 continue
-            landed = LandedMessage(
-                source=message.topic,
-                partition=partition_of(Queue(message.topic, broker, message.queue_id)),
-                offset=message.queue_offset,
-                arrival_ms=message.store_ms,
-                keys=message.properties.get(semconv.HEADER_KEYS),
-                body=body,
-            )
+            landed = landed_message(message, partition_of(Queue(message.topic, broker, message.queue_id)), body)
             self._saw(landed)
             yield landed

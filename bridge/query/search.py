@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
-from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, gather, records_of
+from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, contexts_in, gather
 from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import absent
@@ -128,19 +129,6 @@ class Searched:
     remarks: tuple[str, ...] = ()
 
 
-class Archive(Protocol):
-    """Trace messages that lie somewhere and can be read again."""
-
-    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        """Yield at least every trace message that may contain one of ``texts``, in any order."""
-        ...
-
-    @property
-    def searched(self) -> Searched:
-        """What the last pass read."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The stories of one page, oldest message first, and the extent of the search.
@@ -206,7 +194,7 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     first_ms: dict[str, float] = {}
     nameless = 0
     for message in archive.mentioning(query.texts):
-        for _, _, trace_ctx, _ in records_of(message, how):
+        for trace_ctx in contexts_in(message, how):
             msg_id = trace_ctx.beans[0].msg_id
             if not query.names(trace_ctx):
                 continue
@@ -297,8 +285,8 @@ MOST_REMARKS: Final = 20
 """Limit of one pass's remarks; the number of further ones is added."""
 
 
-class Scan:
-    """The counts of one pass over an archive.
+class Archive(ABC):
+    """Trace messages that lie somewhere and can be read again, and the counts of the last pass over them.
 
     ``where`` is the archive's name for people; ``on_progress`` gets the bytes or offsets read and their total now and
     then.
@@ -312,7 +300,11 @@ class Scan:
         self._on_progress = on_progress or (lambda _done, _all: None)
         self._begin(0)
 
-    def close(self) -> None:
+    @abstractmethod
+    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        """Yield at least every trace message that may contain one of ``texts``, in any order."""
+
+    def close(self) -> None:  # noqa: B027 - not every archive holds a connection
         """Close the connections, if there are any."""
 
     def _begin(self, whole: int) -> None:

@@ -346,9 +346,9 @@ def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> No
         remove_tree(source)
 
 
-def list_files(directory: str | AnyPath, suffix: str = ".parquet") -> list[str]:
-    """Return the complete files in ``directory``, sorted; nothing if it does not exist."""
-    found = as_path(directory).glob(f"*{suffix}")
+def list_files(directory: str | AnyPath) -> list[str]:
+    """Return the complete parquet files in ``directory``, sorted; nothing if it does not exist."""
+    found = as_path(directory).glob("*.parquet")
     return sorted(str(path) for path in found if not path.name.startswith((".", "_")))
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
-from bridge.codec.files import LARGE_BYTES, watched
+from bridge.codec.files import LARGE_BYTES
 from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.wire.native import decode_body
@@ -240,25 +239,6 @@ def test_closed_pipe_ends_the_command(tmp_path, format, start):  # noqa: A002 - 
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(60) == 141
-
-
-def _watched(path, items, **options):
-    screen = io.StringIO()
-    with path.open("rb") as stream:
-        given = list(
-            watched(items(stream), stream, name="part-0", **options, console=Console(file=screen, force_terminal=True))
-        )
-    return given, screen.getvalue()
-
-
-def test_large_file_is_read_under_a_bar(tmp_path):
-    path = tmp_path / "part-0.jsonl"
-    path.write_bytes(body_line(PUB) * 50)
-    lines = path.read_bytes().splitlines(keepends=True)
-    given, shown = _watched(path, iter, large_bytes=1)
-    assert given == lines
-    assert "part-0" in shown
-    assert _watched(path, iter) == (lines, "")
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")

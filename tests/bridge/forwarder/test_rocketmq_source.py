@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from bridge.forwarder.rocketmq_source import RemotingTraceSource, partition_of
-from bridge.forwarder.topic_source import Trimmed
+from bridge.forwarder.trace_source import Trimmed
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq.commands import Queue, RefusedError, RequestCode, ResponseCode
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster

@@ -1,19 +1,22 @@
-"""What the two kinds of trace topic share: positions by partition, what retention removed, and the end of waiting."""
+"""A resumable stream of trace messages, and what the two kinds of trace topic share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Generator
 
     from typing_extensions import Self
 
+    from bridge.forwarder.pairing import Place
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.landing import LandedMessage
 
 
 DEFAULT_GROUP: Final = "mqtrace-forward"
@@ -34,7 +37,54 @@ class Trimmed(Generic[_P]):
         return self.last - self.first
 
 
-class TopicSource(ABC, Generic[_P]):
+class TraceSource(ABC):
+    """What can be drained and remembers how far; use it as a context manager.
+
+    ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
+    ``has_answered`` is whether anything was read since the start. ``trimmed`` is what retention had removed,
+    ``bad_bodies`` counts pieces of files that are not messages.
+    """
+
+    def __init__(self) -> None:
+        self.behind: Collection[int | None] = ()
+        self.has_answered = False
+        self.trimmed: list[Trimmed[Any]] = []
+        self.bad_bodies = 0
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield what lies between the last :meth:`commit` and the present end, in batches; then return.
+
+        A batch may be empty, so that the caller is never kept waiting; then it may stop. The last ones may reach beyond
+        that end: what was fetched is always yielded. The next drain goes on behind what was yielded at the last commit.
+        """
+        with closing(self._drain()) as batches:
+            for batch in batches:
+                self.has_answered = True
+                yield batch
+        self.has_answered = True
+
+    @abstractmethod
+    def _drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Do what :meth:`drain` promises."""
+
+    @abstractmethod
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember what was yielded as done, but for ``held`` and all that lies behind it on the same partition.
+
+        A later source of the same group begins there; this one has yielded them already.
+        """
+
+    def close(self) -> None:  # noqa: B027 - files are closed after each
+        """Close the connections; nothing is committed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TopicSource(TraceSource, Generic[_P]):
     """A trace topic as a resumable stream; ``_P`` is a partition or queue as its client names it.
 
     One forwarder owns the topic, reads all partitions itself and uses the group's committed offsets as its memory
@@ -46,9 +96,8 @@ class TopicSource(ABC, Generic[_P]):
     """What a group has that never committed: nothing is committed where that is the position."""
 
     def __init__(self, topic: str, group: str, clock: Clock, *, accept_trimmed: bool, timeout_ms: float) -> None:
+        super().__init__()
         self.topic = topic
-        self.trimmed: list[Trimmed[_P]] = []
-        self.behind: Collection[int | None] = ()
         self._group = group
         self._clock = clock
         self._accept_trimmed = accept_trimmed
@@ -84,16 +133,6 @@ class TopicSource(ABC, Generic[_P]):
     @abstractmethod
     def _remember(self, offsets: dict[_P, int]) -> None:
         """Commit ``offsets``."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connections; nothing is committed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _pass_over(self, gone: Trimmed[_P], name: str, setting: str) -> None:
         if not self._accept_trimmed:
