@@ -255,7 +255,7 @@ def landed_table(messages: Sequence[LandedMessage]) -> Any:
 
 
 class _ParquetPart:
-    """One row group; the schema of the landing. In memory until it is finished: a parquet file half written is none."""
+    """One row group; the schema of the landing. In memory until it is finished: half a parquet file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -111,7 +111,7 @@ class Settlement:
 
     @guarded("Settlement.failed")
     def failed(self, raised: Any) -> None:
-        """The call raised: an exception, or a ``KafkaError``, which is none to Python."""
+        """The call raised: an exception, or a ``KafkaError``, which is not an exception to Python."""
         error, description = self.describe(raised)
         exception = raised if isinstance(raised, BaseException) else None
         self.hook.after(self.call, self.settled, error=error, description=description, exception=exception)

@@ -115,7 +115,7 @@ class MessageRegistry:
     """The last messages that the traced consumers of one client have handed over; a source of ``process``.
 
     A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
-    without a lock, which a fork could leave locked for ever: each step is one atomic call. The messages of a consumer
+    without a lock, which a fork could leave locked: each step is one atomic call. The messages of a consumer
     are forgotten with its state, but for those that a block may still handle.
 
     ``is_message``, ``position_of`` (topic, partition, offset) and ``incoming`` read the client's messages.

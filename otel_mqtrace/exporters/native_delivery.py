@@ -179,9 +179,9 @@ class SpooledDelivery(MessageDelivery):
         self._spool.after_fork()
 
     def stats(self) -> dict[str, int]:
-        """Return how many messages went to disk, came back, were refused for ever by the broker, and still wait.
+        """Return how many messages went to disk, came back, were rejected by the broker, and still wait.
 
-        ``spool_torn_bytes`` is what a crash or the disk had spoilt.
+        ``spool_torn_bytes`` counts bytes that a crash or the disk has destroyed.
         """
         return {
             "spooled": self.spooled,

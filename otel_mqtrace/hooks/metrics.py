@@ -10,7 +10,7 @@ import os
 import weakref
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import get_current
 from opentelemetry.metrics import NoOpCounter
@@ -51,8 +51,7 @@ _MANY: Final = 1_000
 _TOO_MANY: Final = 50_000
 """So many wait at most: then the caller records them."""
 _AT_COLLECTION: Final = "mqtrace.collection"
-_Given: TypeAlias = Union["Mapping[str, AttributeValue]", "Callable[[], Mapping[str, AttributeValue]]"]
-_Measurement = tuple[int, Any, int, "Context | None"]
+_Measurement = tuple[int, "Mapping[str, AttributeValue]", int, "Context | None"]
 
 
 class MessagingMetrics:
@@ -96,23 +95,23 @@ class MessagingMetrics:
         instrument = self.find_instrument()
         return instrument is not None and type(instrument) is not NoOpCounter
 
-    def sent(self, attributes: _Given, elapsed_ns: int) -> None:
-        """One attempt to send one message is over. ``attributes`` may be a function that returns them."""
+    def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
+        """One attempt to send one message is over."""
         self._measure(_SENT, attributes, elapsed_ns)
 
-    def received(self, attributes: _Given, messages: int) -> None:
+    def received(self, attributes: Mapping[str, AttributeValue], messages: int) -> None:
         """``messages`` were handed to the application."""
         self._measure(_CONSUMED, attributes, messages)
 
-    def operated(self, attributes: _Given, elapsed_ns: int) -> None:
+    def operated(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One send, receive or settle is over."""
         self._measure(_OPERATED, attributes, elapsed_ns)
 
-    def processed(self, attributes: _Given, elapsed_ns: int) -> None:
+    def processed(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """The application is done with what it was handed."""
         self._measure(_PROCESSED, attributes, elapsed_ns)
 
-    def _measure(self, kind: int, attributes: _Given, value: int) -> None:
+    def _measure(self, kind: int, attributes: Mapping[str, AttributeValue], value: int) -> None:
         pending = self._pending
         pending.append((kind, attributes, value, get_current() or None))
         if len(pending) >= _MANY and (len(pending) >= _TOO_MANY or not self._worker.ensure_running()):
@@ -125,8 +124,7 @@ class MessagingMetrics:
         known: dict[int, tuple[Mapping[str, AttributeValue], tuple[tuple[str, AttributeValue], ...]]] = {}
         try:
             for _ in range(len(self._pending)):
-                kind, given, value, otel_ctx = self._pending.popleft()
-                attributes = given() if callable(given) else given
+                kind, attributes, value, otel_ctx = self._pending.popleft()
                 same = known.get(id(attributes))
                 if same is None:
                     same = known[id(attributes)] = (

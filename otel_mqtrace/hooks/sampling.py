@@ -236,7 +236,7 @@ class TracerState:
         return decision, random
 
     def is_current(self) -> bool:
-        """Return whether nothing of it has changed."""
+        """Return whether it still describes the tracer."""
         return (
             self.read(self.tracer) == self.identity
             and self.identity is not None

@@ -75,7 +75,7 @@ def read_masters(body: bytes) -> tuple[str, ...]:
     """Return the address of every master that the cluster's description names.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the body cannot be read.
     """
     document = _read(body)
     try:

@@ -286,7 +286,7 @@ class ClientStatistics:
         seen[place] = value
 
     def _drop_oldest(self) -> None:
-        """Forget sums of clients that are gone, the oldest first: a program may make clients for ever.
+        """Forget sums of clients that are gone, the oldest first: a program may make any number of clients.
 
         They end; adding them to another series would look like a burst in a rate.
         """

@@ -133,7 +133,7 @@ def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns
 
 
 def _failed(state: AnyConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:
-    """The answer of a poll was an error; that a partition ends here is none."""
+    """Record a poll that returned an error; the end of a partition is not an error."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
         kind, why = error_type(error), error_text(error)

@@ -75,7 +75,7 @@ class ProducerState:
 
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
-        """Leave every span that can no longer get an answer to the next hook; the finaliser of the producer."""
+        """Defer the end of every span that can no longer get a delivery report; the finaliser of the producer."""
         name = semconv.SEND_ABANDONED
         while self.in_flight:
             _, call = self.in_flight.popitem()
