@@ -288,7 +288,7 @@ def _identify(client: str, modules: Iterable[str]) -> str | None:
 
 
 def identify_class(client: str, candidate: object) -> str | None:
-    """Return the instrumentation that made a class, proxy or function, and how to switch it off; ``None`` if none did."""
+    """Return who made a class, proxy or function, and how to switch that off; ``None`` if it was no instrumentation."""
     modules = [str(getattr(candidate, "__module__", "")), type(candidate).__module__]
     return _identify(client, modules + [each.__module__ for each in getattr(candidate, "__mro__", ())])
 
