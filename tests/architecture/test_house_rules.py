@@ -4,6 +4,8 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
@@ -242,3 +244,49 @@ def test_small_adapter_uses_no_attribute_constant(adapter):
         if not node.attr.startswith(("HEADER_", "SEND_"))
     ]
     assert offences == []
+
+
+# -- what an import loads ---------------------------------------------------------------------------------------------
+HEAVY_FOR_AN_APPLICATION = (
+    "pyspark",
+    "pandas",
+    "pyarrow",
+    "typer",
+    "rich",
+    "bridge",
+    "spark_jobs",
+    "jinja2",
+    "prometheus_client",
+)
+
+FORBIDDEN = {
+    "otel_mqtrace": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry.sdk"),
+    "otel_mqtrace.instrumentor": HEAVY_FOR_AN_APPLICATION,
+    "otel_mqtrace.model": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry"),
+    "otel_mqtrace.semconv": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry"),
+    "otel_mqtrace.wire.native": ("pyspark", "pyarrow", "typer", "rich", "confluent_kafka", "opentelemetry"),
+    "otel_mqtrace.exporters.native_file": ("pyspark", "pandas", "pyarrow", "typer", "rich", "confluent_kafka"),
+    "bridge.commands": (
+        "pyspark",
+        "pandas",
+        "pyarrow",
+        "confluent_kafka",
+        "opentelemetry",
+        "rich",
+        "otel_mqtrace.wire.native",
+    ),
+    "bridge.demo.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
+    "spark_jobs.graph_command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
+    "spark_jobs.report.files": ("pyspark", "pandas"),
+}
+
+
+@pytest.mark.parametrize("module", FORBIDDEN)
+def test_import_loads_no_heavy_module(module):
+    names = FORBIDDEN[module]
+    code = f"import sys, {module}; print(*(n for n in {names!r} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

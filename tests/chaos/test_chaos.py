@@ -73,7 +73,7 @@ class Faulty(SpanExporter):
 
 
 class Storm:
-    """A run of ``steps`` faults; :meth:`rage` raises ``AssertionError`` as soon as something does not add up."""
+    """A run of ``steps`` faults; :meth:`run_faults` raises ``AssertionError`` as soon as something does not add up."""
 
     def __init__(self, seed, *, steps=40):
         self.random = random.Random(seed)
@@ -92,7 +92,7 @@ class Storm:
         self.offered = 0
         self.faults = []
 
-    def rage(self):
+    def run_faults(self):
         faults = [self.offer, self.crowd, self.change, self.flush, self.jump, self.fork]
         for _ in range(self.steps):
             fault = self.random.choice(faults)
@@ -193,13 +193,13 @@ FRESH = 6
 
 @pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(4)])
 def test_accounts_balance_in_known_storms(seed):
-    assert Storm(seed).rage()
+    assert Storm(seed).run_faults()
 
 
 def test_accounts_balance_in_new_storms():
     for _ in range(FRESH):
         seed = secrets.randbits(32)
         try:
-            Storm(seed).rage()
+            Storm(seed).run_faults()
         except AssertionError as broken:
             raise AssertionError(f"add {seed} to ONCE_FAILED: {broken}") from broken

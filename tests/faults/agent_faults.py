@@ -26,7 +26,7 @@ AGENT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "outcome differs",
         ("send",),
-        do.span_says(messaging__rocketmq__send_result="SLAVE_NOT_AVAILABLE"),
+        do.set_span_attributes(messaging__rocketmq__send_result="SLAVE_NOT_AVAILABLE"),
         Expected(status="MISMATCHED"),
     ),
     Fault("a cold hook: 300 ms", _EVERY, do.restamped(start_ms=300, end_ms=300), NORMALISED),
@@ -45,7 +45,7 @@ def _spanless_id(stage: Stage, fault: str, rule: str, **attributes: str) -> None
     bean = stage.bean(offset_msg_id=None)
     call = stage.send(bean)
     draft = Draft.clean(call)
-    do.both(do.record_lost, do.span_says(**attributes))(draft)
+    do.both(do.record_lost, do.set_span_attributes(**attributes))(draft)
     stage.record(draft)
     stage.truth.expect(Event("publish", send_ids(bean.msg_id or "")[1]), fault, by_design("otlp", rule))
 

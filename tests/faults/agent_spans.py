@@ -9,7 +9,7 @@ from hashlib import md5
 from typing import Any
 
 from otel_mqtrace.model import ContextCode, TraceType
-from tests.faults.calls import Application, Spoken
+from tests.faults.calls import Application, SpanDraft
 
 _ROOT, _REMOTE, _UNSAMPLED = 259, 771, 770
 _INTERNAL, _CLIENT, _PRODUCER, _CONSUMER = 1, 3, 4, 5
@@ -29,27 +29,27 @@ def send_ids(msg_id: str) -> tuple[str, str]:
     return _hex(f"trace {msg_id}", 32), _hex(f"send {msg_id}", 16)
 
 
-def agent_spans(spoken: Spoken, *, old: bool) -> list[Span]:
+def agent_spans(draft: SpanDraft, *, old: bool) -> list[Span]:
     """Return what the agent exports of a call; nothing of ends of transactions and recalls."""
-    kind = spoken.context.trace_type
+    kind = draft.context.trace_type
     if kind is TraceType.PUB:
-        return _sends(spoken, old=old)
+        return _sends(draft, old=old)
     if kind is not TraceType.SUB_AFTER:
         return []
-    if len(spoken.context.beans) == 1:
-        return [_single_process(spoken, old=old)]
-    return _old_batch(spoken) if old else [_new_batch(spoken)]
+    if len(draft.context.beans) == 1:
+        return [_single_process(draft, old=old)]
+    return _old_batch(draft) if old else [_new_batch(draft)]
 
 
-def _sends(spoken: Spoken, *, old: bool) -> list[Span]:
-    beans = spoken.context.beans
+def _sends(draft: SpanDraft, *, old: bool) -> list[Span]:
+    beans = draft.context.beans
     if len(beans) == 1:
         trace_id, span_id = send_ids(beans[0].msg_id or "")
-        attributes = _operation("send", beans[0].topic, old=old) | _send_result(spoken)
-        return [_span(spoken, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, attributes)]
+        attributes = _operation("send", beans[0].topic, old=old) | _send_result(draft)
+        return [_span(draft, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, attributes)]
     creates = [
         _span(
-            spoken,
+            draft,
             *send_ids(bean.msg_id or ""),
             f"create {bean.topic}",
             _PRODUCER,
@@ -59,41 +59,41 @@ def _sends(spoken: Spoken, *, old: bool) -> list[Span]:
     ]
     trace_id, span_id = _hex(f"batch {beans[0].msg_id}", 32), _hex(f"batch {beans[0].msg_id}", 16)
     attributes = _operation("send", beans[0].topic, old=False) | {"messaging.batch.message_count": len(beans)}
-    parent = _span(spoken, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, attributes)
+    parent = _span(draft, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, attributes)
     parent["links"] = [_link(bean.msg_id or "", _ROOT) for bean in beans]
     return [*creates, parent]
 
 
-def _send_result(spoken: Spoken) -> dict[str, Any]:
-    bean = spoken.context.beans[0]
+def _send_result(draft: SpanDraft) -> dict[str, Any]:
+    bean = draft.context.beans[0]
     experimental = {"messaging.rocketmq.broker_address": bean.store_host, "messaging.rocketmq.message.tag": bean.tags}
     answered = {"messaging.message.id": bean.msg_id, "messaging.rocketmq.send_result": "SEND_OK"}
     return experimental | (answered if bean.offset_msg_id else {})
 
 
-def _single_process(spoken: Spoken, *, old: bool) -> Span:
-    bean = spoken.context.beans[0]
+def _single_process(draft: SpanDraft, *, old: bool) -> Span:
+    bean = draft.context.beans[0]
     trace_id, parent_id = send_ids(bean.msg_id or "")
-    attributes = _operation("process", bean.topic, old=old) | _receiver(spoken, old=old)
-    own_id = _hex(f"{_call_id(spoken)} {bean.msg_id}", 16)
+    attributes = _operation("process", bean.topic, old=old) | _receiver(draft, old=old)
+    own_id = _hex(f"{_call_id(draft)} {bean.msg_id}", 16)
     attributes["messaging.message.id"] = bean.msg_id
-    span = _span(spoken, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, attributes)
+    span = _span(draft, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, attributes)
     span |= {"parentSpanId": parent_id, "flags": _REMOTE}
     if not old:
         span["links"] = [_link(bean.msg_id or "", _REMOTE)]
     return span
 
 
-def _new_batch(spoken: Spoken) -> Span:
-    beans = spoken.context.beans
-    own = _call_id(spoken)
-    attributes = _operation("process", beans[0].topic, old=False) | _receiver(spoken, old=False)
+def _new_batch(draft: SpanDraft) -> Span:
+    beans = draft.context.beans
+    own = _call_id(draft)
+    attributes = _operation("process", beans[0].topic, old=False) | _receiver(draft, old=False)
     attributes["messaging.batch.message_count"] = len(beans)
-    span = _span(spoken, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, attributes)
+    span = _span(draft, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, attributes)
     span["links"] = [
         _link(
             bean.msg_id or "",
-            _UNSAMPLED if bean.msg_id in spoken.unsampled else _REMOTE,
+            _UNSAMPLED if bean.msg_id in draft.unsampled else _REMOTE,
             {"messaging.message.id": bean.msg_id},
         )
         for bean in beans
@@ -101,26 +101,26 @@ def _new_batch(spoken: Spoken) -> Span:
     return span
 
 
-def _old_batch(spoken: Spoken) -> list[Span]:
-    beans = spoken.context.beans
-    own = _call_id(spoken)
+def _old_batch(draft: SpanDraft) -> list[Span]:
+    beans = draft.context.beans
+    own = _call_id(draft)
     trace_id, root_id = _hex(own, 32), _hex(own, 16)
-    receive = {"messaging.system": "rocketmq", "messaging.operation": "receive"} | _receiver(spoken, old=True)
-    root = _span(spoken, trace_id, root_id, "multiple_sources receive", _CONSUMER, receive)
+    receive = {"messaging.system": "rocketmq", "messaging.operation": "receive"} | _receiver(draft, old=True)
+    root = _span(draft, trace_id, root_id, "multiple_sources receive", _CONSUMER, receive)
     children = []
     for bean in beans:
-        attributes = _operation("process", bean.topic, old=True) | _receiver(spoken, old=True)
+        attributes = _operation("process", bean.topic, old=True) | _receiver(draft, old=True)
         attributes["messaging.message.id"] = bean.msg_id
         own_id = _hex(f"{own} {bean.msg_id}", 16)
-        child = _span(spoken, trace_id, own_id, f"{bean.topic} process", _CONSUMER, attributes)
+        child = _span(draft, trace_id, own_id, f"{bean.topic} process", _CONSUMER, attributes)
         child |= {"parentSpanId": root_id, "links": [_link(bean.msg_id or "", _REMOTE)]}
         child["endTimeUnixNano"] = str(int(child["startTimeUnixNano"]) + _INSTANT_NS)
         children.append(child)
     return [root, *children]
 
 
-def _call_id(spoken: Spoken) -> str:
-    return f"process {spoken.context.group_name} {spoken.context.request_id} {spoken.copy}"
+def _call_id(draft: SpanDraft) -> str:
+    return f"process {draft.context.group_name} {draft.context.request_id} {draft.copy}"
 
 
 def _operation(word: str, topic: str | None, *, old: bool) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def _name(word: str, topic: str | None, *, old: bool) -> str:
     return f"{topic} {'publish' if word == 'send' else word}" if old else f"{word} {topic}"
 
 
-def _receiver(spoken: Spoken, *, old: bool) -> dict[str, Any]:
-    group, code = spoken.context.group_name, spoken.context.context_code
+def _receiver(draft: SpanDraft, *, old: bool) -> dict[str, Any]:
+    group, code = draft.context.group_name, draft.context.context_code
     attributes: dict[str, Any] = {"thread.name": f"ConsumeMessageThread_{group}_3", "thread.id": "42"}
     if not old:
         attributes["messaging.consumer.group.name"] = group
@@ -144,10 +144,12 @@ def _receiver(spoken: Spoken, *, old: bool) -> dict[str, Any]:
     return attributes
 
 
-def _span(spoken: Spoken, trace_id: str, span_id: str, name: str, kind: int, own_attributes: Mapping[str, Any]) -> Span:
-    if spoken.copy and kind == _PRODUCER:
-        span_id = _hex(f"{span_id} {spoken.copy}", 16)
-    attributes = {**own_attributes, **spoken.attributes}
+def _span(
+    draft: SpanDraft, trace_id: str, span_id: str, name: str, kind: int, own_attributes: Mapping[str, Any]
+) -> Span:
+    if draft.copy and kind == _PRODUCER:
+        span_id = _hex(f"{span_id} {draft.copy}", 16)
+    attributes = {**own_attributes, **draft.attributes}
     failed = "error.type" in attributes and attributes["error.type"] is not None
     return {
         "traceId": trace_id,
@@ -155,8 +157,8 @@ def _span(spoken: Spoken, trace_id: str, span_id: str, name: str, kind: int, own
         "flags": _ROOT,
         "name": name,
         "kind": kind,
-        "startTimeUnixNano": str((spoken.start_ms + _COLD_MS) * _NS_PER_MS),
-        "endTimeUnixNano": str((spoken.end_ms + _COLD_MS) * _NS_PER_MS),
+        "startTimeUnixNano": str((draft.start_ms + _COLD_MS) * _NS_PER_MS),
+        "endTimeUnixNano": str((draft.end_ms + _COLD_MS) * _NS_PER_MS),
         "attributes": _listed(attributes),
         "status": {"code": 2} if failed else {},
     }

@@ -61,7 +61,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spoken:
+class SpanDraft:
     """One span on its way to a file. ``attributes`` replace what it would say (``None``: says nothing).
 
     Copies with another ``copy`` number have span ids of their own. A ``torn`` span's line is cut off. The messages of
@@ -84,14 +84,14 @@ class Draft:
 
     call: Call
     records: list[Record]
-    spans: list[Spoken]
+    spans: list[SpanDraft]
 
     @classmethod
     def clean(cls, call: Call) -> Draft:
         return cls(
             call,
             [Record(context=context) for context in _records(call)],
-            [Spoken(call=call, context=call.context, start_ms=call.start_ms, end_ms=call.end_ms)],
+            [SpanDraft(call=call, context=call.context, start_ms=call.start_ms, end_ms=call.end_ms)],
         )
 
 

@@ -13,7 +13,7 @@ _NO_NUMBER = b"damaged"
 
 
 def nothing(_draft: Draft) -> None:
-    """Let both sides tell it as it was."""
+    """Leave both sides as they are."""
 
 
 def both(*changes: Change) -> Change:
@@ -57,28 +57,28 @@ def copied(*, own_id: bool) -> Change:
     return change
 
 
-def record_says(**fields: Any) -> Change:
-    return lambda draft: _records(draft, lambda record: replace(record, context=_saying(record.context, fields)))
+def set_record_fields(**fields: Any) -> Change:
+    return lambda draft: _records(draft, lambda record: replace(record, context=_with_fields(record.context, fields)))
 
 
-def respelt(draft: Draft) -> None:
+def add_reordered_record(draft: Draft) -> None:
     """Land every record twice, the second time with the keys in another order: other bytes, the same values."""
 
     def turned(record: Record) -> Record:
         keys = " ".join(reversed((record.context.beans[0].keys or "").split(" ")))
-        return replace(record, context=_saying(record.context, {"keys": keys}))
+        return replace(record, context=_with_fields(record.context, {"keys": keys}))
 
     draft.records += [turned(record) for record in draft.records]
 
 
-def native_says(**fields: Any) -> Change:
+def add_differing_record(**fields: Any) -> Change:
     def change(draft: Draft) -> None:
-        draft.records += [replace(record, context=_saying(record.context, fields)) for record in draft.records]
+        draft.records += [replace(record, context=_with_fields(record.context, fields)) for record in draft.records]
 
     return change
 
 
-def contradicted(**attributes: Any) -> Change:
+def add_differing_span(**attributes: Any) -> Change:
     def change(draft: Draft) -> None:
         draft.spans += [
             replace(span, copy=1, attributes={**span.attributes, **_dotted(attributes)}) for span in draft.spans
@@ -87,8 +87,8 @@ def contradicted(**attributes: Any) -> Change:
     return change
 
 
-def span_says(**attributes: Any) -> Change:
-    """Let the span say something else; names with ``__`` for a dot, ``None`` for nothing."""
+def set_span_attributes(**attributes: Any) -> Change:
+    """Change attributes of the span; names with ``__`` for a dot, ``None`` removes one."""
 
     def change(draft: Draft) -> None:
         draft.spans[:] = [replace(span, attributes={**span.attributes, **_dotted(attributes)}) for span in draft.spans]
@@ -147,7 +147,7 @@ def _records(draft: Draft, changed: Callable[[Record], Record]) -> None:
     draft.records[:] = [changed(record) for record in draft.records]
 
 
-def _saying(context: TraceContext, fields: dict[str, Any]) -> TraceContext:
+def _with_fields(context: TraceContext, fields: dict[str, Any]) -> TraceContext:
     of_call = {name: value for name, value in fields.items() if hasattr(context, name)}
     of_message = {name: value for name, value in fields.items() if name not in of_call}
     beans = tuple(replace(bean, **of_message) for bean in context.beans) if of_message else context.beans

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.agent_faults import AGENT_FAULTS, AGENT_SCENES, REFUSED
 from tests.faults.agent_spans import agent_line, agent_spans
-from tests.faults.calls import Spoken
+from tests.faults.calls import SpanDraft
 from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, Fault, play_fault
 from tests.faults.own_scenes import EPILOGUE, PROLOGUE, SCENES
 from tests.faults.own_spans import line_of, sdk_span
@@ -54,12 +54,12 @@ def own_corpus(seed: int = 0) -> Corpus:
 def own_stage() -> Stage:
     """Return a stage for applications of ours; the sender lives in New York."""
     process = Process("10.1.0.1", 4711, utc_offset_ms=_new_york)
-    return Stage(recording=Recording(), speak=_own_lines, process=process)
+    return Stage(recording=Recording(), write_spans=_own_lines, process=process)
 
 
 def agent_corpus(seed: int = 0) -> Corpus:
     """Return the corpus of RocketMQ 5.3.3 clients under the Java agent; one consumer's agent uses the old names."""
-    stage = Stage(recording=Recording(dialect="5.3.2"), speak=_agent_lines, usual=NORMALISED, burns_ids=True)
+    stage = Stage(recording=Recording(dialect="5.3.2"), write_spans=_agent_lines, usual=NORMALISED, burns_ids=True)
     _play(stage, AGENT_FAULTS, AGENT_SCENES, seed)
     refused = sum(fault == REFUSED for fault in stage.truth.faults.values())
     stage.recording.prometheus.append(
@@ -85,12 +85,12 @@ def _play(stage: Stage, faults: Sequence[Fault], scenes: Sequence[Scene], seed: 
         play(stage)
 
 
-def _agent_lines(spans: Iterable[Spoken]) -> list[str]:
+def _agent_lines(spans: Iterable[SpanDraft]) -> list[str]:
     pairs = ((span, agent_spans(span, old=span.call.application is CONSUMERS[1])) for span in spans)
     return [agent_line(span.call.application, made, torn=span.torn) for span, made in pairs if made]
 
 
-def _own_lines(spans: Iterable[Spoken]) -> list[str]:
+def _own_lines(spans: Iterable[SpanDraft]) -> list[str]:
     return [line_of([sdk_span(span)], torn=span.torn) for span in spans]
 
 

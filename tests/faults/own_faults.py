@@ -64,7 +64,7 @@ def faults_of_both(
         Fault("native record lost, no drop counted", every, do.record_lost, one_sided("otlp", LOST)),
         Fault("native record landed twice", every, do.record_copied, _dup("NATIVE", "exact")),
         Fault("span written twice", every, do.copied(own_id=False), _dup("OTLP", "exact")),
-        Fault("native copies differ", ("send",), do.native_says(body_length=7), _dup("NATIVE", "conflicting")),
+        Fault("native copies differ", ("send",), do.add_differing_record(body_length=7), _dup("NATIVE", "conflicting")),
         Fault("SubBefore lost", deliver, do.half_lost(TraceType.SUB_BEFORE), _half("after")),
         Fault("SubAfter lost", deliver, do.half_lost(TraceType.SUB_AFTER), _half("before")),
         Fault("the process died in the handler, long ago", deliver, do.died, one_sided("native", "ABANDONED")),
@@ -86,10 +86,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a send is one-way", _SEND, do.nothing, EXACT, {"offset_msg_id": None}, {"cost_ms": 0}),
     Fault("span lost, no drop counted", _EVERY, do.span_lost, one_sided("native", LOST)),
     Fault("both sides duplicated", _EVERY, do.both(do.record_copied, do.copied(own_id=False)), _dup("BOTH", "exact")),
-    Fault("native record landed twice in other bytes", _BOTH, do.respelt, _dup("NATIVE", "equivalent")),
+    Fault("native record landed twice in other bytes", _BOTH, do.add_reordered_record, _dup("NATIVE", "equivalent")),
     Fault("span of a second instrumentation", _EVERY, do.copied(own_id=True), _dup("OTLP", "equivalent")),
-    Fault("native copies differ", _DELIVER, do.native_says(success=False), _dup("NATIVE", "conflicting")),
-    Fault("span copies differ", _BOTH, do.contradicted(mqtrace__success=False), _dup("OTLP", "conflicting")),
+    Fault("native copies differ", _DELIVER, do.add_differing_record(success=False), _dup("NATIVE", "conflicting")),
+    Fault("span copies differ", _BOTH, do.add_differing_span(mqtrace__success=False), _dup("OTLP", "conflicting")),
     Fault(
         "SubBefore and span lost",
         _DELIVER,
@@ -104,18 +104,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "attribute cut at the limit",
         _SEND,
-        do.span_says(mqtrace__tags=_LONG[:LENGTH_LIMIT]),
+        do.set_span_attributes(mqtrace__tags=_LONG[:LENGTH_LIMIT]),
         _normalised(tags="TRUNCATED"),
         {"tags": _LONG},
     ),
     Fault(
         "key cut at the limit",
         _SEND,
-        do.span_says(mqtrace__keys=(_LONG[:LENGTH_LIMIT],)),
+        do.set_span_attributes(mqtrace__keys=(_LONG[:LENGTH_LIMIT],)),
         _normalised(keys="TRUNCATED"),
         {"keys": _LONG},
     ),
-    Fault("keys masked in the span", _BOTH, do.span_says(mqtrace__keys=(_MASK,)), _normalised(keys="REDACTED")),
+    Fault(
+        "keys masked in the span", _BOTH, do.set_span_attributes(mqtrace__keys=(_MASK,)), _normalised(keys="REDACTED")
+    ),
     Fault(
         "separators in keys and tags",
         _SEND,
@@ -124,34 +126,44 @@ FAULTS: tuple[Fault, ...] = (
         {"keys": "a\x01b c\x02d", "tags": "x\x01y"},
     ),
     Fault(
-        "bytes of no UTF-8", _SEND, do.record_says(tags="caf\ufffd"), _normalised(tags="SANITISED"), {"tags": "café"}
+        "bytes of no UTF-8",
+        _SEND,
+        do.set_record_fields(tags="caf\ufffd"),
+        _normalised(tags="SANITISED"),
+        {"tags": "café"},
     ),
-    Fault("a missing text written as 'null'", _SEND, do.span_says(mqtrace__tags="null"), EXACT, {"tags": None}),
+    Fault(
+        "a missing text written as 'null'", _SEND, do.set_span_attributes(mqtrace__tags="null"), EXACT, {"tags": None}
+    ),
     Fault("neither tags nor keys", _BOTH, do.nothing, EXACT, {"tags": None, "keys": None}),
     Fault("a key that is the word null", _SEND, do.nothing, EXACT, {"keys": "null order-1"}),
-    Fault("id in lower case", _BOTH, do.span_says(messaging__message__id=str.lower), EXACT),
+    Fault("id in lower case", _BOTH, do.set_span_attributes(messaging__message__id=str.lower), EXACT),
     Fault(
         "Java's form of a host",
         _SEND,
-        do.record_says(store_host="/10.0.0.5:10911"),
+        do.set_record_fields(store_host="/10.0.0.5:10911"),
         _normalised(store_host="EQUAL_NORMALISED"),
     ),
-    Fault("topic with a namespace", _SEND, do.record_says(topic="ns1%orders"), _normalised(topic="EQUAL_NORMALISED")),
-    Fault("tags differ", _SEND, do.span_says(mqtrace__tags="altered"), _mismatched(tags="DIFFERENT")),
-    Fault("body length differs", _SEND, do.record_says(body_length=4242), _mismatched(body_length="DIFFERENT")),
+    Fault(
+        "topic with a namespace", _SEND, do.set_record_fields(topic="ns1%orders"), _normalised(topic="EQUAL_NORMALISED")
+    ),
+    Fault("tags differ", _SEND, do.set_span_attributes(mqtrace__tags="altered"), _mismatched(tags="DIFFERENT")),
+    Fault("body length differs", _SEND, do.set_record_fields(body_length=4242), _mismatched(body_length="DIFFERENT")),
     Fault(
         "outcome differs",
         _DELIVER,
-        do.span_says(mqtrace__success=False, mqtrace__context_code="FAILED"),
+        do.set_span_attributes(mqtrace__success=False, mqtrace__context_code="FAILED"),
         _mismatched(success="DIFFERENT", context_code="DIFFERENT"),
     ),
-    Fault("retries differ", _DELIVER, do.span_says(mqtrace__retry_times=3), _mismatched(retry_times="DIFFERENT")),
-    Fault("attribute left out", _SEND, do.span_says(mqtrace__tags=None), _mismatched(tags="MISSING_OTLP")),
+    Fault(
+        "retries differ", _DELIVER, do.set_span_attributes(mqtrace__retry_times=3), _mismatched(retry_times="DIFFERENT")
+    ),
+    Fault("attribute left out", _SEND, do.set_span_attributes(mqtrace__tags=None), _mismatched(tags="MISSING_OTLP")),
     Fault("written with access channel CLOUD", _DELIVER, do.over_cloud, EXACT),
     Fault(
         "span without its attempt",
         _DELIVER,
-        do.span_says(mqtrace__request_id=None),
+        do.set_span_attributes(mqtrace__request_id=None),
         replace(EXACT, also={"key_level": 2}),
     ),
 )

@@ -236,7 +236,7 @@ def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
     """Two attempts at the same time, one span that names neither: one is lost for certain, which one is unknown."""
     bean = stage.sent()
     calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
-    nameless = do.span_says(mqtrace__request_id=None)
+    nameless = do.set_span_attributes(mqtrace__request_id=None)
     expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", LOST))
     stage.several(
         calls, "two attempts, one span without a request id", *expected, changes={0: nameless, 1: do.span_lost}
@@ -247,7 +247,7 @@ def _scene_id_left_out(stage: Stage) -> None:
     """The span carries no message id: only topic and time identify its message."""
     call = stage.send(stage.bean())
     draft = Draft.clean(call)
-    do.span_says(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
+    do.set_span_attributes(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
     stage.record(draft)
     fault = "span without its message id"
     stage.truth.expect(call.events[0], fault, one_sided("native", "KEY_DEGRADED"))

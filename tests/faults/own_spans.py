@@ -20,7 +20,7 @@ from tests.support.native_spans import span_attributes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.faults.calls import Application, Spoken
+    from tests.faults.calls import Application, SpanDraft
 
 _SCOPE = InstrumentationScope("otel_mqtrace", "1.0")
 _NS_PER_MS = 1_000_000
@@ -36,19 +36,19 @@ def send_context(msg_id: str) -> SpanContext:
     return SpanContext(_id(msg_id, 32), _id(f"send {msg_id}", 16), is_remote=True, trace_flags=TraceFlags(1))
 
 
-def sdk_span(spoken: Spoken) -> ReadableSpan:
+def sdk_span(draft: SpanDraft) -> ReadableSpan:
     """Return the span as our processor would be handed it."""
-    context, call = spoken.context, spoken.call
+    context, call = draft.context, draft.call
     fields_of = span_attributes(context)
     operation = OPERATIONS[context.trace_type]
     first = context.beans[0]
     send = send_context(first.msg_id or "")
     is_send = context.trace_type is TraceType.PUB
     own = f"{context.trace_type} {first.msg_id} {context.group_name} {context.request_id} {call.start_ms}"
-    own_id = send.span_id if is_send and not spoken.copy else _id(f"{own} {spoken.copy}", 16)
+    own_id = send.span_id if is_send and not draft.copy else _id(f"{own} {draft.copy}", 16)
     links = [] if is_send else [_link(bean.msg_id or "", at, fields_of.links) for at, bean in enumerate(context.beans)]
     attributes = {**fields_of.span, semconv.MESSAGING_SYSTEM: "kafka"}
-    for name, value in spoken.attributes.items():
+    for name, value in draft.attributes.items():
         attributes[name] = value(attributes[name]) if callable(value) else value
     return ReadableSpan(
         name=operation.span_name(first.topic),
@@ -59,8 +59,8 @@ def sdk_span(spoken: Spoken) -> ReadableSpan:
         links=links,
         kind=operation.kind,
         status=_status(context),
-        start_time=spoken.start_ms * _NS_PER_MS,
-        end_time=spoken.end_ms * _NS_PER_MS,
+        start_time=draft.start_ms * _NS_PER_MS,
+        end_time=draft.end_ms * _NS_PER_MS,
         instrumentation_scope=_SCOPE,
     )
 

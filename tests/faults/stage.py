@@ -59,7 +59,7 @@ class Stage:
     """The corpus while it is made: what was recorded, what is true, and the time of the slot that is played."""
 
     recording: Recording
-    speak: Callable[[Iterable[Any]], Iterable[str]]
+    write_spans: Callable[[Iterable[Any]], Iterable[str]]
     usual: Expected = EXACT
     truth: Truth = field(default_factory=Truth)
     now_ms: int = BEGIN_MS
@@ -141,7 +141,7 @@ class Stage:
     def record(self, draft: Draft) -> None:
         for record in draft.records:
             self.recording.land(record)
-        self.recording.lines += self.speak(draft.spans)
+        self.recording.lines += self.write_spans(draft.spans)
 
     @property
     def clock(self) -> Clock:

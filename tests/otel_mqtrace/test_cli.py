@@ -33,7 +33,7 @@ def _mqtrace(*arguments, code=_MAIN, **options):
 
 def test_number_a_command_returns_is_the_exit_code():
     assert run(["answers"], _points("answers")) == 3
-    assert run(["says-nothing"], _points("says-nothing")) == 0
+    assert run(["without-output"], _points("without-output")) == 0
     assert run(["leaves"], _points("leaves")) == 7
 
 
@@ -74,12 +74,12 @@ def test_shell_completion_lists_the_options_of_a_command(capsys, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "mqtrace answers --")
     monkeypatch.setenv("COMP_CWORD", "2")
     with pytest.raises(SystemExit):
-        run([], _points("answers", "says-nothing"))
+        run([], _points("answers", "without-output"))
     assert "--number" in capsys.readouterr().out
 
 
 def test_command_after_two_dashes_is_called():
-    assert run(["--", "answers"], _points("answers", "says-nothing")) == 3
+    assert run(["--", "answers"], _points("answers", "without-output")) == 3
 
 
 def test_help_shows_the_docstring_without_its_sections(capsys):
@@ -154,7 +154,7 @@ def test_defect_is_one_line_after_its_traceback_with_debug_and_exit_code_2(capsy
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("says-much", 3), ("says-little", 3), ("prints-a-table", 3), ("streams", 141)]
+    ("command", "code"), [("long-output", 3), ("short-output", 3), ("prints-a-table", 3), ("streams", 141)]
 )
 def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, code):
     read, write = os.pipe()

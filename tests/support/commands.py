@@ -30,7 +30,7 @@ def answers(*, number: Annotated[int, typer.Option(help="What to answer.")] = 3)
     return number
 
 
-def says_nothing() -> None:
+def without_output() -> None:
     """Return nothing."""
 
 
@@ -61,13 +61,13 @@ def fails(*, how: str = "usage", interrupted: bool = False) -> None:
     raise ERRORS[how]
 
 
-def says_much() -> int:
+def long_output() -> int:
     """Write more than any pipe holds."""
     sys.stdout.write("line\n" * 200_000)
     return 3
 
 
-def says_little() -> int:
+def short_output() -> int:
     """Write what stays in the buffer until it is flushed."""
     sys.stdout.write("line\n")
     return 3

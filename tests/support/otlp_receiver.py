@@ -85,11 +85,11 @@ class OtlpReceiver:
                     number = receiver.requests
                     receiver.paths.append(self.path)
                     receiver.request_bytes.append(len(body))
-                if receiver._tell(number, "before"):
+                if receiver._notify(number, "before"):
                     return
                 if receiver.status == _OK:
                     receiver._take(ExportTraceServiceRequest.FromString(body))
-                    receiver._tell(number, "kept")
+                    receiver._notify(number, "kept")
                 rejected = ExportTracePartialSuccess(rejected_spans=receiver.rejects)
                 answer = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
                 try:
@@ -108,5 +108,5 @@ class OtlpReceiver:
 
         return Handler
 
-    def _tell(self, number: int, moment: str) -> object:
+    def _notify(self, number: int, moment: str) -> object:
         return None if self.on_request is None else self.on_request(number, moment)

@@ -13,12 +13,15 @@ from bridge.demo.shop import (
     OVERSIZE_BYTES,
     PUBLISH,
     TRANSACTION_END,
+    CardDeclinedError,
     OrderKind,
+    Tally,
+    charge,
     event_of,
     events_of,
     order_book,
 )
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 from tests.support.unique_ids import read_unique_id
 
@@ -111,3 +114,23 @@ def test_too_few_messages_are_refused_with_the_fix():
 def test_every_fault_has_one_expectation():
     assert EXPECTED.keys() == set(FaultKind)
     assert all(len(one.statuses) == 1 for one in EXPECTED.values())
+
+
+# -- the order system -------------------------------------------------------------------------------------------------
+def test_card_is_declined_as_often_as_ordered():
+    assert charge(b'{"order": 4, "declines": 0}', 0)
+    assert not charge(b'{"order": 4, "declines": 2}', 1)
+    assert charge(b'{"order": 4, "declines": 2}', 2)
+    with pytest.raises(CardDeclinedError):
+        charge(b'{"order": 5, "declines": 1}', 0)
+
+
+def test_waiting_without_progress_raises_an_error():
+    tally = Tally()
+    tally.add()
+    tally.wait_for(1)
+    with pytest.raises(PeerError, match="stand still at 1 of 2"):
+        tally.wait_for(2, patience_s=0.01)
+    tally.fail(RuntimeError("no disk"))
+    with pytest.raises(PeerError, match="died: no disk"):
+        tally.wait_for(2)

@@ -12,7 +12,8 @@ from confluent_kafka.cimpl import Consumer, TopicPartition
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import LandedMessage, LandingWriter, claim
-from tests.support.killing import running_forward
+from otel_mqtrace.testing.embedded import EmbeddedKafka
+from tests.support.killing import forwarded_under_fire, kafka_sender, running_forward
 from tests.support.landings import landed_lines
 from tests.support.trace_stories import after, before, body_of, pub
 
@@ -205,3 +206,14 @@ def test_landing_of_a_landing_keeps_arrivals_and_keys(form, tmp_path):
     )
     (line,) = landed_lines(second)
     assert (line["arrival_ms"], line["keys"]) == (1_700_000_000_000, "k1 k2")
+
+
+# -- killed again and again; more of it: tests/peers ------------------------------------------------------------------
+def test_kill_9_loses_nothing_and_repeats_only_the_same_spans(tmp_path):
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("traces", 3)
+        send = kafka_sender(kafka.bootstrap_servers, "traces", 3, seed=7)
+        output = forwarded_under_fire(f"kafka://{kafka.bootstrap_servers}/traces", send, tmp_path, kills=5, seed=7)
+    assert output.spans > 100
+    assert output.at_work > 2
+    assert (output.lost, output.unexpected, output.contradicted) == (0, 0, 0)

@@ -75,7 +75,7 @@ def test_java_agent_spans_have_the_same_fields_as_in_the_reconciliation(name, tm
     items = read_messages(path, detect(path).layout, parse=parse_message)
     spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
     ours = sorted(
-        (_event(context, span) for span in spans for context in _told_once(span)),
+        (_event(context, span) for span in spans for context in _last_contexts(span)),
         key=repr,
     )
     events = [row for row in events_of(otlp_side(tmp_path, path)) if row["kind"] is not None and row["scope"] is None]
@@ -89,7 +89,7 @@ _COMPARED = (
 _KINDS = {TraceType.PUB: "publish", TraceType.SUB_AFTER: "consume"}
 
 
-def _told_once(span):
+def _last_contexts(span):
     return [each for each in contexts_of(span).contexts if each.trace_type is not TraceType.SUB_BEFORE]
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from bridge.forwarder.spans import trace_id_of
+from bridge.query.details import answer_json
 from bridge.query.findings import FINDING_CODES
+from bridge.query.search import Searched
+from bridge.query.timeline import Consume, Event, Finding, Recall, Send, TransactionEnd
 from otel_mqtrace.cli import main
-from tests.support.archives import ID, T0, consume, land, landed, pub
+from tests.support.archives import ID, T0, answer_of, consume, land, landed, pub
 from tests.support.html_page import Page
 from tests.support.native_vectors import RECORDED
+from tests.support.source_tree import ROOT
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
@@ -238,3 +244,34 @@ def test_query_prints_to_a_terminal_that_is_not_utf_8(landing, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     assert main(["query", "--msg-id", ID, "--landing", landing]) == 0
     assert b"Sent once" in raw.getvalue()
+
+
+# -- what the page says of the command --------------------------------------------------------------------------------
+DOCUMENT = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
+
+
+PARTS = {
+    "searched": Searched,
+    "findings[]": Finding,
+    "sends[]": Send,
+    "transaction_ends[]": TransactionEnd,
+    "recalls[]": Recall,
+    "timeline[]": Event,
+}
+
+
+def test_every_finding_has_its_line():
+    assert tuple(re.findall(r"^\| `([a-z_]+)` \| [a-z]", DOCUMENT, re.MULTILINE)[:15]) == FINDING_CODES
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        *((row, {one.name for one in fields(kind)}) for row, kind in PARTS.items()),
+        ("attempts[]", {*(one.name for one in fields(Consume)), "elapsed_ms"}),
+        ("messages[]", set(answer_json(answer_of(landed(pub()), ID))["messages"][0])),
+    ],
+)
+def test_every_key_of_a_part_is_in_its_row(row, keys):
+    (documented,) = re.findall(rf"^\| `{re.escape(row)}` \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE)
+    assert set(documented.split(", ")) == keys

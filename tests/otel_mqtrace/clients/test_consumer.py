@@ -161,12 +161,12 @@ def test_interrupted_poll_is_not_recorded(instrument, spans):
 
 
 def test_message_of_another_class_is_returned_unchanged(instrument, spans):
-    class Pretending(cimpl.Consumer):
+    class MockConsumer(cimpl.Consumer):
         def poll(self, *_args):
             return Mock()
 
     instrument()
-    with Pretending({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}) as consumer:
+    with MockConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}) as consumer:
         assert isinstance(consumer.poll(1), Mock)
 
 

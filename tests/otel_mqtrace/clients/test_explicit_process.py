@@ -67,15 +67,6 @@ def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_decorated_function_finds_its_message_among_other_arguments(consuming, spans):
-    @process
-    def handle(order, message):
-        return ContextCode.FAILED
-
-    handle("order-1", poll(consuming(b"1")))
-    assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
-
-
 def test_blocks_share_the_span_of_the_first_batch_and_later_have_their_own(consuming, spans):
     consumer = consuming(*[b"x"] * 4)
     for message in process.each(consume(consumer, 2)):

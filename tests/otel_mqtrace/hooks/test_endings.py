@@ -18,7 +18,7 @@ from otel_mqtrace.hooks.process import Handling, SingleOwner
 from otel_mqtrace.model import ContextCode
 
 
-class UnspeakableError(Exception):
+class UnprintableError(Exception):
     """An exception that cannot be printed."""
 
     def __str__(self):
@@ -44,18 +44,18 @@ def _message(topic="t", *headers):
 def test_exception_of_a_handler_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
-    hook.after(call, code=ContextCode.EXCEPTION, exception=UnspeakableError())
+    hook.after(call, code=ContextCode.EXCEPTION, exception=UnprintableError())
     span = exporter.take("process t")
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "UnspeakableError")
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "UnprintableError")
     assert span.attributes["mqtrace.context_code"] == "EXCEPTION"
-    assert span.attributes["error.type"] == "UnspeakableError"
-    assert [event.attributes["exception.type"] for event in span.events] == ["UnspeakableError"]
+    assert span.attributes["error.type"] == "UnprintableError"
+    assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
 
 
 def test_exception_of_a_client_that_cannot_be_printed_is_recorded_by_its_type(sent):
-    _, span = sent({"error": "_FAIL", "exception": UnspeakableError()})
+    _, span = sent({"error": "_FAIL", "exception": UnprintableError()})
     assert span.attributes["mqtrace.success"] is False
-    assert [event.attributes["exception.type"] for event in span.events] == ["UnspeakableError"]
+    assert [event.attributes["exception.type"] for event in span.events] == ["UnprintableError"]
 
 
 @pytest.mark.parametrize(

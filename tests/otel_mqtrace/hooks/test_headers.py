@@ -183,7 +183,7 @@ def test_capture_of_very_many_headers_keeps_the_first_ones():
     assert list(captured) == [f"{PREFIX}h{n}" for n in range(MAX_CAPTURED_VALUES)]
 
 
-class _Unspeakable:
+class _Unprintable:
     def __str__(self):
         raise ZeroDivisionError
 
@@ -191,7 +191,7 @@ class _Unspeakable:
 def test_header_that_cannot_be_printed_is_not_captured(tracing_with, no_failures_yet):
     kept = RecordingExporter()
     hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}, capture_headers=("*",)))
-    hook.after(hook.before("orders", headers={"a": _Unspeakable()}))
+    hook.after(hook.before("orders", headers={"a": _Unprintable()}))
     assert _captured(kept.take("send orders")) == {}
     assert guard.failures() == {"Tracing.set_captured_headers": 1}
 

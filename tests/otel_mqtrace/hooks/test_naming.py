@@ -134,7 +134,7 @@ def test_partition_other_than_a_number_stays_text(both):
 _CREATION = SpanContext(1, 2, is_remote=True)
 
 
-def _spoken(trace_ctx: TraceContext, naming: LegacyNames | None):
+def _attributes_under(trace_ctx: TraceContext, naming: LegacyNames | None):
     """Say a context as a span, through the door every span of ours goes through."""
     exporter = RecordingExporter()
     tracing = Tracing(tracer=recording_provider(exporter).get_tracer("t"), naming=naming)
@@ -159,7 +159,7 @@ def _spoken(trace_ctx: TraceContext, naming: LegacyNames | None):
 def test_native_record_is_the_same_under_all_names(drawn):
     trace_ctx, dialect, _ = drawn
     read = [
-        trace_context_of(_spoken(trace_ctx, naming))
+        trace_context_of(_attributes_under(trace_ctx, naming))
         for naming in (None, LegacyNames(both=True), LegacyNames(both=False))
     ]
     assert read[0] is not None

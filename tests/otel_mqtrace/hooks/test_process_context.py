@@ -119,7 +119,7 @@ def test_suppressed_message_is_not_processed(tracing_with):
         assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
 
 
-class _Curious(Sampler):
+class _AttributeSampler(Sampler):
     def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, **_others):
         keep = (attributes or {}).get("messaging.kafka.offset") == 7
         return SamplingResult(Decision.RECORD_AND_SAMPLE if keep else Decision.DROP, attributes)
@@ -139,7 +139,7 @@ class TestUnrecorded:
             (TraceIdRatioBased(0), False, False, False),
             (ParentBased(TraceIdRatioBased(0.5)), False, False, True),
             (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), True, False, False),
-            (_Curious(), False, False, False),
+            (_AttributeSampler(), False, False, False),
         ],
     )
     def test_sampler_that_never_records_is_known_by_its_kind_and_the_parent(self, sampler, root, sampled, unsampled):
@@ -164,7 +164,7 @@ class TestUnrecorded:
         hook.after(call)
 
     def test_sampler_that_reads_attributes_gets_every_span(self, tracing_with, exporter):
-        provider = TracerProvider(sampler=_Curious())
+        provider = TracerProvider(sampler=_AttributeSampler())
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         hook = ConsumeHook(tracing=tracing_with({"tracer_provider": provider}))
         for call in [hook.before([_message(UNSAMPLED, offset=n)])[0] for n in (6, 7)]:

@@ -75,7 +75,7 @@ class Marking(MqTraceSpanProcessor):
         super().on_start(span, parent_context)
 
 
-class Choosing(Sampler):
+class AttributeSampler(Sampler):
     def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
         return SamplingResult(Decision.RECORD_AND_SAMPLE)
 
@@ -121,7 +121,12 @@ def test_sampler_of_the_sdk_allows_records(sampler: Sampler) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [Choosing(), ParentBased(Choosing()), ParentBased(ALWAYS_ON, local_parent_sampled=Choosing())]
+    "sampler",
+    [
+        AttributeSampler(),
+        ParentBased(AttributeSampler()),
+        ParentBased(ALWAYS_ON, local_parent_sampled=AttributeSampler()),
+    ],
 )
 def test_sampler_that_reads_attributes_needs_a_span(sampler: Sampler) -> None:
     assert not state(sampler=sampler).can_drop
@@ -409,7 +414,7 @@ def hook(sampler: Sampler = ALWAYS_OFF, settings: Settings | None = None, **coll
     return SendHook(tracing=Tracing.create(tracer_provider=provider, settings=settings, **collaborators))
 
 
-def silently(hook: SendHook, topic: str, headers: Any) -> Any:
+def inject_unsampled(hook: SendHook, topic: str, headers: Any) -> Any:
     recorded = hook.record(topic, b"x", None, headers, None)
     return None if recorded is None or recorded[0] is not None else recorded[1]
 
@@ -423,20 +428,20 @@ def shape(headers: Any) -> list[tuple[str, Any]]:
 
 @given(headers=HEADERS)
 def test_unsampled_send_has_the_headers_of_any_other_send(headers: Any) -> None:
-    silent, usual = silently(hook(), "orders", headers), hook().before("orders", headers=headers)
+    unsampled, usual = inject_unsampled(hook(), "orders", headers), hook().before("orders", headers=headers)
     names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
-    if silent is None:
+    if unsampled is None:
         assert names & {"traceparent", "tracestate", "baggage", "uniq_key"}
     else:
-        assert shape(silent) == shape(usual.headers)
-        assert dict(silent)["traceparent"].endswith((b"-00", b"-02"))
+        assert shape(unsampled) == shape(usual.headers)
+        assert dict(unsampled)["traceparent"].endswith((b"-00", b"-02"))
 
 
 def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
     parent = SpanContext(1, 2, is_remote=False, trace_state=TraceState([("vendor", "x")]))
     token = context.attach(baggage.set_baggage("order", "42", trace.set_span_in_context(NonRecordingSpan(parent))))
     try:
-        headers = dict(silently(hook(DEFAULT_OFF), "orders", None))
+        headers = dict(inject_unsampled(hook(DEFAULT_OFF), "orders", None))
     finally:
         context.detach(token)
     assert re.fullmatch(rb"00-0{31}1-[0-9a-f]{16}-00", headers["traceparent"])
@@ -456,21 +461,21 @@ def test_unsampled_send_carries_state_and_baggage_of_the_current_span() -> None:
     ids="-".join,
 )
 def test_send_that_may_be_recorded_or_counted_has_no_shortcut(given: dict[str, Any]) -> None:
-    assert silently(hook(**given), "orders", None) is None
+    assert inject_unsampled(hook(**given), "orders", None) is None
 
 
 def test_suppressed_send_has_no_shortcut() -> None:
     with suppress_instrumentation():
-        assert silently(hook(), "orders", None) is None
+        assert inject_unsampled(hook(), "orders", None) is None
 
 
 def test_other_propagator_has_no_shortcut() -> None:
-    silent = hook()
-    assert silently(silent, "orders", None) is not None
+    unsampled = hook()
+    assert inject_unsampled(unsampled, "orders", None) is not None
     before = propagate.get_global_textmap()
     propagate.set_global_textmap(CompositePropagator([]))
     try:
-        assert silently(silent, "orders", None) is None
+        assert inject_unsampled(unsampled, "orders", None) is None
     finally:
         propagate.set_global_textmap(before)
 
@@ -479,12 +484,12 @@ def test_late_provider_is_attached_before_the_first_send() -> None:
     asked: list[None] = []
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     tracing = Tracing.create(tracer_provider=provider, before_span=lambda: asked.append(None))
-    silent, ids = SendHook(tracing=tracing), tracing.tracer.id_generator
+    unsampled, ids = SendHook(tracing=tracing), tracing.tracer.id_generator
     drawn = []
     ids.generate_trace_id = lambda: drawn.append(1) or 1
-    assert silently(silent, "orders", [("traceparent", b"00")]) is None
+    assert inject_unsampled(unsampled, "orders", [("traceparent", b"00")]) is None
     assert (len(asked), drawn) == (1, [])
-    assert silently(silent, "orders", None) is not None
+    assert inject_unsampled(unsampled, "orders", None) is not None
     assert (len(asked), drawn) == (1, [1])
 
 

@@ -144,11 +144,11 @@ def test_header_names_other_than_text_are_kept_and_cost_nothing(sent, shape):
 
 
 def test_header_name_that_cannot_be_printed_is_left_to_the_client(sent):
-    class Unspeakable:
+    class Unprintable:
         def __str__(self):
             raise ZeroDivisionError
 
-    name = Unspeakable()
+    name = Unprintable()
     call, span = sent({"exception": ZeroDivisionError()}, headers=[(name, b"x")])
     assert call.headers[0] == (name, b"x")
     assert span.attributes["error.type"] == "ZeroDivisionError"

@@ -99,17 +99,17 @@ def test_worker_survives_any_exception_of_an_export(provider, poison):
     """The stock worker dies of SystemExit and never exports again."""
     daemons = []
 
-    class Curious(Scripted):
+    class DaemonRecorder(Scripted):
         def export(self, spans):
             daemons.append(threading.current_thread().daemon)
             return super().export(spans)
 
-    exporter = Curious(poison)
+    exporter = DaemonRecorder(poison)
     processor, tracer = _attached(provider, exporter, max_export_batch_size=1)
     tracer.start_span("a").end()
     tracer.start_span("b").end()
     processor.force_flush(GENEROUS_MS)
-    stats = processor.stats()["Curious"]
+    stats = processor.stats()["DaemonRecorder"]
     assert (stats["failed"], stats["exported"], daemons) == (1, 1, [True, True])
 
 

@@ -21,9 +21,7 @@ def hold_for(data: bytes) -> DecodedBody:
     charset, msg_type_map = CHARSETS[choice % len(CHARSETS)], MAPS[choice // len(CHARSETS) % len(MAPS)]
     decoded = decode_body(body, charset=charset, msg_type_map=msg_type_map)
     every_piece_is_accounted_for(decoded)
-    parts_say_what_the_whole_says(
-        body, decoded, charset, msg_type_map, part_bytes=PARTS_BYTES[choice // 20 % len(PARTS_BYTES)]
-    )
+    parts_equal_the_whole(body, decoded, charset, msg_type_map, part_bytes=PARTS_BYTES[choice // 20 % len(PARTS_BYTES)])
     what_is_written_again_is_read_as_the_same(decoded)
     the_json_of_a_record_is_the_record(decoded)
     guesses = WriterGuesses(msg_type_map=msg_type_map)
@@ -55,9 +53,7 @@ def joined(stream: Iterable[DecodedBody]) -> DecodedBody:
     )
 
 
-def parts_say_what_the_whole_says(
-    body: bytes, whole: DecodedBody, charset: str, msg_type_map: str, *, part_bytes: int
-) -> None:
+def parts_equal_the_whole(body: bytes, whole: DecodedBody, charset: str, msg_type_map: str, *, part_bytes: int) -> None:
     """Wherever the reads end, a stream is the body."""
     read = io.BytesIO(body).read
     parts = decode_stream(read, charset=charset, msg_type_map=msg_type_map, part_bytes=part_bytes)

@@ -142,12 +142,6 @@ def test_without_a_history_open_keys_are_new_and_have_no_run():
     assert (lifecycles["L"], lifecycles["O"]) == (("new", None), ("still_open", 1))
 
 
-def test_open_key_beyond_the_age_of_the_policy_is_expired():
-    verdicts, runs = verdicts_of(STORY)
-    lifecycles = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
-    assert (lifecycles["L"][0], lifecycles["O"][0], lifecycles["P"][0]) == ("expired", "expired", "new")
-
-
 def test_open_key_without_a_believable_time_never_expires():
     events = [*STORY, publish("native", "N", start_ms=-1, end_ms=None)]
     verdicts, runs = verdicts_of(events)

@@ -1,12 +1,14 @@
 """A batch of spans becomes a batch of events, whatever stands in it and however it is cut."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.otlp.roles import ALIASES
+from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.normalise.spans import event_batches
-from spark_jobs.schemas import LEDGER, READ_EVENT
+from spark_jobs.schemas import EVENT, LEDGER, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
 ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"
@@ -247,3 +249,19 @@ def test_kafka_message_without_an_id_is_identified_by_its_position(attributes, m
 
 def test_message_of_a_batch_has_its_own_position():
     assert ids({PARTITION: "4"}, [{OFFSET: "7"}, {OFFSET: "8"}]) == [("a.b-4@7", "a.b-4@7"), ("a.b-4@8", "a.b-4@8")]
+
+
+# -- ids of positions -------------------------------------------------------------------------------------------------
+def test_position_that_one_send_names_is_resolved_to_its_message():
+    sends = [
+        *(("publish", "A", "t-0@7"), ("publish", "B", "t-0@9"), ("publish", "C", "t-0@9")),  # a topic created anew
+        *(("recall", "D", "t-0@1"), ("publish", "E", "C0A8000100002A9F0000000000000042"), ("publish", None, "t-0@2")),
+        ("publish", "t-0@3", "t-0@3"),  # by its place itself
+    ]
+    made = [{"side": "native", "kind": kind, "msg_id": msg_id, "offset_msg_id": place} for kind, msg_id, place in sends]
+    made.append({"side": "otlp", "kind": "publish", "msg_id": "F", "offset_msg_id": "t-0@4"})
+    events = pa.Table.from_pylist(made, schema=EVENT)
+    claims = claims_in({name: events[name].combine_chunks() for name in events.column_names})
+    places = ["t-0@7", "t-0@9", "t-0@1", "C0A8000100002A9F0000000000000042", "t-0@2", "t-0@3", "t-0@4", "A", None]
+    resolved = resolve_message_ids(pa.array(places), claims).to_pylist()
+    assert resolved == ["A", "t-0@9", "t-0@1", "E", "t-0@2", "t-0@3", "t-0@4", "A", None]

@@ -156,14 +156,3 @@ def test_later_instrumentation_is_reported_once(instrument, neighbour, spans, ka
         play(story)
     assert [f"the module {__name__} wraps aiokafka on top" in line for line in caplog.messages] == [True]
     spans.take_all()
-
-
-def test_missing_method_of_the_client_is_reported_to_the_doctor(instrument, monkeypatch):
-    instrument()
-    assert AioKafkaInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
-    AioKafkaInstrumentor().uninstrument()
-    monkeypatch.delattr(AIOKafkaProducer, "send_batch")
-    instrument()
-    (untraceable,) = AioKafkaInstrumentor().patches.survey()["untraceable"]
-    assert untraceable.endswith(".AIOKafkaProducer.send_batch")
-    AioKafkaInstrumentor().uninstrument()

@@ -112,13 +112,13 @@ def test_namespace_is_on_the_span(instrument, started, proxy, spans, message):
 def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, spans, message, tracer):
     results, done = [], threading.Event()
 
-    def hear(future):
+    def on_done(future):
         results.append((future.result().message_id, trace.get_current_span(), threading.current_thread()))
         done.set()
 
     with tracer.start_as_current_span("order") as order:
         future = producer.send_async(message())
-        future.add_done_callback(hear)
+        future.add_done_callback(on_done)
     receipt = future.result(10)
     sent = spans.take("send " + receipt.message_queue.topic)
     assert done.wait(10)

@@ -31,7 +31,7 @@ def _raise(message):
     raise ValueError(message.body)
 
 
-def _say_failed(_message):
+def _set_failed(_message):
     process.failed()
     return ConsumeResult.SUCCESS
 
@@ -57,7 +57,7 @@ ANSWERS = {
     b"failure": (lambda _: ConsumeResult.FAILURE, "FAILED"),
     b"raise": (_raise, "EXCEPTION"),
     b"nothing": (lambda _: None, "RETURNNULL"),
-    b"said": (_say_failed, "FAILED"),
+    b"said": (_set_failed, "FAILED"),
     b"block": (_handled_in_a_block, "SUCCESS"),
     b"failed block": (_failed_in_a_block, "FAILED"),
     b"refused block": (_refused_after_a_block, "FAILED"),

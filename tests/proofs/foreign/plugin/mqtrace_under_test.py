@@ -81,7 +81,7 @@ def _contained(test):
     return call
 
 
-class _Witness:
+class _Recorder:
     """Switches the subject on at its moment, and writes down a line at once whenever a test begins or has ended."""
 
     def __init__(self, mode: str, target: Path, done: frozenset[str]):
@@ -155,6 +155,6 @@ def pytest_configure(config):
     mode, target, done = (os.environ.get(f"MQTRACE_FOREIGN_{name}") for name in ("MODE", "OUT", "DONE"))
     if mode and target:
         before = Path(done).read_text(encoding="utf-8").splitlines() if done else []
-        witness = _Witness(mode, Path(target), frozenset(before))
-        config.pluginmanager.register(witness)
-        witness.begin()
+        recorder = _Recorder(mode, Path(target), frozenset(before))
+        config.pluginmanager.register(recorder)
+        recorder.begin()
