@@ -1,9 +1,8 @@
 """Trace ``produce_batch``, whose messages cannot carry headers.
 
-``correlate`` records a send per message, ended by its delivery report, whose physical id the consumer sees too.
-``send_each`` sends each message alone, with headers. As in the client's C code, only a message's ``callback`` counts
-(not its ``on_delivery`` or ``partition``), a refused message gets an ``_error`` and no call, and a full queue refuses
-the rest of the batch unseen.
+``correlate`` records a send per message, ended by its delivery report, whose physical id the consumer sees too;
+``send_each`` sends each message alone, with headers. As in the C code, of a message only its ``callback`` counts, a
+refused one gets an ``_error`` and no call, and a full queue refuses the rest of the batch unseen.
 """
 
 from __future__ import annotations
