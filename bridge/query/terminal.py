@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -17,17 +14,17 @@ from bridge.query.details import about, details_of, link_of, places_of, trace_id
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
+from otel_mqtrace._terminal import open_console, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console
 
     from bridge.query.search import Answer, Row, Searched
     from bridge.query.timeline import Event, MessageTimeline
 
 
-_WIDTH_WITHOUT_TERMINAL: Final = 100
 _FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
 """From how many columns on the timeline has a column for it; a group without one stands below what it did."""
 _MOST_BAD: Final = 10
@@ -40,15 +37,11 @@ _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "
 
 def print_answer(answer: Answer, *, console: Console | None = None) -> None:
     """Print the story of one message, or the list of several, and what was searched for it."""
-    screen = console or _console()
-    if len(answer.stories) == 1 and screen.is_terminal:
-        screen.print(_story(answer, answer.stories[0], width=screen.width))
-    elif len(answer.stories) == 1:
-        screen.print(Text(_plain_story(answer, answer.stories[0])), soft_wrap=True)
+    screen = console or open_console()
+    if len(answer.stories) == 1:
+        _print_story(screen, answer, answer.stories[0])
     elif answer.stories:
-        screen.print(
-            _list(answer) if screen.is_terminal else Text(_plain_list(answer)), soft_wrap=not screen.is_terminal
-        )
+        print_table(_list(answer), screen)
     if answer.pages > 1:
         older = f"; {plural(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
         screen.print(Text(f"Page {answer.page} of {answer.pages}, {plural(answer.total, 'message')}{older}"))
@@ -110,24 +103,19 @@ def _list(answer: Answer) -> Table:
     return table
 
 
-def _plain_list(answer: Answer) -> str:
-    """Return the list for other programs: columns under their heads, and no name broken."""
-    return _plain_columns([_LIST_HEADS, *(cells for _, cells in _rows(answer))])
-
-
-def _plain_columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in lines)
-    return "\n".join(line.rstrip() for line in padded)
-
-
 def describe_attempts(row: Row) -> str:
     """Return ``3 (2 failed)``; the failures only where the outcome does not show them."""
     return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
 
 
-def _story(answer: Answer, story: MessageTimeline, *, width: int) -> RenderableType:
-    return Group(*_head(answer, story), _timeline(events(story), width=width), Padding(_tree(story), (0, 0, 1, 0)))
+def _print_story(screen: Console, answer: Answer, story: MessageTimeline) -> None:
+    """Print one message; in a pipe without frames, with every column, and with no name broken."""
+    is_plain = not screen.is_terminal
+    screen.print(*_head(answer, story), sep="\n", soft_wrap=is_plain)
+    width = max(_FROM_WIDTH.values()) if is_plain else screen.width
+    print_table(_timeline(events(story), width=width), screen)
+    tree = _tree(story)
+    screen.print(*map(Text, _plain_tree(tree)) if is_plain else (tree,), "", sep="\n", soft_wrap=is_plain)
 
 
 def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
@@ -143,16 +131,6 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
         mark, style = ("!", "yellow") if finding.problem else ("·", "")
         head.append(Text(f"{mark} {finding.text}", style=style))
     return head
-
-
-def _plain_story(answer: Answer, story: MessageTimeline) -> str:
-    """Return the story for other programs: no frames, and no name broken."""
-    timeline = events(story)
-    begin_ms = first_ms(timeline)
-    rows = [{name: cell.plain for name, cell in _cells(event, begin_ms).items()} for event in timeline]
-    heads = ("after", "what", "group", "took", "outcome", "at", "host")
-    table = _plain_columns([heads, *(tuple(row[name] for name in heads) for row in rows)])
-    return "\n".join([*(text.plain for text in _head(answer, story)), "", table, "", *_plain_tree(_tree(story)), ""])
 
 
 def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
@@ -220,9 +198,3 @@ def _tree(story: MessageTimeline) -> Tree:
     text = f"{plural(story.records, 'record')}"
     root.add(Text(f"{text}, {plural(story.repeats, 'repeat')} of them folded" if story.repeats else text, style="dim"))
     return root
-
-
-def _console() -> Console:
-    console = Console()
-    has_width = console.is_terminal or "COLUMNS" in os.environ
-    return console if has_width else Console(width=_WIDTH_WITHOUT_TERMINAL)
