@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from abc import ABC, ABCMeta, abstractmethod
@@ -128,12 +129,14 @@ class Patches(ABC):
 
     def wrap_method(self, owner: type[Any], name: str, wrap: Wrapper) -> bool:
         """Wrap a method, inherited or own; ``False`` where it does not exist or cannot be traced in place."""
-        before = vars(owner).get(name, _ABSENT)
-        method = getattr(owner, name, None) if before is _ABSENT else before
-        wrapped = None if method is None else wrap(method)
+        raw = inspect.getattr_static(owner, name, None)
+        if isinstance(raw, (staticmethod, classmethod)) or not hasattr(type(raw), "__get__"):
+            return False  # it is called without the client
+        method = getattr(owner, name)  # a partialmethod, or a wrapper of another library, is called in its bound form
+        wrapped = wrap(method) if callable(method) else None
         if wrapped is None:
             return False
-        self.make(Change(owner, name, before, wrapped))
+        self.make(Change(owner, name, vars(owner).get(name, _ABSENT), wrapped))
         return True
 
     def wrap_methods(self, owner: type[Any], wrappers: Wrappers) -> None:

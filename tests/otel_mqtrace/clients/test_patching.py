@@ -1,6 +1,7 @@
 """The client is patched wherever it is known, and restored completely."""
 
 import copy
+import functools
 import gc
 import inspect
 import pickle
@@ -11,10 +12,8 @@ import pytest
 from confluent_kafka import DeserializingConsumer, SerializingProducer, TopicPartition, cimpl
 from confluent_kafka.serialization import StringSerializer
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
-from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace.clients.confluent_kafka import ClientPatches
-from otel_mqtrace.clients.confluent_kafka.consume.consumer import ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.messages import registry
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.clients.confluent_kafka.state import active
@@ -23,6 +22,7 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 
 class Shop(cimpl.Producer):
@@ -110,18 +110,62 @@ def test_isinstance_holds_for_original_and_traced_classes(instrument, kafka):
 
 @pytest.fixture
 def incumbent():
-    ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
-    yield
+    """Another instrumentation that is on; gives its exporter."""
+    exporter = RecordingExporter()
+    ConfluentKafkaInstrumentor().instrument(tracer_provider=recording_provider(exporter))
+    yield exporter
     ConfluentKafkaInstrumentor().uninstrument()
 
 
-def test_client_of_another_instrumentation_is_traced_if_configured(incumbent, producer_of, spans, topic, consumer_of):
+def test_client_of_another_instrumentation_is_traced_by_both_if_configured(
+    incumbent, producer_of, spans, topic, consumer_of
+):
     _send(producer_of({"on_conflict": "wrap"}), topic)
     spans.take(f"send {topic}")
-    MqTraceInstrumentor().uninstrument()
-    message = consumer_of(topic, make_consumer=ORIGINAL_CONSUMER).poll(10)
-    names = [name for name, _ in message.headers()]
+    with consumer_of(topic) as consumer:
+        names = [name for name, _ in consumer.poll(10).headers()]
     assert (names.count("traceparent"), names.count("UNIQ_KEY")) == (1, 1)
+    spans.take(f"process {topic}")
+    assert [span.name for span in incumbent.take_all()] == [f"{topic} send", "recv"]
+
+
+def _decorate(method):
+    """Decorate as wrapt does: the decorator is called with the bound method."""
+
+    class Decorated:
+        def __get__(self, instance, owner):
+            return self if instance is None else functools.partial(method, instance)
+
+        def __call__(self, instance, *args, **kwargs):
+            return self.__get__(instance, type(instance))(*args, **kwargs)
+
+    return Decorated()
+
+
+class Unusual(cimpl.Producer):
+    """An application's class whose methods are no plain functions, made before anybody instruments."""
+
+    produce = functools.partialmethod(cimpl.Producer.produce, "unusual")
+    poll = _decorate(cimpl.Producer.poll)
+    purge = print
+
+    @staticmethod
+    def flush(timeout=0):
+        return timeout
+
+    @classmethod
+    def abort_transaction(cls, timeout=0):
+        return cls, timeout
+
+
+def test_methods_that_are_no_functions_work_as_before(producer_of):
+    plain, traced = producer_of(False, Unusual), producer_of(make_producer=Unusual)
+    for producer in (plain, traced):
+        assert producer.produce(b"x") is None
+        assert producer.poll(5) == 1
+        assert producer.purge() is None
+        assert producer.flush(3) == 3
+        assert producer.abort_transaction(3) == (Unusual, 3)
 
 
 class Slim:
