@@ -21,6 +21,7 @@ from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _TAIL_BYTES: Final = 12  # everything but the address, in either id
 _LOW_16: Final = 0xFFFF
+_HEX: Final = [f"{number:02X}" for number in range(256)]
 _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
 
 
@@ -72,7 +73,8 @@ class UniqueIds:
         if stamp_ms != now_ms:
             text = self._stamped(now_ms)
             self._stamp = now_ms, text
-        return "%s%04X" % (text, next(self._counter) & _LOW_16)  # noqa: UP031 - two thirds of an f-string's time
+        number = next(self._counter)
+        return f"{text}{_HEX[number >> 8 & 0xFF]}{_HEX[number & 0xFF]}"  # half the time of formatting it
 
     def _stamped(self, now_ms: int) -> str:
         """Return the common prefix of one millisecond's ids; computing it takes as long as all the rest.

@@ -148,17 +148,19 @@ class ConsumeHook(ReceiveHook):
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
         by_name: HeaderIndex = dict(headers)
-        if None in by_name.values():
+        header, unique_id = by_name.get(TRACEPARENT), by_name.get(_UNIQ_KEY)
+        is_plain = self._plain_names.issuperset(by_name)
+        if (header is None or unique_id is None or not is_plain) and None in by_name.values():
             by_name = index_headers(headers)
-        process_ctx, trace_state, describing = _NO_CONTEXT, None, _NO_HEADERS
-        if not by_name.keys() <= self._plain_names:
+            header, unique_id = by_name.get(TRACEPARENT), by_name.get(_UNIQ_KEY)
+        origin, origin_flags, process_ctx, trace_state, describing = None, 0, _NO_CONTEXT, None, _NO_HEADERS
+        if not is_plain:
             if not self._has_fields_for(by_name):
                 return None
             process_ctx, trace_state = _carried_beside(by_name)
             describing = {name: by_name[name] for name in DESCRIBING & by_name.keys()}
-        origin, origin_flags = None, 0
         decision, flags = state.as_root
-        if (header := by_name.get(TRACEPARENT)) is not None:  # as read_traceparent(), a call of every message
+        if header is not None:  # as read_traceparent(), a call of every message
             plain = match_traceparent(header) if type(header) is bytes else None
             if plain is None:
                 return None
@@ -177,11 +179,10 @@ class ConsumeHook(ReceiveHook):
             ids = origin[:16] + ids[16:]
         if is_dropped or row is None:
             return Turn(self, UnsampledSpan(ids, flags, trace_state), ids, flags, process_ctx, is_current)
-        own: Any = by_name.get(_UNIQ_KEY), describing, {}, origin_flags, trace_state
-        parts: Any = (plan, ids, origin, flags, self.now_ns(), *row, *own)
+        parts: Any = plan, ids, origin, flags, self.now_ns(), *row, unique_id, describing, {}, origin_flags, trace_state
         record = new_tuple(Handled, parts)
         for processor in state.starts:
-            processor.offer_record_start(HandledSpan(record))
+            processor.offer_record_start(record)
         if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
             self._count_received(plan, start_ns, 1)
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)

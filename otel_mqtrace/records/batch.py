@@ -47,6 +47,7 @@ _NUMBERS: Final = {
 }
 _LINK: Final[BoundedCache[int, bytes]] = BoundedCache(lambda length: tag(13) + varint(length))
 _NO_ORIGIN: Final = bytes(24)
+_NONE: Final = type(None)
 _PLACEHOLDER: Final = "\0"
 
 
@@ -65,11 +66,6 @@ class HandledBatch(NamedTuple):
     cell: dict[str, Any]
     origin: bytes | None = None
     origin_flags: int = 0
-
-    @property
-    def parent_span_id(self) -> bytes | None:
-        """The parent's span id, 8 bytes; messages of several traces have no common parent."""
-        return None if self.origin is None else self.origin[16:]
 
     @property
     def parent(self) -> SpanContext | None:
@@ -116,7 +112,7 @@ def _read_headers(rows: Sequence[BatchRow]) -> tuple[Collection[str], Sequence[A
     count = len(first)
     if count and count == len(set(first)) and set(map(len, of_all)) == {count}:
         names, values = zip(*chain.from_iterable(of_all), strict=True)
-        if list(names) == first * len(rows) and None not in values:  # one producer's, most of the time
+        if list(names) == first * len(rows) and _NONE not in set(map(type, values)):  # one producer's, most of the time
             columns = {name: values[at::count] for at, name in enumerate(first)}
             unique_ids, traceparents = (columns.get(name) for name in (semconv.HEADER_UNIQ_KEY, "traceparent"))
             return columns.keys(), unique_ids or [b""] * len(rows), traceparents or [None] * len(rows)
@@ -134,7 +130,7 @@ def _columns(batch: HandledBatch) -> _Columns | None:
     names, unique_ids, traceparents = _read_headers(rows)
     if not _UNUSUAL.isdisjoint(names) or plan.retry_header in names:
         return None
-    is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, type(None)}
+    is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, _NONE}
     origins = read_origins(traceparents) if is_raw else None
     if origins is None:
         return None
@@ -246,7 +242,7 @@ class BatchSpan(WritableRecordSpan):
             **self.outcome,
         }
         heads = {partition: place.offset_id.encode("utf-8", "replace") for partition, place in places.items()}
-        return [*self.otlp_head(), encode_attributes(attributes), *_links(rows, heads, columns, own), LOCAL_PARENT]
+        return [*self.otlp_head(None), encode_attributes(attributes), *_links(rows, heads, columns, own), LOCAL_PARENT]
 
 
 def _share(

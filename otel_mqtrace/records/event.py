@@ -41,11 +41,6 @@ class Event(NamedTuple):
     attributes: Mapping[str, Any]
     links: Sequence[Link]
 
-    @property
-    def parent_span_id(self) -> bytes | None:
-        """The parent's span id, 8 bytes."""
-        return None if self.parent is None else self.parent.span_id.to_bytes(8, "big")
-
 
 class EventSpan(WritableRecordSpan):
     """The span of one event, open until :meth:`end_with`."""
@@ -88,7 +83,7 @@ class EventSpan(WritableRecordSpan):
         if not self.is_untouched or self.written is not None:
             return None
         record, parent = self.record, self.record.parent
-        parts = self.otlp_head()
+        parts = self.otlp_head(None if parent is None else parent.span_id.to_bytes(8, "big"))
         parts += (encode_attributes({**record.attributes, **self._outcome}), encode_links(record.links))
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -89,10 +89,13 @@ class Handled(NamedTuple):
     origin_flags: int = 0
     trace_state: TraceState | None = None
 
-    @property
-    def parent_span_id(self) -> bytes | None:
-        """The parent's span id, 8 bytes."""
-        return None if self.origin is None else self.origin[16:]
+    def started_span(self) -> HandledSpan:
+        """Return the span as it was when the message was handed over."""
+        return HandledSpan(self)
+
+    def to_native(self, dialect: str) -> NativeRecord | None:
+        """Return its ``SubBefore``; ``None`` where the started span must be mapped and encoded as any other."""
+        return _to_native(self, None, dialect)
 
     @property
     def parent(self) -> SpanContext | None:
@@ -180,24 +183,7 @@ class HandledSpan(WritableRecordSpan):
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
-        record = self.record
-        place, request_id, msg_id, is_plain = record.details
-        end_ns = self.end_ns
-        if not is_plain or not PARTS.isdisjoint(self.__dict__):
-            return None
-        plan, start_ms = record.plan, record.start_ns // NS_PER_MS
-        stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
-        cost_ms = stamp_ms - start_ms
-        try:
-            template = place.templates[dialect, end_ns is not None]
-        except KeyError:
-            trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
-            template = plan.template(place, dialect, trace_type, VARYING)
-        if template is None or not 0 <= cost_ms < _MAX_COST_MS:
-            return None
-        text, pick = template
-        body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
-        return plan.group, body.encode(), (msg_id,)
+        return _to_native(self.record, self.end_ns, dialect) if PARTS.isdisjoint(self.__dict__) else None
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -206,10 +192,11 @@ class HandledSpan(WritableRecordSpan):
             return None
         record = self.record
         origin = record.origin
-        place, request_id, msg_id, _ = record.details
+        place, request_id, msg_id, _ = record.cell.get("") or record.details
         offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
-        parts = self.otlp_head()
+        parent_id = None if origin is None else origin[16:]
+        parts = self.otlp_head(parent_id)
         parts += (
             place.attributes,
             _offset(record.offset),
@@ -228,8 +215,27 @@ class HandledSpan(WritableRecordSpan):
         if record.has_rare_fields:
             attributes = record.plan.make_attributes(self)
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
-        if origin is None:
+        if origin is None or parent_id is None:
             parts.append(LOCAL_PARENT)
         else:
-            parts += (_LINK, origin[:16], SPAN_ID, origin[16:], _LINK_END)
+            parts += (_LINK, origin[:16], SPAN_ID, parent_id, _LINK_END)
         return parts
+
+
+def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecord | None:
+    place, request_id, msg_id, is_plain = record.cell.get("") or record.details
+    if not is_plain:
+        return None
+    plan, start_ms = record.plan, record.start_ns // NS_PER_MS
+    stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
+    cost_ms = stamp_ms - start_ms
+    try:
+        template = place.templates[dialect, end_ns is not None]
+    except KeyError:
+        trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
+        template = plan.template(place, dialect, trace_type, VARYING)
+    if template is None or not 0 <= cost_ms < _MAX_COST_MS:
+        return None
+    text, pick = template
+    body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
+    return plan.group, body.encode(), (msg_id,)

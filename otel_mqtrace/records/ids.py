@@ -39,8 +39,11 @@ def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
     if present and not (set(map(len, present)) == {_TRACEPARENT_BYTES} and _match_several(joined)):
         return None
     raw = unhexlify(joined.translate(None, b"-"))  # version, trace id, span id, flags: 26 bytes each
-    ids = iter([raw[start + 1 : start + 25] for start in range(0, len(raw), 26)])
-    return [None if header is None else next(ids) for header in headers]
+    ids: list[bytes | None] = [raw[start + 1 : start + 25] for start in range(0, len(raw), 26)]
+    if len(ids) == len(headers):
+        return ids
+    left = iter(ids)
+    return [None if header is None else next(left) for header in headers]
 
 
 class IdPool:

@@ -58,11 +58,6 @@ class Sent(NamedTuple):
     generation: int
 
     @property
-    def parent_span_id(self) -> bytes | None:
-        """The parent's span id, 8 bytes."""
-        return None if self.parent is None else self.parent.span_id.to_bytes(8, "big")
-
-    @property
     def trace_state(self) -> TraceState | None:
         """The parent's, as the SDK's samplers have it."""
         return None if self.parent is None else self.parent.trace_state
@@ -144,7 +139,8 @@ class SentSpan(RecordSpan):
         cost_ms = self.end_ns // NS_PER_MS - start_ms
         message, request = record.msg_id.encode(), request_id.encode()
         offset_id = f"{place.offset_id}{self.offset}".encode("utf-8", "replace")
-        parts = self.otlp_head()
+        parent = record.parent
+        parts = self.otlp_head(None if parent is None else parent.span_id.to_bytes(8, "big"))
         parts += (
             place.attributes,
             _MSG_ID[len(message)],
@@ -161,6 +157,5 @@ class SentSpan(RecordSpan):
         if record.has_rare_fields:
             attributes = record.plan.make_attributes(self)
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
-        parent = record.parent
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -272,10 +272,10 @@ class RecordSpan(ReadableSpan):
         """Return the same with copies of its parts; the record leads to the tracer, and that to locks."""
         return copy.deepcopy(copy.copy(self), memo)
 
-    def otlp_head(self) -> list[bytes]:
-        """Return ids, trace state, name, kind and times as fields of a ``Span``."""
+    def otlp_head(self, parent_id: bytes | None) -> list[bytes]:
+        """Return ids, trace state, name, kind and times as fields of a ``Span``; ``parent_id`` is 8 bytes."""
         record = self.record
-        ids, parent_id = record.ids, record.parent_span_id
+        ids = record.ids
         parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:]]
         if record.trace_state:
             parts.append(delimited(3, text_bytes(record.trace_state.to_header())))

@@ -176,13 +176,13 @@ class MqTraceSpanProcessor(SpanProcessor):
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
-    def offer_record_start(self, span: ReadableSpan) -> None:
-        """Offer the started span of a record to the lanes that export starts; as :meth:`on_start` otherwise."""
+    def offer_record_start(self, started: Any) -> None:
+        """Offer a record, or its started span, to the lanes that export starts; as :meth:`on_start` otherwise."""
         try:
             if self._prepared_pid != os.getpid():
                 self._prepare_child()
             for offer in self._record_start_offers:
-                offer(span)
+                offer(started)
         except Exception:  # noqa: BLE001 - as above
             self._internal_errors += 1
 

@@ -72,14 +72,10 @@ class Leaders:
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
         self._lock = threading.RLock()  # of _wanted and _worker; a signal handler of its holder may produce
-        self._cluster_id: str | None = None
+        self.cluster_id: str | None = None
+        """The id of the cluster, as of the last lookup; ``None`` before the first."""
         self._worker = self._new_worker()
         _live.add(self)
-
-    @property
-    def cluster_id(self) -> str | None:
-        """The id of the cluster, as of the last lookup; ``None`` before the first."""
-        return self._cluster_id
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the leader, even a stale one during a look-up, or ``None``; never waits."""
@@ -120,7 +116,7 @@ class Leaders:
     def _refresh(self, topics: Sequence[str]) -> None:
         try:
             for topic, hosts, cluster_id in self._look_up(topics):
-                self._cluster_id = cluster_id or self._cluster_id
+                self.cluster_id = cluster_id or self.cluster_id
                 self._remember(topic, hosts, _FRESH_NS if hosts else _RETRY_NS)
         except KafkaException:
             pass  # the cluster does not answer: the application sees that itself

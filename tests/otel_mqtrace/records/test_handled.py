@@ -11,13 +11,15 @@ from opentelemetry import baggage, trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.trace import SpanContext, StatusCode
 
+from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
+from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.wire.native import DIALECTS, decode_body
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.support.record_equality import Leaders, World, encode_whole, native_of, spans_of
+from tests.support.record_equality import Lane, Leaders, World, encode_whole, native_of, spans_of
 
 SENDER = SpanContext(3, 4, is_remote=True)
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"
@@ -109,6 +111,15 @@ def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect
     assert spans_of(encode_spans([recorded]).body) == spans_of(written)
 
 
+def test_start_that_finds_no_room_is_counted_under_its_group():
+    started = _World().record(_Message()).span.record
+    processor = MqTraceSpanProcessor(Lane(), max_queue_size=1, max_export_batch_size=1, background=False)
+    for _ in range(2):
+        processor.offer_record_start(started)
+    (row,) = processor.ledger()["rows"]
+    assert (row["group"], row["cause"], row["count"]) == ("billing", "queue_full", 1)
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -157,8 +168,9 @@ def test_first_write_of_the_handler_makes_an_sdk_span(write, read):
     span, lane = world.exported(call)
     assert read(span)
     assert span.attributes["mqtrace.success"] is True
-    assert span.context.span_id == lane[0].context.span_id
-    assert len({request_id for each in lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
+    in_lane = list(map(readable_span, lane))
+    assert span.context.span_id == in_lane[0].context.span_id
+    assert len({request_id for each in in_lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
 
 
 def test_write_after_the_end_changes_nothing(caplog):
