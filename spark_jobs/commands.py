@@ -332,6 +332,9 @@ def _run(
     page = html.PageOptions(samples=options.samples, link_template=template)
     written: dict[str, AnyPath] = {}
     printed: set[Writers] = set()
+    _, obstacle = options.choose_engine(stream=stream)
+    if obstacle is not None:
+        typer.echo(f"mqtrace: judging in this process (--engine local): {obstacle}", err=True)
 
     def report(result: Result, engine: Engine) -> None:
         progress("writing the reports")

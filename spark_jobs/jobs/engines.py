@@ -104,8 +104,6 @@ def engine_opener(
     Raises:
         UsageError: the engine is unknown, or ``local`` with an option of Spark only.
     """
-    name, obstacle = options.choose_engine(has_session=spark is not None)
-    if obstacle is not None:
-        progress(f"judging in this process (--engine local): {obstacle}")
+    name, _ = options.choose_engine(has_session=spark is not None)
     start = session_starter(options, spark, progress)
     return partial(open_engine, name, start, clock=clock, owns_workers=spark is None)
