@@ -323,7 +323,7 @@ def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, opt
         text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
     without_body = source.bad_bodies, "lines or files hold no trace message"
-    return text + _join_notes([*notes, without_body, (_gone(source), "offsets had been trimmed before")])
+    return text + _join_notes([*notes, without_body, _trimmed(source)]) + _nothing_new(counts, source, options)
 
 
 def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCounts, options: ForwardOptions) -> str:
@@ -338,7 +338,17 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
         *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
         (native.replaced, "separator characters written as _"),
     ]
-    return text + _join_notes([*notes, (_gone(source), "offsets had been trimmed before")])
+    return text + _join_notes([*notes, _trimmed(source)]) + _nothing_new(counts, source, options)
+
+
+def _trimmed(source: TraceSource) -> tuple[int, str]:
+    return _gone(source), "offsets had been trimmed before"
+
+
+def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
+    if counts.messages or source.bad_bodies:
+        return ""
+    return f"; nothing is new to group {options.group}: another --group begins anew"
 
 
 def _join_notes(notes: list[tuple[int, str]]) -> str:
