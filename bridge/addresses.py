@@ -163,7 +163,7 @@ def _expand(path: str) -> tuple[list[AnyPath], bool]:
         matches = match_paths(named)
         files = [file for match in matches for file in (data_files(match) if match.is_dir() else [match.resolve()])]
         if files:
-            return sorted(files), False
+            return sorted(set(files)), False  # ** matches a directory and its files
     raise NothingThereError(f"no such file, directory or match: {path}")
 
 

@@ -259,12 +259,13 @@ def _readable(names: list[str]) -> list[str]:
         if name == _STDIN:
             found.append(name)
             continue
-        files, is_file = expand_files(parse_address(name, readable=(Kind.FILES,)).path)
+        path = parse_address(name, readable=(Kind.FILES,)).path
+        files, is_file = expand_files(path)
         if not is_file:
             files = [file for file in files if _may_hold_bodies(file)]
         if not files:
             raise UsageError(f"{name} contains no file of native bodies")
-        found += [name] if is_file and "://" not in name else map(str, files)
+        found += [path] if is_file and "://" not in path else map(str, files)
     return found
 
 

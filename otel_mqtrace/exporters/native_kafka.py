@@ -104,7 +104,10 @@ def connection_of(
         UsageError: no address is known, or the properties file cannot be read.
     """
     given = kafka_config if kafka_config is not None else settings.kafka_config
-    properties = read_properties(Path(given)) if isinstance(given, (str, Path)) else dict(given or {})
+    try:
+        properties = read_properties(Path(given)) if isinstance(given, (str, Path)) else dict(given or {})
+    except UsageError as error:
+        raise UsageError(f"{error}: correct MQTRACE_KAFKA_CONFIG") from error
     address = bootstrap_servers or settings.bootstrap_servers
     if address:
         properties["bootstrap.servers"] = address

@@ -1,7 +1,7 @@
 """The settings of a lane, and where one that code did not give comes from.
 
-Order: keyword argument, ``MQTRACE_*``, ``OTEL_BSP_*``, default. A mistake in code raises; one in the environment is
-a warning and never breaks start-up.
+Order: keyword argument, ``MQTRACE_*`` with ``MQTRACE_PRESET`` last, ``OTEL_BSP_*``, default. A mistake in code raises;
+one in the environment is a warning and never breaks start-up.
 """
 
 from __future__ import annotations
@@ -103,19 +103,25 @@ def resolve(**given: Any) -> LaneSettings:
     chosen = {name: value for name, value in given.items() if value is not None}
     refuse_wrong(chosen)  # before a warning about sizes that do not fit
     ours = Settings.from_env()
-    from_environment = _from_bsp() | {
-        name: value
-        for name, value in (
-            ("max_queue_size", ours.queue_size),
-            ("max_export_batch_size", ours.batch_size),
-            ("schedule_delay_ms", ours.linger_ms),
-        )
-        if value is not None
-    }
+    from_environment = (
+        _from_bsp()
+        | _from_preset(ours.preset)
+        | {
+            name: value
+            for name, value in (
+                ("max_queue_size", ours.queue_size),
+                ("max_export_batch_size", ours.batch_size),
+                ("schedule_delay_ms", ours.linger_ms),
+            )
+            if value is not None
+        }
+    )
     sizes = {"max_queue_size": QUEUE_SIZE, "max_export_batch_size": BATCH_SIZE}
     merged: dict[str, Any] = {**sizes, **from_environment, **chosen}
     if not sizes.keys() <= chosen.keys():
         merged["max_export_batch_size"] = fit_batch(merged["max_export_batch_size"], merged["max_queue_size"])
+    if "max_export_batch_size" not in chosen:
+        merged["max_export_batch_size"] = _cap_batch(ours.preset, merged["max_export_batch_size"])
     return LaneSettings(**merged)
 
 
@@ -154,9 +160,16 @@ def preset_options(name: str, **overrides: Any) -> dict[str, Any]:
     refuse_wrong(options)
     if "max_export_batch_size" not in given:
         options["max_export_batch_size"] = fit_batch(options["max_export_batch_size"], options["max_queue_size"])
-    if name == "rocketmq5":
-        options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
+    options["max_export_batch_size"] = _cap_batch(name, options["max_export_batch_size"])
     return options
+
+
+def _cap_batch(preset: str | None, size: int) -> int:
+    return min(size, _ROCKETMQ5_BATCH_CAP) if preset == "rocketmq5" else size
+
+
+def _from_preset(preset: str | None) -> dict[str, Any]:
+    return {name.replace("_millis", "_ms"): value for name, value in PRESETS.get(preset or "", {}).items()}
 
 
 def _from_bsp() -> dict[str, int]:

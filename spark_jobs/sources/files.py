@@ -124,7 +124,10 @@ def _detect(path: AnyPath) -> Detected | UnreadableInputError:
 def _expand(src: str) -> tuple[list[AnyPath], bool]:
     address = parse_address(src)
     if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
-        raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
+        raise UsageError(
+            f"cannot read {src} directly: give files of it; native trace messages are landed by "
+            f"mqtrace forward --source {src} --landing DIR"
+        )
     return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
 
 

@@ -50,6 +50,8 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
     assert data_files(tmp_path) == wanted
     assert expand_files(str(tmp_path)) == (wanted, False)
     assert expand_files(str(tmp_path / "native" / "?.jsonl")) == (wanted, False)
+    assert expand_files(str(tmp_path / "**" / "?.jsonl")) == (wanted, False)
+    assert expand_files(str(tmp_path / "**")) == (sorted([*wanted, others[0], others[2]]), False)
     assert expand_files(str(wanted[0])) == ([wanted[0]], True)
     with pytest.raises(UsageError, match="no such file, directory or match"):
         expand_files(str(tmp_path / "missing"))

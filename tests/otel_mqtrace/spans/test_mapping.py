@@ -252,6 +252,17 @@ def test_preset_has_the_settings_of_its_rocketmq_generation(preset, given, expec
     assert (lane.max_queue_size, lane.max_export_batch_size, lane.schedule_delay_ms, lane.linger_from) == expected
 
 
+def test_preset_of_the_environment_is_between_its_other_names_and_opentelemetrys(monkeypatch):
+    monkeypatch.setenv("MQTRACE_PRESET", "rocketmq5")
+    monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
+    settings = MqTraceSpanProcessor(Scripted()).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 10, 50)
+    assert settings.linger_from == "last_batch"
+    assert MqTraceSpanProcessor(Scripted(), max_export_batch_size=50).settings.max_export_batch_size == 50
+    assert MqTraceSpanProcessor.preset("rocketmq4", Scripted()).settings.max_export_batch_size == 100
+
+
 def test_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="rocketmq4, rocketmq5"):
         MqTraceSpanProcessor.preset("rocketmq6", Scripted())
