@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
-_LONGEST_NAME: Final = 80
 _MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
@@ -352,7 +351,7 @@ def _writers(found: Counter[str]) -> str:
 
 
 def _names(found: set[str]) -> str:
-    shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
+    shown = [visible(name) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"
 

@@ -93,8 +93,8 @@ def _groups(result: Result) -> Table:
     busiest = sorted(result.groups, key=lambda group: (group.unmatched, group.deliveries), reverse=True)
     for group in busiest[:_MOST_GROUPS]:
         table.add_row(
-            Text(visible(group.topic, limit=120)),
-            Text(visible(group.group, limit=120)),
+            Text(visible(group.topic)),
+            Text(visible(group.group)),
             count(group.deliveries),
             percent(group.failures, group.deliveries),
             count(group.unmatched),

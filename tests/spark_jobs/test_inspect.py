@@ -120,7 +120,7 @@ def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert not set("\x1b\x07\u202e") & set(shown)
     assert "⟨U+001B⟩[31mred" in shown
-    assert max(map(len, shown.splitlines())) < 200
+    assert max(map(len, shown.splitlines())) < 400
 
 
 def test_writers_are_those_of_a_reconciliation(capsys):
