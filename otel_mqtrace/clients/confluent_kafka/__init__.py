@@ -19,12 +19,17 @@ from otel_mqtrace.clients.confluent_kafka.consume.aio_consumer import (
 )
 from otel_mqtrace.clients.confluent_kafka.consume.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.consume.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
-from otel_mqtrace.clients.confluent_kafka.coverage import find_later_classes, find_unreached, find_untraced_clients
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.messages import registry
 from otel_mqtrace.clients.confluent_kafka.produce.aio_producer import AIO_PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.rebind import find_names, owner_name
+from otel_mqtrace.clients.confluent_kafka.rebind import (
+    find_later_classes,
+    find_names,
+    find_unreached,
+    find_untraced_clients,
+    owner_name,
+)
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.clients.confluent_kafka.statistics import make_configure
 from otel_mqtrace.clients.patching import Patches, Wrappers, identify_class, replacement_class
