@@ -28,7 +28,7 @@ def print_records(items: Iterable[Mapping[str, Any]]) -> None:
     """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
     console, rest = open_console(), iter(items)
     while page := list(islice(rest, PAGE_RECORDS)):
-        table = _table()
+        table = _table((head, width) for head, width, _ in _COLUMNS)
         for item in page:
             if "error" not in item:
                 table.add_row(*(_cell(*lines(item)) for _, _, lines in _COLUMNS))
@@ -42,9 +42,9 @@ def print_records(items: Iterable[Mapping[str, Any]]) -> None:
             raise BrokenPipeError  # as for lines of JSON: the rest is not decoded
 
 
-def _table() -> Table:
+def _table(columns: Iterable[tuple[str, int | None]]) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for head, width, _ in _COLUMNS:  # folded: a shortened id would be useless
+    for head, width in columns:  # folded: a shortened id would be useless
         table.add_column(head, overflow="fold", width=width)
     return table
 
@@ -121,9 +121,7 @@ def known_writers() -> list[dict[str, Any]]:
 
 def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Print known writers, or who can have written each group's records, as a table of ``columns``."""
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name.replace("_", "\n"), overflow="fold")
+    table = _table((name.replace("_", "\n"), None) for name in columns)
     for row in rows:
         table.add_row(*(Text(_text_of(row[name])) for name in columns))  # Text, so that [brackets] stay brackets
     print_table(table)
