@@ -26,8 +26,8 @@ from bridge.otlp.detect import (
     ZSTD_MAGIC,
     Layout,
     LineTooLongError,
-    is_whole_zstd,
     open_zstd,
+    unpack_whole_zstd,
     zstd_error,
 )
 from bridge.storage import StorePath
@@ -161,15 +161,18 @@ Parse = Callable[[bytes], Any]
 """Bytes of one message, JSON or protobuf → its content, or ``None`` if they are not OTLP traces."""
 
 
-def read_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[Item]:
+def read_messages(path: AnyPath, layout: Layout, *, parse: Parse, parse_whole: Parse | None = None) -> Iterator[Item]:
     """Yield the items of ``path``, packed in ``layout``, in file order; a frame is valid only if ``parse`` succeeds.
+
+    ``parse_whole``, by default ``parse``, is for a frame that zstd shows to be whole. It may leave JSON for later.
 
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
     """
     with path.open("rb") as file:
         try:
-            yield from _READERS[layout](file, parse)
+            of_frames = (parse_whole or parse,) if layout in _OF_FRAMES else ()
+            yield from _READERS[layout](file, parse, *of_frames)
         except LineTooLongError as error:
             raise UnreadableInputError(f"{path} {error}") from error
 
@@ -194,7 +197,7 @@ def _frames_at_start(path: AnyPath, layout: Layout, parse: Parse) -> Iterator[It
     with path.open("rb") as file:
         chunks = _Unpacked(file) if layout is Layout.PROTO_FRAMED_ZSTD else iter(partial(file.read, _CHUNK_BYTES), b"")
         head = b"".join(islice(chunks, _HEAD_BYTES // _CHUNK_BYTES))
-    yield from _frames(head, parse)
+    yield from _frames(head, parse, parse)
 
 
 def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -306,16 +309,16 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
         yield _checked(ordinal, payload, parse)
 
 
-def _framed(file: Any, parse: Parse) -> Iterator[Item]:
+def _framed(file: Any, parse: Parse, parse_whole: Parse) -> Iterator[Item]:
     if not isinstance(file.raw, io.FileIO):
         with tempfile.TemporaryFile() as copy:  # of a file in a store
             shutil.copyfileobj(file, copy, _CHUNK_BYTES)
-            yield from _framed(copy, parse)
+            yield from _framed(copy, parse, parse_whole)
         return
     file.flush()
     if file.seek(0, io.SEEK_END):
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield from _frames(data, parse)
+            yield from _frames(data, parse, parse_whole)
 
 
 def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -323,23 +326,25 @@ def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     content = _Unpacked(file)
     with tempfile.TemporaryFile() as unpacked:
         unpacked.writelines(content)
-        yield from _framed(unpacked, parse)
+        yield from _framed(unpacked, parse, parse)
     yield from content.damage()
 
 
-def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
+def _frames(data: bytes | mmap.mmap, parse: Parse, parse_whole: Parse) -> Iterator[Item]:
     at, ordinal, end = 0, 0, len(data)
     while at < end:
         ordinal += 1
         stop = at + _LENGTH_BYTES + _length(data, at)
-        payload = _payload_at(data, at) if stop <= end else None
+        packed = bytes(data[at + _LENGTH_BYTES : stop]) if stop <= end else None
+        whole = None if packed is None else unpack_whole_zstd(packed)
+        if whole is not None:  # a frame, whatever is in it
+            yield _checked(ordinal, whole, parse_whole)
+            at = stop
+            continue
+        payload = None if packed is None else _unpack(packed)
         content = None if payload is None else parse(payload)
         if payload is not None and content is not None:
             yield Message(ordinal, content, payload)
-            at = stop
-            continue
-        if payload is not None and is_whole_zstd(data[at + _LENGTH_BYTES : stop]):  # a frame, whatever is in it
-            yield Bad(ordinal, NOT_TRACES, payload[:_SAMPLE])
             at = stop
             continue
         resume = _next_frame(data, at + 1, parse)
@@ -355,7 +360,8 @@ def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None
     for at in range(start, end - _LENGTH_BYTES - 1):
         first = at + _LENGTH_BYTES
         likely = data[first] == _FIELD_ONE or data[first : first + len(ZSTD_MAGIC)] == ZSTD_MAGIC
-        if likely and 0 < _length(data, at) <= end - first and parse(_payload_at(data, at) or b""):
+        length = _length(data, at)
+        if likely and 0 < length <= end - first and parse(_unpack(bytes(data[first : first + length])) or b""):
             return at
     return None
 
@@ -364,13 +370,11 @@ def _length(data: bytes | mmap.mmap, at: int) -> int:
     return int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
 
 
-def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
-    """Return the message of the frame at an offset, unpacked; ``None`` when it is damaged zstd."""
-    first = at + _LENGTH_BYTES
-    payload = bytes(data[first : first + _length(data, at)])
-    if not payload.startswith(ZSTD_MAGIC):
-        return payload
-    reader = open_zstd(io.BytesIO(payload))
+def _unpack(packed: bytes) -> bytes | None:
+    """Return the message in a frame, ``None`` when it is damaged zstd."""
+    if not packed.startswith(ZSTD_MAGIC):
+        return packed
+    reader = open_zstd(io.BytesIO(packed))
     try:
         unpacked: bytes = reader.read()
     except zstd_error():
@@ -379,7 +383,7 @@ def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
 
 
 _OF_FRAMES: Final = frozenset({Layout.PROTO_FRAMED, Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED})
-_READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {
+_READERS: Final[dict[Layout, Callable[..., Iterator[Item]]]] = {
     Layout.JSON_LINES: _plain_lines,
     Layout.JSON: _whole,
     Layout.JSON_LINES_ZSTD: _zstd_lines,

@@ -230,15 +230,15 @@ def zstd_error() -> type[Exception]:
     return zstandard.ZstdError
 
 
-def is_whole_zstd(data: bytes) -> bool:
-    """Return whether ``data`` is exactly one zstd frame."""
+def unpack_whole_zstd(data: bytes) -> bytes | None:
+    """Return what is in ``data`` if that is exactly one zstd frame."""
     if not data.startswith(ZSTD_MAGIC):
-        return False
+        return None
     import zstandard  # noqa: PLC0415  (as above)
 
     reader = zstandard.ZstdDecompressor().decompressobj()
     try:
-        reader.decompress(data)
+        unpacked: bytes = reader.decompress(data)
     except zstd_error():
-        return False
-    return bool(reader.eof) and not reader.unused_data
+        return None
+    return unpacked if reader.eof and not reader.unused_data else None

@@ -53,9 +53,9 @@ def split_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
     counts = Counts()
     read = (
         block_batches(chain.from_iterable(map(read_lines, some)), read_json_block, line_items, counts)
-        if of_lines
-        else item_batches(chain.from_iterable(map(_items, some)), counts)
-        for of_lines, some in groupby(splits, key=lambda split: split.layout is Layout.JSON_LINES)
+        if layout is Layout.JSON_LINES
+        else item_batches(chain.from_iterable(map(_items, some)), counts, _ITEMS_OF.get(layout, _message_items))
+        for layout, some in groupby(splits, key=lambda split: split.layout)
     )
     yield from grouped(chain.from_iterable(read))
     yield counts.batch()
@@ -76,13 +76,22 @@ def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def _items(split: Split) -> Iterator[_Item]:
     parse = _parse_cut_line if split.layout is Layout.JSON_LINES_ZSTD else parse_message
-    for item in read_messages(as_path(split.path), split.layout, parse=parse):
+    for item in read_messages(as_path(split.path), split.layout, parse=parse, parse_whole=_parse_odd_frame):
         yield split.path, item.ordinal, item
 
 
 def _parse_cut_line(line: bytes) -> list[Any] | None:
     """Parse a line that may be cut; a whole one is parsed with others, as a block."""
     return [] if line.endswith(b"\n") else parse_message(line)
+
+
+def _parse_odd_frame(message: bytes) -> list[Any] | None:
+    """Parse the message of a frame, unless it is parsed with others, as a block."""
+    return [] if message.startswith(b"{") and _is_one_line(message) else parse_message(message)
+
+
+def _is_one_line(message: bytes) -> bool:
+    return b"\n" not in message.rstrip(_BLANKS)
 
 
 def _values(messages: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes | None]]:
@@ -119,12 +128,17 @@ def _value_items(value: bytes | None) -> Iterator[Item]:
         yield Message(1, content, value)
 
 
-def item_batches(items: Iterable[_Item], counts: Counts) -> Iterator[pa.RecordBatch]:
-    """Yield what stands in ``items`` as batches of ``SPANS``, in order; messages of one kind as blocks."""
+def item_batches(
+    items: Iterable[_Item], counts: Counts, items_of: Callable[[Line], Iterator[Item]] = _message_items
+) -> Iterator[pa.RecordBatch]:
+    """Yield what stands in ``items`` as batches of ``SPANS``, in order; messages of one kind as blocks.
+
+    ``items_of`` reads an odd message, as in :func:`block_batches`.
+    """
     for read, some in groupby(items, key=_block_reader):
         if read is not None:
             lines = (Line(path, line, item.payload) for path, line, item in some if isinstance(item, Message))
-            yield from block_batches(lines, read, _LINE_ITEMS, counts)
+            yield from block_batches(lines, read, items_of, counts)
         else:
             yield from row_batches(row for path, line, item in some for row in _rows(path, line, item, counts))
 
@@ -136,7 +150,7 @@ def _block_reader(placed: _Item) -> Callable[[list[Line]], SpanColumns | None] |
         return None
     if is_proto(item.content):
         return _read_protobuf_block
-    return None if b"\n" in item.payload.rstrip(_BLANKS) else read_json_block
+    return read_json_block if _is_one_line(item.payload) else None
 
 
 def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
@@ -145,7 +159,8 @@ def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
     return read_protobuf([line.text for line in block])
 
 
-_LINE_ITEMS: Final = partial(line_items, parse=parse_message)
+_ITEMS_OF: Final = {Layout.JSON_LINES_ZSTD: partial(line_items, parse=parse_message)}
+"""How an odd message is read where it may be several, glued together."""
 
 
 def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[dict[str, Any]]:

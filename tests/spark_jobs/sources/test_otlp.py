@@ -100,8 +100,10 @@ IN_GOOD = [(number, str(number)) for number in range(1, 41)]
 ODD_LINES = [message(SPAN, ODD), b'{"no": "OTLP"}', message(SPAN) + message(SPAN), b"", message(SPAN)]
 LINES = b"\n".join([*GOOD, *ODD_LINES, message(SPAN)[:60]])
 IN_LINES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (43, "s"), (43, "s"), (45, "s")]
-FRAMES = framed(*GOOD, message(SPAN, ODD), b"no JSON", b"\n" + message(SPAN), message(SPAN))[:-9]
-IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), (42, "not OTLP traces"), (43, "s")]
+BAD_FRAMES = [b"no JSON", b'{"no": "OTLP"}', message(SPAN) + message(SPAN), message(SPAN)[:60] + message(SPAN)]
+FRAMES = framed(*GOOD, message(SPAN, ODD), *BAD_FRAMES, b"\n" + message(SPAN), message(SPAN))[:-9]
+IN_BAD_FRAMES = [(number, "not OTLP traces") for number in range(42, 46)]
+IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), *IN_BAD_FRAMES, (46, "s")]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,17 @@ def test_damaged_file_is_read_in_blocks_as_message_by_message(small_blocks, tmp_
     assert [(row["line"], row["bad"]["reason"] if row["bad"] else row["name"]) for row in read] == expected
     assert spans_in(read) == spans_in(rows(row_batches(one_by_one(path, layout))))
     assert (counts["expected"], counts["tails"] + files.truncated_tails) == (len(expected), 1)
+
+
+def test_file_that_changed_is_detected_again(tmp_path):
+    path = tmp_path / "traces"
+    for content, layouts in (
+        (b"", ()),
+        (message(SPAN), ("json-lines",)),
+        (framed(message(SPAN)), ("json-zstd-framed",)),
+    ):
+        path.write_bytes(content)
+        assert find_spans([str(path)], parallelism=1).layouts == layouts
 
 
 def test_messages_of_a_topic_are_counted_one_by_one():
