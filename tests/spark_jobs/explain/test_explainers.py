@@ -113,7 +113,18 @@ def _sampled() -> list:
     linked = [{**row, "sent_sampled": number % 2 == 0} for number, row in enumerate(links)]
     traced = sent(0x1FFF, at_ms=62_000, process=SAMPLER)  # it was sampled: its delivery's span is lost
     lost = delivery(traced[0]["msg_id"], group="mixed", attempt="LOST1", at_ms=62_100, batch_size=1)
-    return [*(row for rows in kept for row in rows), *linked, *traced, *lost]
+    calls = {
+        "WHOLE": 63_000,
+        "PART": 64_000,
+    }  # a batch decides for itself: the span of one call is missing, half of the other's
+    batches = [
+        row
+        for name, at_ms in calls.items()
+        for n in range(2)
+        for row in delivery(f"{name}{n}", group="mixed", attempt=name, at_ms=at_ms, batch_size=2)
+    ]
+    half = consumed("PART1", group="mixed", attempt="PART", at_ms=64_000, batch_size=2)
+    return [*(row for rows in kept for row in rows), *linked, *traced, *lost, *batches, half]
 
 
 def _same_place() -> list:
@@ -128,13 +139,18 @@ def _same_place() -> list:
     ]
 
 
+def _silent_group() -> list:
+    return [taken(f"QUIET{number}", group="quiet", at_ms=80_000 + 2_000 * number) for number in range(20)]
+
+
 def _span_not_of_messaging() -> dict:
     return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
 
 
 @pytest.fixture(scope="module")
 def answers():
-    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_not_of_messaging()]
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *_silent_group(), *ends()]
+    events.append(_span_not_of_messaging())
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = explain_events(events, policy=policy)
     return {
@@ -163,6 +179,9 @@ REASONS = {
     "record near a span without an id": ("N1", 30_500, DEGRADED),
     "span without an id": (None, 30_501, DEGRADED),
     "record far from any span without an id": ("N3", 60_000, UNEXPLAINED),
+    "batch without a span": ("WHOLE0", 63_000, ("NOT_SAMPLED", "whole_call")),
+    "message left out of the span of its batch": ("PART0", 64_000, UNEXPLAINED),
+    "delivery to a group without any record": ("QUIET7", 94_000, ("WRITER_SILENT", "group")),
     "lost delivery of a sampled send": (uid(0x1FFF, at_ms=62_000, process=SAMPLER), 62_100, UNEXPLAINED),
 }
 

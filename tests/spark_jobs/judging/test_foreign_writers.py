@@ -47,14 +47,6 @@ def agent_stories() -> dict[str, Story]:
             "MATCHED_NORMALISED",
             also={"key_level": 3},
         ),
-        "J04": Story(
-            "the end of a transaction has no span by design",
-            [transaction_end("J04")],
-            "NATIVE_ONLY",
-            "BY_DESIGN",
-            kind="transaction_end",
-            also={"reason_detail": "java_agent_makes_no_span_for_transaction_end"},
-        ),
         "J05": Story(
             "a check that ends one transaction twice is two events",
             [transaction_end("J05"), {**transaction_end("J05"), "start_ms": START_MS + 70}],
@@ -62,25 +54,6 @@ def agent_stories() -> dict[str, Story]:
             "BY_DESIGN",
             kind="transaction_end",
             keys=2,
-        ),
-        "J06": Story(
-            "a failed send leaves no native record by design",
-            [agent(publish("otlp", "J06", success=False))],
-            "OTLP_ONLY",
-            "BY_DESIGN",
-            kind="publish",
-            also={"reason_detail": "rocketmq_records_no_failed_send"},
-        ),
-        "J07": Story(
-            "a delivery of a batch-sent message leaves no native record by design since 5.3.1",
-            [
-                publish("native", "J07", batch_size=3),
-                agent(publish("otlp", "J07", batch_size=3)),
-                agent(consumed("J07")),
-            ],
-            "OTLP_ONLY",
-            "BY_DESIGN",
-            also={"reason_detail": "rocketmq_records_no_delivery_of_batch_sent_messages"},
         ),
         "J08": Story(
             "too late is a success to RocketMQ and an error to a span",
@@ -90,7 +63,6 @@ def agent_stories() -> dict[str, Story]:
             ],
             "MATCHED_NORMALISED",
         ),
-        "J09": Story("a lost span stays unexplained", delivery("J09"), "NATIVE_ONLY", "UNEXPLAINED"),
         "J10": Story(
             "a start beyond what cold hooks cost differs",
             [publish("native", "J10"), agent(publish("otlp", "J10", at_ms=900))],
@@ -111,10 +83,9 @@ AGENT_STORIES = agent_stories()
 
 @pytest.fixture(scope="module")
 def agent_answers():
-    one_way = agent(publish("otlp", None, offset_msg_id=None))
     events = [row for story in AGENT_STORIES.values() for row in story.events]
     policy = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
-    return judge_events([*events, one_way], policy=policy)
+    return judge_events(events, policy=policy)
 
 
 @pytest.mark.parametrize("msg_id", [*AGENT_STORIES], ids=[story.says for story in AGENT_STORIES.values()])
@@ -125,11 +96,6 @@ def test_story_of_foreign_writers_gets_its_verdict(agent_answers, msg_id):
     for row in rows:
         assert (row["status"], row["reason"]) == (story.status, story.reason), row["field_verdicts"]
         assert {name: row[name] for name in story.also} == story.also
-
-
-def test_one_way_send_is_a_key_of_its_own_by_design(agent_answers):
-    row = next(row for row in agent_answers if row["msg_id"] is None)
-    assert (row["status"], row["reason_detail"]) == ("OTLP_ONLY", "rocketmq_records_no_one_way_send")
 
 
 def _partners(row) -> tuple[int | None, ...]:
