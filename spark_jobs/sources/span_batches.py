@@ -73,14 +73,17 @@ def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(some, schema=SPANS)
 
 
-def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches that are not small, but for the last, and not empty."""
+def grouped(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches that are not small, but for the last, and not empty.
+
+    Batches are joined until they hold 2,000 rows or ``most_bytes``.
+    """
     some: list[pa.RecordBatch] = []
     rows = held = 0
     for batch in batches:
         some.append(batch)
         rows, held = rows + batch.num_rows, held + batch.nbytes
-        if rows >= _BATCH_ROWS or held >= _BATCH_BYTES:
+        if rows >= _BATCH_ROWS or held >= most_bytes:
             yield from _joined(some)
             some, rows, held = [], 0, 0
     if rows:

@@ -163,6 +163,15 @@ def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
     assert {row["path"] for row in read} == {str(path)}
 
 
+def test_rows_of_small_files_keep_their_order_and_their_places(tmp_path):
+    rows = [[{"body": b"a"}], [{"body": b"b", "source": "T"}, {"body": None, "source": None}], [{"body": "c"}]]
+    for number, some in enumerate(rows):
+        parquet.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
+    read = [(row["path"][-9:], row["line"], row["body"], row["source"]) for row in bodies_in(tmp_path, parallelism=1)]
+    of_second = [("1.parquet", 1, b"b", "T"), ("1.parquet", 2, None, None)]
+    assert read == [("0.parquet", 1, b"a", None), *of_second, ("2.parquet", 1, b"c", None)]
+
+
 @pytest.mark.parametrize(
     "columns",
     [
