@@ -20,14 +20,16 @@ from bridge.addresses import Kind, parse_address, parse_directory, parse_duratio
 from bridge.options import option
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.workers import started_early
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.report.result import Result, Writers
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
@@ -69,6 +71,14 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} instead")
         settings[name] = value
     return settings
+
+
+def build_reading(msg_type_map: str, otlp_format: str | None, charset: str, client_config: Path | None) -> ReadOptions:
+    """Return how to read both sides; raise ``UsageError`` for a wrong option."""
+    from spark_jobs.jobs.reading import ReadOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+    properties = read_properties(client_config) if client_config else {}
+    return ReadOptions(msg_type_map=msg_type_map, otlp_format=otlp_format, charset=charset, client_config=properties)
 
 
 # -- the options -------------------------------------------------------------------------------------------------------
@@ -256,15 +266,15 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     native, otlp, into = _required(native, otlp, out)
     _check_rhythm(stream=stream, every_ms=every_ms, complete=complete)
     sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
-    reading: Any = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
+    reading = partial(build_reading, msg_type_map, otlp_format, charset, client_config)
     rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
     window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
     settings = parse_settings(conf or ())
     where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": settings}
     left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
-    given = sources | reading | rules | window | where | left
+    given = sources | rules | window | where | left | {"strict": strict}
     with _early_workers((*native, *otlp), where, stream=stream) as is_local:
-        options = _load_options(is_local=is_local)(**given, client_config=client_config, strict=strict)
+        options = _build_options(given, reading, is_local=is_local)
         _warn_of_newer(native_writer)
         with _local(options, stream=stream) as local:
             return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
@@ -278,20 +288,22 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
     """Yield whether the run has the local engine; its processes then import their modules while this one does."""
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
-    name, _ = choose_engine(**where, stream=stream)
+    name, obstacle = choose_engine(**where, stream=stream)
+    if obstacle is not None:
+        typer.echo(f"mqtrace: judging in this process (--engine local): {obstacle}", err=True)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.reconcile", "spark_jobs.report.samples"):
         yield name == "local"
 
 
-def _load_options(*, is_local: bool) -> type[ReconcileOptions]:
+def _build_options(given: Mapping[str, Any], reading: Callable[[], ReadOptions], *, is_local: bool) -> ReconcileOptions:
     if is_local:
         from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
 
         leave_pandas_out()
     from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
 
-    return ReconcileOptions
+    return ReconcileOptions(**given, reading=reading())
 
 
 @contextmanager
@@ -332,9 +344,6 @@ def _run(
     page = html.PageOptions(samples=options.samples, link_template=template)
     written: dict[str, AnyPath] = {}
     printed: set[Writers] = set()
-    _, obstacle = options.choose_engine(stream=stream)
-    if obstacle is not None:
-        typer.echo(f"mqtrace: judging in this process (--engine local): {obstacle}", err=True)
 
     def report(result: Result, engine: Engine) -> None:
         progress("writing the reports")
@@ -367,13 +376,11 @@ def _run(
 
 
 def _print_policy(path: str | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
-    from spark_jobs.policy.policy import print_policy, read_open_policy, with_grace  # noqa: PLC0415  (optional extra)
+    from spark_jobs.policy import policy as rules  # noqa: PLC0415  (optional extra)
 
-    policy, open_writers = read_open_policy(
-        as_path(path) if path else None, profile=profile, native_writer=native_writer
-    )
-    policy = with_grace(policy, grace_ms, is_complete=complete)
-    sys.stdout.write(print_policy(policy, open_writers=open_writers))
+    file, writers = as_path(path) if path else None, {"profile": profile, "native_writer": native_writer}
+    policy = rules.with_limits(rules.read_policy(file, **writers), grace_ms=grace_ms, is_complete=complete)
+    sys.stdout.write(rules.print_policy(policy, open_writers=rules.find_open_writers(file, **writers)))
     return 0
 
 
@@ -428,10 +435,9 @@ def inspect(
         mqtrace inspect spans.jsonl --json
         mqtrace inspect 'jaeger://127.0.0.1:16686?service=shop'
     """
-    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
-    given = {} if client_config is None else read_properties(client_config)
+    given = read_properties(client_config) if client_config else {}
     with local_sources(sources) as files:
         return int(inspection.run(files, as_json=as_json, spans=spans, records=records, client_config=given))

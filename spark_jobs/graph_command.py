@@ -17,7 +17,7 @@ from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import commands as opt  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.commands import parse_settings, repeat_options
+from spark_jobs.commands import build_reading, parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,10 +115,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         native_writer=native_writer,
         master=master,
         driver_memory=driver_memory,
-        msg_type_map=msg_type_map,
-        otlp_format=otlp_format,
-        charset=charset,
-        client_config=client_config,
+        reading=build_reading(msg_type_map, otlp_format, charset, client_config),
         conf=parse_settings(conf or ()),
     )
     with local_sources(options.otlp) as spans, shown_progress() as progress:

@@ -154,7 +154,6 @@ _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 def build_session(
     *,
     master: str | None = None,
-    app_name: str = "mqtrace",
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -172,7 +171,7 @@ def build_session(
     check_start(master=master, driver_memory=driver_memory)
     _session_class()  # before anything is started
     place, extra = _place(master), extra or {}
-    own = {"spark.app.name": app_name, "spark.driver.memory": driver_memory}
+    own = {"spark.app.name": "mqtrace", "spark.driver.memory": driver_memory}
     try:
         if place is None:
             return _started(_left_open({**MEANING, **_QUIET}) | {**extra})
@@ -236,7 +235,8 @@ def _obstacle() -> str | None:
     """Return why Spark cannot start here, or ``None``."""
     if not has_pyspark():
         return "pyspark is not installed"
-    if not needs_java(None):
+    place = _place(None)
+    if place is None or place.startswith(_CONNECT):  # no JVM is started here
         return None
     try:
         find_java()
@@ -267,12 +267,6 @@ def configure_stores(conf: Mapping[str, str], given: Mapping[str, Collection[obj
     own = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith((_HADOOP, _JARS))}
     use_settings({**found, **own})
     check_stores(given)
-
-
-def needs_java(master: str | None) -> bool:
-    """Return whether ``build_session`` starts a JVM: over Spark Connect and below ``spark-submit`` it does not."""
-    place = _place(master)
-    return place is not None and not place.startswith(_CONNECT)
 
 
 def _place(master: str | None) -> str | None:

@@ -85,7 +85,7 @@ def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="the spark extra is not installed")
     from spark_jobs.session import build_session  # noqa: PLC0415  (a run without Spark tests never loads pyspark)
 
-    session = build_session(master="local[2]", app_name="mqtrace-tests", driver_memory="1g")
+    session = build_session(master="local[2]", driver_memory="1g")
     yield session
     session.stop()
 

@@ -55,7 +55,8 @@ class HadoopFiles(RangedFiles):
         for name, value in settings.items():
             self._conf.set(name, value)
         with _as_os_error():
-            hadoop.security.UserGroupInformation.setConfiguration(self._conf)  # Kerberos or not; a JVM has it once
+            # Kerberos or not, for the whole JVM: a process opens all its stores with the settings of one run.
+            hadoop.security.UserGroupInformation.setConfiguration(self._conf)
             self._files = hadoop.fs.FileSystem.get(self._path("/").toUri(), self._conf)
         try:
             with _as_os_error():

@@ -121,7 +121,7 @@ class Budgets:
     """The budgets of one run: ``spend`` once, then ``used`` and ``summarise`` report how."""
 
     def __init__(self, ledger: LedgerRead | None, *, policy: Policy, facts: Facts) -> None:
-        self._ledger, self._policy, self._facts = ledger, policy, facts
+        self._ledger, self.policy, self.facts = ledger, policy, facts
         # A process is up a little before its first message: as long as a record may be late, and no longer.
         self._begin_ms = None if facts.first_ms is None else facts.first_ms - policy.grace_ms
         self._drops = make_spendable(ledger.drops if ledger else (), self._begin_ms)
@@ -130,7 +130,7 @@ class Budgets:
     @property
     def is_wanted(self) -> bool:
         """Return whether there is any budget to spend."""
-        return self._policy.sampling_ratio < 1 or bool(self._drops)
+        return self.policy.sampling_ratio < 1 or bool(self._drops)
 
     @property
     def notes(self) -> SettledNotes:
@@ -147,7 +147,7 @@ class Budgets:
         ``settled`` are all other verdicts of the run, as ``notes`` describe.
         """
         columns = flatten_sides(residue)
-        if self._policy.sampling_ratio < 1:
+        if self.policy.sampling_ratio < 1:
             given = self._spend_share(columns, given, settled)
         return self._spend_drops(columns, given, settled) if self._drops else given
 
@@ -160,7 +160,7 @@ class Budgets:
             int(np.count_nonzero(is_lost)),
             int(np.count_nonzero(is_unsampled)),
             len(messages.unique()),
-            ratio=self._policy.sampling_ratio,
+            ratio=self.policy.sampling_ratio,
         )
         if not most:
             return given
@@ -187,7 +187,7 @@ class Budgets:
         """Return the result's part about the ledgers; ``None`` when none was given."""
         if self._ledger is None:
             return None
-        return summarise_ledger(self._ledger, self._used, scopes=self._facts.scopes, begin_ms=self._begin_ms)
+        return summarise_ledger(self._ledger, self._used, scopes=self.facts.scopes, begin_ms=self._begin_ms)
 
 
 def _find_open(columns: Mapping[str, Column], given: Reasons) -> Mask:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column, Ints, Mask
     from spark_jobs.exchange.engine import Engine
 
-_MOST_BUCKETS: Final = 2_000
+_MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every row group makes a blob for each
 _NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")
 
 _WAITING: Final = NORMALISED.append(pa.field("at", pa.string()))

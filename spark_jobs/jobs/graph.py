@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
+from bridge.otlp.detect import Side
 from bridge.storage import committed, hold, make_directory, open_parquet
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -20,16 +21,15 @@ from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs,
 from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
-from spark_jobs.jobs.engines import open_engine, session_starter
 from spark_jobs.jobs.naming import with_message_ids
-from spark_jobs.jobs.options import apply_options, no_progress, read_options_of
-from spark_jobs.jobs.reading import EventSide, check_inputs, read_native, read_otlp
-from spark_jobs.jobs.workspace import work_directory
+from spark_jobs.jobs.options import no_progress
+from spark_jobs.jobs.reading import read_sides
+from spark_jobs.jobs.workspace import open_engine, work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
-from spark_jobs.policy.policy import make_plan, read_policy
-from spark_jobs.policy.profiles import AUTO
-from spark_jobs.session import check_start
+from spark_jobs.policy.policy import make_plan, read_policy, with_limits
+from spark_jobs.session import check_start, configure_stores
+from spark_jobs.sources.files import find_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.graph.edges import GraphPart
     from spark_jobs.jobs.options import ReconcileOptions
-    from spark_jobs.jobs.reading import ReadOptions
+    from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
@@ -59,22 +59,26 @@ def run(
         UnreadableInputError: the content of a source is wrong.
         MissingExtraError, PeerError: Spark or Java is missing, or the engine failed.
     """
-    options.configure_stores()
-    _policy(options)
-    reading = read_options_of(options)
-    check_inputs(options.native, options.otlp, reading)
+    configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
+    policy, how = _policy(options), options.reading
+    find_inputs(Side.NATIVE, options.native, how.client_config)  # errors in the first seconds
+    find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
-        work = str(made.absolute())
-        sides = _read(chosen, options, reading, work, progress)
-        return _draw(chosen, sides, options, work=work, progress=progress)
+        work = made.absolute()
+        how = replace(how, native_writer=policy.native_writer)
+        native, otlp = read_sides(chosen, options.native, options.otlp, work, options=how, progress=progress)
+        if native.sources and otlp.sources:
+            named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
+            otlp = replace(otlp, files=named)
+        return _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
 
 
 def _policy(options: ReconcileOptions) -> Policy:
     if not options.native and not options.otlp:
         raise UsageError("no source to draw: give --native SRC, --otlp SRC, or both")
-    writer = "mqtrace" if options.native_writer == AUTO else options.native_writer
-    return apply_options(read_policy(None, profile="mqtrace", native_writer=writer), options)
+    policy = read_policy(None, native_writer=options.native_writer)
+    return with_limits(policy, grace_ms=options.grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms)
 
 
 def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
@@ -82,37 +86,19 @@ def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> Abstr
     if options.master is None and not options.conf:
         return LocalEngine()
     check_start(master=options.master, driver_memory=options.driver_memory)
-    start = session_starter(options, None, progress)
-    return open_engine("spark", start, clock=SystemClock(), description="mqtrace graph")
-
-
-def _read(
-    engine: Engine, options: ReconcileOptions, reading: ReadOptions, work: str, progress: Callable[[str], None]
-) -> tuple[EventSide, EventSide]:
-    native = otlp = EventSide()
-    if options.native:
-        progress("reading the native trace")
-        native = read_native(engine, options.native, f"{work}/native", options=reading)
-        reading = replace(reading, trace_topics=native.trace_topics)
-    if options.otlp:
-        progress("reading the spans")
-        otlp = read_otlp(engine, options.otlp, f"{work}/otlp", options=reading)
-    if options.native and options.otlp:
-        named = with_message_ids(engine, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
-        otlp = replace(otlp, files=named)
-    return native, otlp
+    return open_engine("spark", options, progress=progress, clock=SystemClock(), description="mqtrace graph")
 
 
 def _draw(
     engine: Engine,
     sides: tuple[EventSide, EventSide],
-    options: ReconcileOptions,
+    policy: Policy,
     *,
     work: str,
     progress: Callable[[str], None],
 ) -> Graph:
     """Return the graph of the events read; ``work`` is a directory for files between tasks."""
-    policy, (native, otlp) = _policy(options), sides
+    native, otlp = sides
     progress("following links")
     spans = tie_spans(engine, otlp.files, f"{work}/tied")
     progress("surveying the input")
@@ -124,11 +110,11 @@ def _draw(
     buckets, tasks = count_buckets(pieces, engine.parallelism), group_pieces(pieces, engine.parallelism)
     legs = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
     progress("adding up")
-    given = tuple(name for name, some in (("native", options.native), ("otlp", options.otlp)) if some)
+    given = tuple(name for name, side in (("native", native), ("otlp", otlp)) if side.sources)
     judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
-    direct = count_direct_calls(engine, otlp.files, begin_ms=options.begin_ms, end_ms=options.end_ms)
+    direct = count_direct_calls(engine, otlp.files, begin_ms=policy.begin_ms, end_ms=policy.end_ms)
     return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct)
 
 

@@ -51,7 +51,7 @@ def resolve_message_ids(msg_ids: Column, claims: pa.Table) -> Column:
 
 
 _BUCKET_ROWS: Final = 60_000
-_MOST_BUCKETS: Final = 2_000
+_MOST_BUCKETS: Final = 2_000  # not the 10,000 of events: every batch of a file makes a blob for each
 _KEY: Final = ("side", "kind", "msg_id", "offset_msg_id")
 
 

@@ -1,28 +1,25 @@
-"""The options of a run, and every check of them that needs no reading of the input."""
+"""The options of a run, and every check of them before an engine starts: sources, policy and writers among them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from otel_mqtrace._errors import UsageError
-from otel_mqtrace.client_properties import read_properties
-from spark_jobs.jobs.reading import ReadOptions, check_inputs
+from bridge.otlp.detect import Side
+from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
-from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
+from spark_jobs.policy.policy import Policy, read_policy, with_limits
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start, choose_engine, configure_stores
+from spark_jobs.sources.files import find_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.report.result import Result
-    from spark_jobs.schemas import LedgerRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +28,7 @@ class ReconcileOptions:
 
     Attributes:
         native, otlp, ledger: sources as on the command line.
+        reading: how to read both sides; :func:`choose` adds the native writer.
         grace_ms: ``None`` takes that of the policy.
         is_complete: nothing more will arrive.
         begin_ms, end_ms: the window in epoch milliseconds, both included; a key belongs to it if its start does.
@@ -43,6 +41,7 @@ class ReconcileOptions:
 
     native: tuple[str, ...] = ()
     otlp: tuple[str, ...] = ()
+    reading: ReadOptions = field(default_factory=ReadOptions)
     out: AnyPath
     policy: AnyPath | None = None
     profile: str = AUTO
@@ -56,30 +55,9 @@ class ReconcileOptions:
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     conf: Mapping[str, str] = field(default_factory=dict)
-    msg_type_map: str = "a"
-    otlp_format: str | None = None
-    charset: str = "utf-8"
-    client_config: Path | None = None
     samples: int = evidence.TOTAL
     history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
-
-    def choose_engine(self, *, stream: bool = False, has_session: bool = False) -> tuple[str, str | None]:
-        """Return the engine of a run with these options, as :func:`spark_jobs.session.choose_engine`."""
-        return choose_engine(
-            self.engine,
-            master=self.master,
-            conf=self.conf,
-            driver_memory=self.driver_memory,
-            stream=stream,
-            has_session=has_session,
-        )
-
-    def configure_stores(self) -> None:
-        """Open stores with the settings of ``conf``; an unknown one is refused by its option."""
-        sources = {"--native": self.native, "--otlp": self.otlp, "--ledger": self.ledger}
-        places: dict[str, list[Any]] = {"--policy": [self.policy], "--out": [self.out], "--history": [self.history]}
-        configure_stores(self.conf, {**sources, **places})
 
 
 def no_progress(_stage: str) -> None:
@@ -94,82 +72,82 @@ def no_report(_result: Result, _engine: Engine) -> None:
 class Chosen:
     """The options of a run with both writers, its policy, and the reason for each detected writer.
 
-    ``is_settled`` is false while a writer is a default that further input may prove wrong.
+    Attributes:
+        is_settled: false while a writer is a default that further input may prove wrong.
+        engine: ``spark`` or ``local``.
     """
 
     options: ReconcileOptions
     policy: Policy
     reasons: Mapping[str, str]
     is_settled: bool
+    engine: str = "spark"
 
 
-def check_options(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
-    """Check the options and sources before Spark starts, and choose the writers.
+def check_options(
+    options: ReconcileOptions,
+    known: Callable[[], Mapping[str, tuple[str, str]]] = dict,
+    *,
+    stream: bool = False,
+    has_session: bool = False,
+) -> Chosen:
+    """Check the options and sources before an engine starts; choose the engine and the writers.
 
-    Args:
-        options: what to reconcile, and how.
-        known: see :func:`choose`.
+    ``known`` returns that of :func:`choose`, once stores can be opened; ``stream`` and ``has_session`` are those of
+    :func:`spark_jobs.session.choose_engine`.
     """
-    _policy(options)
-    if options.engine != "local":
+    engine, _ = choose_engine(
+        options.engine,
+        master=options.master,
+        conf=options.conf,
+        driver_memory=options.driver_memory,
+        stream=stream,
+        has_session=has_session,
+    )
+    if engine == "spark":
         check_start(master=options.master, driver_memory=options.driver_memory)
-    return choose(options, known)
+    sources = {"--native": options.native, "--otlp": options.otlp, "--ledger": options.ledger}
+    places: dict[str, list[Any]] = {"--policy": [options.policy], "--out": [options.out]}
+    configure_stores(options.conf, {**sources, **places, "--history": [options.history]})
+    return replace(choose(options, known()), engine=engine)
 
 
-def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> Chosen:
     """Check the sources, and detect the writers that the options leave open.
 
     ``known`` are writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
 
     Raises:
         UsageError: a source or an option is wrong, or the input does not show a writer.
-        UnreadableInputError, PeerError: as :func:`spark_jobs.jobs.reading.check_inputs`.
+        UnreadableInputError, PeerError: as :func:`spark_jobs.sources.files.find_inputs`.
     """
     given = {"profile": options.profile, "native_writer": options.native_writer}
     left = [name for name, value in given.items() if value == AUTO]
     kept = {name: known[name] for name in left if name in known}
     named = {**given, **{name: value for name, (value, _) in kept.items()}}
-    how = read_options_of(options)
-    native, otlp = check_inputs(options.native, options.otlp, how)
+    _policy(options)  # its errors come before those of the sources
+    how = options.reading
+    native = find_inputs(Side.NATIVE, options.native, how.client_config)
+    otlp = find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format)
     found = find_writers(native, otlp, how, **named)
     reasons = {**{name: why for name, (_, why) in kept.items()}, **found.reasons}
-    settled = replace(options, profile=found.profile, native_writer=found.native_writer)
+    settled = replace(
+        options,
+        profile=found.profile,
+        native_writer=found.native_writer,
+        reading=replace(how, native_writer=found.native_writer),
+    )
     policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
     return Chosen(options=settled, policy=policy, reasons=reasons, is_settled=reasons.keys() >= set(left))
 
 
-def read_losses(options: ReconcileOptions) -> LedgerRead | None:
-    """Read the ledgers the options name; ``None`` when they name none."""
-    if not options.ledger:
-        return None
-    from spark_jobs.sources.ledger import read_ledgers  # noqa: PLC0415  (prometheus_client: every worker loads this module)
-
-    return read_ledgers(options.ledger)
-
-
-def read_options_of(options: ReconcileOptions) -> ReadOptions:
-    """Return how to read both sides."""
-    return ReadOptions(
-        native_writer=options.native_writer,
-        msg_type_map=options.msg_type_map,
-        charset=options.charset,
-        otlp_format=options.otlp_format,
-        client_config={} if options.client_config is None else read_properties(options.client_config),
-    )
-
-
 def _policy(options: ReconcileOptions) -> Policy:
-    policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
-    return apply_options(policy, options)
-
-
-def apply_options(policy: Policy, options: ReconcileOptions) -> Policy:
-    """Return the policy with the grace, window and strictness of the options.
-
-    Raises:
-        UsageError: the options contradict one another.
-    """
-    if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
-        raise UsageError("--begin is later than --end: swap them")
-    policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)
-    return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
+    policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    return with_limits(
+        policy,
+        grace_ms=options.grace_ms,
+        is_complete=options.is_complete,
+        begin_ms=options.begin_ms,
+        end_ms=options.end_ms,
+        strict=options.strict,
+    )

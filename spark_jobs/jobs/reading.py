@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.otlp.detect import Side
 from bridge.storage import committed, make_directory, remove_tree
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
@@ -23,7 +23,6 @@ from spark_jobs.judging.facts import Survey, merge_surveys, survey
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     LAYOUT,
     PartitionRange,
@@ -40,13 +39,13 @@ from spark_jobs.sources.otlp import find_spans, split_batches
 from spark_jobs.sources.otlp import message_batches as span_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Self
 
+    from bridge.storage import AnyPath
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.sources.files import Inputs
     from spark_jobs.sources.splits import SideFiles
 
 _GROUP_ROWS: Final = 32_768
@@ -67,6 +66,8 @@ class Written:
         by_place: events whose only message id is its position.
         last_ms: the latest start or end, epoch milliseconds up to the year 9999: a damaged record may hold any.
         survey: the task's part of the facts of the run.
+        messages: messages of a topic in the input.
+        topics: the topics that bodies were landed from.
     """
 
     path: str | None = None
@@ -76,16 +77,19 @@ class Written:
     by_place: int = 0
     last_ms: int | None = None
     survey: Survey = field(default_factory=Survey)
+    messages: int = 0
+    topics: set[str] = field(default_factory=set)
 
 
-def write_events(path: str, batches: Iterable[pa.RecordBatch]) -> Written:
+def write_events(path: str, batches: Iterable[pa.RecordBatch], written: Written | None = None) -> Written:
     """Write the rows of ``batches`` to ``path``, which is there when all of them are written, and return what they are.
 
     Args:
         path: where no other task writes; a task that is run again replaces its file.
         batches: ``READ_EVENT``; rows of the ledger are added up and not written.
+        written: counts of the same task so far; the rest is added to them.
     """
-    written = Written()
+    written = Written() if written is None else written
     with committed(path) as unready, EventFile(unready) as file:
         for batch in batches:
             events = _without_ledger(batch, written)
@@ -189,6 +193,9 @@ class ReadOptions:
         client_config: properties of the Kafka client in librdkafka's notation; they may hold passwords.
         ranges: the offsets to read of topics, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
+
+    Raises:
+        UsageError: the character set or the map is unknown.
     """
 
     native_writer: str = "mqtrace"
@@ -199,6 +206,10 @@ class ReadOptions:
     client_config: Mapping[str, str] = field(default_factory=dict, repr=False)
     ranges: tuple[PartitionRange, ...] | None = None
     trace_topics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_charset(self.charset)
+        check_message_type_map(self.msg_type_map)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,30 +282,41 @@ class EventSide:
 _DEFAULTS: Final = ReadOptions()
 
 
-def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOptions) -> tuple[Inputs, Inputs]:
-    """Check both sides' sources and the options, to report errors in the first seconds; return the inputs.
+def read_sides(  # noqa: PLR0913 - both sides, and how
+    engine: Engine,
+    native: Sequence[str],
+    otlp: Sequence[str],
+    work: AnyPath,
+    *,
+    options: ReadOptions,
+    progress: Callable[[str], None],
+) -> tuple[EventSide, EventSide]:
+    """Read the sources of both sides and write their events under ``work``: native, then OTLP; either may have none.
 
     Raises:
-        UsageError: a source names nothing, or an option is wrong.
-        UnreadableInputError: a file holds the other side, or neither.
-        PeerError: the broker of a topic does not answer, or lacks the topic.
+        UsageError, UnreadableInputError, PeerError: as :func:`read_native` and :func:`read_otlp`.
     """
-    check_charset(options.charset)
-    check_message_type_map(options.msg_type_map)
-    bodies = find_inputs(Side.NATIVE, native, options.client_config)
-    return bodies, find_inputs(Side.OTLP, otlp, options.client_config, layout=options.otlp_format)
+    native_side = span_side = EventSide()
+    spans = _find_spans(engine, otlp, options)
+    engine.prepare(__name__, len(spans[0].tasks))
+    if native:
+        progress("reading the native trace")
+        native_side = read_native(engine, native, str(work / "native"), options=options)
+        options = replace(options, trace_topics=native_side.trace_topics)
+    if otlp:
+        progress("reading the spans")
+        span_side = _read_spans(engine, spans, str(work / "otlp"), options)
+    return native_side, span_side
 
 
 def read_native(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:
     """Read native landings, corpus files and trace topics, and write their events into ``directory``, emptied before.
 
     Raises:
-        UsageError: a source names nothing, or an option is wrong.
+        UsageError: a source names nothing.
         UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    check_charset(options.charset)
-    check_message_type_map(options.msg_type_map)
     paths, addresses = apart(srcs)
     found = find_bodies(paths, parallelism=engine.parallelism)
     return _read_side(engine, _Reading("native", directory, options), found, addresses)
@@ -304,20 +326,23 @@ def read_otlp(engine: Engine, srcs: Sequence[str], directory: str, *, options: R
     """Read OTLP files of any layout and topics of spans, and write their events into ``directory``, emptied before.
 
     Raises:
-        UsageError: a source names nothing, or an option is wrong.
+        UsageError: a source names nothing, or the layout is unknown.
         UnreadableInputError: a file holds no OTLP traces in any layout known.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
+    return _read_spans(engine, _find_spans(engine, srcs, options), directory, options)
+
+
+_Found: TypeAlias = "tuple[SideFiles, tuple[TopicAddress, ...]]"
+
+
+def _read_spans(engine: Engine, found: _Found, directory: str, options: ReadOptions) -> EventSide:
+    return replace(_read_side(engine, _Reading("otlp", directory, options), *found), trace_topics=())
+
+
+def _find_spans(engine: Engine, srcs: Sequence[str], options: ReadOptions) -> _Found:
     paths, addresses = apart(srcs)
-    found = find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism)
-    return replace(_read_side(engine, _Reading("otlp", directory, options), found, addresses), trace_topics=())
-
-
-def prepare_reading(engine: Engine, otlp: Sequence[str], options: ReadOptions) -> None:
-    """Have the engine ready when the files of spans are read; raises as :func:`read_otlp`."""
-    paths, _ = apart(otlp)
-    found = find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism)
-    engine.prepare(__name__, len(found.tasks))
+    return find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism), addresses
 
 
 # -- in the driver --------------------------------------------------------------------------------------------------
@@ -339,15 +364,6 @@ class _Task:
     range: PartitionRange | None = None
 
 
-@dataclass(slots=True)
-class _Done:
-    """What one task answers."""
-
-    written: Written
-    messages: int = 0
-    topics: set[str] = field(default_factory=set)
-
-
 def _read_side(engine: Engine, how: _Reading, found: SideFiles, addresses: Sequence[TopicAddress]) -> EventSide:
     remove_tree(how.directory)
     make_directory(how.directory)
@@ -356,32 +372,31 @@ def _read_side(engine: Engine, how: _Reading, found: SideFiles, addresses: Seque
     splits = [_Task(number, splits=task) for number, task in enumerate(found.tasks)]
     messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
-    written = [one.written for one in done]
     return EventSide(
-        files=tuple(sorted(one.path for one in written if one.path is not None)),
-        records_read=sum(one.expected for one in written),
-        exploded=sum(one.extra for one in written),
+        files=tuple(sorted(one.path for one in done if one.path is not None)),
+        records_read=sum(one.expected for one in done),
+        exploded=sum(one.extra for one in done),
         sources=(*found.files, *map(str, addresses)),
         layouts=tuple(sorted({*found.layouts, *((LAYOUT,) if addresses else ())})),
-        truncated_tails=found.truncated_tails + sum(one.tails for one in written),
-        last_event_ms=max((one.last_ms for one in written if one.last_ms is not None), default=None),
+        truncated_tails=found.truncated_tails + sum(one.tails for one in done),
+        last_event_ms=max((one.last_ms for one in done if one.last_ms is not None), default=None),
         offsets=ranges,
         offsets_without_message=sum(one.end - one.first for one in ranges) - sum(one.messages for one in done),
-        by_place=sum(one.by_place for one in written),
+        by_place=sum(one.by_place for one in done),
         trace_topics=tuple(sorted({topic for one in done for topic in one.topics})),
-        survey=merge_surveys(one.survey for one in written),
+        survey=merge_surveys(one.survey for one in done),
     )
 
 
 def _read_connected(
     engine: Engine, how: _Reading, addresses: Sequence[TopicAddress], ranges: Sequence[PartitionRange]
-) -> tuple[list[_Done], list[PartitionRange]]:
+) -> tuple[list[Written], list[PartitionRange]]:
     """Read topics by Spark's connector where that can be; return also the ranges that are left to read."""
     held = [one for one in ranges if one.first < one.end]
     if engine.name != "spark" or not held:
         return [], held
     spark: Any = engine
-    done: list[_Done] = []
+    done: list[Written] = []
     left: list[PartitionRange] = []
     for number, address in enumerate(addresses):
         some = [one for one in held if one.address == address]
@@ -394,43 +409,35 @@ def _read_connected(
 
 
 # -- in a task ------------------------------------------------------------------------------------------------------
-def _run_task(how: _Reading, task: _Task) -> _Done:
+def _run_task(how: _Reading, task: _Task) -> Written:
     if task.range is not None:
         path = f"{how.directory}/topics-{task.number:05d}.parquet"
         return _run_messages(how, path, message_batches(task.range, how.options.client_config))
-    done = _Done(Written())
-    path = f"{how.directory}/files-{task.number:05d}.parquet"
+    written, path = Written(), f"{how.directory}/files-{task.number:05d}.parquet"
     batches = body_batches(task.splits) if how.side == "native" else split_batches(task.splits)
-    done.written = write_events(path, _events(how, batches, done))
-    return done
+    return write_events(path, _events(how, batches, written), written)
 
 
-def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> _Done:
-    done = _Done(Written())
-    counted = _counted(messages, done)
+def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> Written:
+    written = Written()
+    counted = _counted(messages, written)
     batches = message_bodies(counted) if how.side == "native" else span_batches(map(_placed, counted))
-    done.written = write_events(path, _events(how, batches, done))
-    return done
+    return write_events(path, _events(how, batches, written), written)
 
 
-def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> _Done:
+def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> Written:
     """Read a partition of a frame; its file is named by the first message, which no other partition holds."""
     first = next((batch for batch in messages if batch.num_rows), None)
     if first is None:
-        return _Done(Written())
+        return Written()
     partition, offset = (first.column(name)[0].as_py() for name in ("partition", "offset"))
     path = f"{how.directory}/connector-{number:03d}-{partition:05d}-{offset:020d}.parquet"
-    return _run_messages(how, path, _after(first, messages))
+    return _run_messages(how, path, chain([first], messages))
 
 
-def _after(first: pa.RecordBatch, others: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
-
-
-def _counted(messages: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+def _counted(messages: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
     for batch in messages:
-        done.messages += batch.num_rows
+        written.messages += batch.num_rows
         yield batch
 
 
@@ -438,13 +445,13 @@ def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
 
 
-def _events(how: _Reading, batches: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+def _events(how: _Reading, batches: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
     """Return bodies or spans as batches of ``READ_EVENT``; the topics that bodies were landed from are remembered."""
     options = how.options
     if how.side == "otlp":
         return event_batches(batches, trace_topics=options.trace_topics)
     return native_batches(
-        _with_topics(batches, done),
+        _with_topics(batches, written),
         writer=options.native_writer,
         writers=options.native_writers,
         msg_type_map=options.msg_type_map,
@@ -452,8 +459,8 @@ def _events(how: _Reading, batches: Iterable[pa.RecordBatch], done: _Done) -> It
     )
 
 
-def _with_topics(bodies: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+def _with_topics(bodies: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
     for batch in bodies:
         topics: list[Any] = pc.unique(batch.column("source")).drop_null().to_pylist()
-        done.topics.update(topics)
+        written.topics.update(topics)
         yield batch

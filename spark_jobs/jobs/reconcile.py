@@ -32,7 +32,6 @@ from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points, write_rows
 from spark_jobs.history.lifecycle import CLOSED, ClosedPositions, Runs, assign_lifecycle, merge_closed, select_left_open
-from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.judge_tasks import (
     CANDIDATES,
     BucketPlan,
@@ -45,7 +44,7 @@ from spark_jobs.jobs.judge_tasks import (
 )
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import VERDICTS
+from spark_jobs.jobs.workspace import VERDICTS, record_engine
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
@@ -59,9 +58,8 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
-    from spark_jobs.explain.budgets import Settled
     from spark_jobs.explain.evidence import Evidence, WantedKeys
-    from spark_jobs.explain.explainers import Neighbours, Reasons
+    from spark_jobs.explain.explainers import Neighbours
     from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.judge_tasks import Judged
     from spark_jobs.jobs.reading import EventSide
@@ -76,29 +74,26 @@ _TASK_ROWS: Final = 200
 """Most rows of the residue in a task: a file has some tens, and counting any number of them takes 16 ms or more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """The inputs of the explanation.
+def explain_residue(
+    engine: Engine, judged: Judged, plan: BucketPlan, *, budgets: Budgets, traffic: Sequence[Piece]
+) -> Counted:
+    """Write the residue with its reasons beside the settled verdicts, and return its counts.
 
-    Attributes:
-        policy: the run's policy.
-        facts: of the whole input.
-        traffic: row groups of the spans; the trace topic's own sends among them show ids.
-        budgets: cover keys that no rule explains.
+    ``budgets`` cover keys that no rule explains; ``traffic`` are row groups of the spans, among which the trace topic's
+    own sends show ids.
     """
-
-    policy: Policy
-    facts: Facts
-    traffic: Sequence[Piece]
-    budgets: Budgets
-
-
-def explain_residue(engine: Engine, how: Explanation, plan: BucketPlan, residue: pa.Table, settled: Settled) -> Counted:
-    """Write the residue, ``RESIDUE`` in the order of its files, with its reasons beside the settled verdicts."""
+    residue = pa.concat_tables(open_blobs([blob]) for _, blob in sorted(judged.residue.items()))
     files = _residue_files(plan)
-    found = _find_reasons(engine, how, group_by_bucket([*list_files(plan.settled), *files]), residue)
-    if how.budgets.is_wanted:
-        found = how.budgets.spend(residue, found, settled)
+    buckets = group_by_bucket([*list_files(plan.settled), *files])
+    found = explain(
+        residue,
+        policy=budgets.policy,
+        facts=budgets.facts,
+        collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *traffic], merge=merge_evidence),
+        find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets),
+    )
+    if budgets.is_wanted:
+        found = budgets.spend(residue, found, judged.settled)
     reasons = pa.table({"reason": found.reasons, "reason_detail": found.details})
     sizes = [open_parquet(file).metadata.num_rows for file in files]
     ends = np.cumsum(sizes).tolist()
@@ -122,17 +117,6 @@ def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:
     for file in files:
         found.setdefault(as_path(file).name.removeprefix(_EXPLAINED), []).append(file)
     return [tuple(each) for _, each in sorted(found.items())]
-
-
-def _find_reasons(engine: Engine, how: Explanation, buckets: Sequence[tuple[str, ...]], residue: pa.Table) -> Reasons:
-    """Return the reason of each row of the residue, before any budget is spent."""
-    return explain(
-        residue,
-        policy=how.policy,
-        facts=how.facts,
-        collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *how.traffic], merge=merge_evidence),
-        find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets),
-    )
 
 
 def _collect(wanted: WantedKeys, part: Any) -> Evidence:
@@ -213,10 +197,13 @@ def reconcile(  # noqa: PLR0913 - the run's options
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
     budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
-    how = Explanation(policy=policy, facts=known, traffic=_traffic(otlp, known, trace_topics), budgets=budgets)
     progress("judging every key")
     pieces = _pieces(place, sides, carried, trace_topics)
-    judged = _write_verdicts(place, pieces, again=carried.again, plan=plan, how=how)
+    judged = _judge(engine, pieces, carried.again, plan)
+    if judged.residue:
+        traffic = _traffic(otlp, known, trace_topics)
+        explained = explain_residue(engine, judged, plan, budgets=budgets, traffic=traffic)
+        judged = replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
     progress("adding up")
     counted = judged.counted
     add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())
@@ -241,7 +228,7 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine]
     The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
     one run never stand beside the verdicts of another.
     """
-    result = record_engine(replace(result, run=place.past.run), place.engine, place.started_ns, place.clock)
+    result = record_engine(replace(result, run=place.past.run), place)
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
     if place.past.run is not None:
         result = replace(result, trend=trend_points((*place.past.runs, line)))
@@ -304,11 +291,8 @@ def _pieces(
     return [*pieces_of(native.files), *pieces_of(spans, trace_topics=trace_topics)]
 
 
-def _write_verdicts(
-    place: Workspace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation
-) -> Judged:
-    """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
-    engine = place.engine
+def _judge(engine: Engine, pieces: list[Piece], again: Sequence[str], plan: BucketPlan) -> Judged:
+    """Judge the pieces and write the verdicts into the work directory, the residue apart."""
     buckets = count_buckets(pieces, engine.parallelism, engine.bucket_rows)
     together = count_together(buckets, engine.parallelism)
     merge = partial(merge_judged, plan.counting)
@@ -319,12 +303,7 @@ def _write_verdicts(
         -(-buckets // together),
         merge=merge,
     )
-    judged = merge(answers)
-    if not judged.residue:
-        return judged
-    residue = pa.concat_tables(open_blobs([blob]) for _, blob in sorted(judged.residue.items()))
-    explained = explain_residue(engine, how, plan, residue, judged.settled)
-    return replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
+    return merge(answers)
 
 
 def _leave(place: Workspace, history: HistoryFiles, counted: Counted, budgets: Budgets) -> None:

@@ -18,16 +18,16 @@ from bridge.otlp.detect import Layout, Side
 from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.jobs.engines import open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
-from spark_jobs.jobs.options import check_options, choose, no_progress, no_report, read_losses, read_options_of
+from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
+from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
@@ -78,24 +78,23 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     """
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
-    options.configure_stores()
-    options.choose_engine(stream=True, has_session=spark is not None)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
-    chosen = check_options(options, ingest.known_writers())
+    chosen = check_options(options, ingest.known_writers, stream=True, has_session=spark is not None)
     clock = clock or SystemClock()
     last: Result | None = None
-    start = session_starter(options, spark, progress)
     with hold(options.out / _STREAM, name="--out") as check_held, _end_by_signals(several=every_ms is not None):
         ingest.use(chosen)
         try:
             with mute_interrupted_calls():
-                session = _require_own(start())
+                session = spark or start_spark(options, progress)
+                if is_connect(session):
+                    raise UsageError("--stream cannot run on Spark Connect: give another --master")
+            opener = partial(open_engine, "spark", options, spark=session, progress=progress, clock=clock)
             while True:
                 check_held()
                 if not chosen.is_settled:
                     chosen = choose(options, ingest.known_writers())
                     ingest.use(chosen)
-                opener = partial(open_engine, "spark", lambda: session, clock=clock)
                 with opener() as engine:
                     has_new = ingest.ingest(engine)
                 if has_new or last is None:
@@ -128,7 +127,7 @@ def _judge(
         chosen.policy,
         most_samples=options.samples,
         progress=progress,
-        ledger=read_losses(options),
+        ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,
     )
     result = conclude(workspace, _doubt_grown_files(result, ingest), report, out=options.out)
@@ -147,12 +146,6 @@ def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
         "give it only files that are renamed into place or rotated, and start with another --out"
     )
     return replace(result, doubt=doubt, verdict=Verdict.INCONCLUSIVE.value, exit_code=int(ExitCode.INCONCLUSIVE))
-
-
-def _require_own(session: SparkSession) -> SparkSession:
-    if is_connect(session):
-        raise UsageError("--stream cannot run on Spark Connect: give another --master")
-    return session
 
 
 @contextmanager
@@ -203,7 +196,7 @@ class Ingest:
             UsageError: earlier batches were read with other options.
         """
         self._options = chosen.options
-        how = read_options_of(chosen.options)
+        how = chosen.options.reading
         given = {
             _NATIVE_WRITER: how.native_writer if chosen.is_settled else None,
             "--msg-type-map": how.msg_type_map,
@@ -250,7 +243,7 @@ class Ingest:
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
-        how = read_options_of(self._options)
+        how = self._options.reading
         topics = {"native": apart(self._options.native)[1], "otlp": apart(self._options.otlp)[1]}
         taken = self.ingested.offsets()
         behind = {side: find_new_ranges(names, how.client_config, taken[side]) for side, names in topics.items()}
@@ -264,7 +257,7 @@ class Ingest:
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
         fresh = frozenset(paths)
-        how = read_options_of(self._options)
+        how = self._options.reading
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
         native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
         otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh)

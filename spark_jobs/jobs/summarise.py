@@ -19,7 +19,6 @@ from spark_jobs.report.result import (
     Exemplar,
     Field,
     Inputs,
-    Interval,
     MalformedSample,
     MessageEvent,
     Offsets,
@@ -29,6 +28,7 @@ from spark_jobs.report.result import (
     Span,
     TimeBucket,
     Writers,
+    gap,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.splits import line_numbers
@@ -122,7 +122,10 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tup
             for row in rows:
                 found.setdefault(row["msg_id"], []).append(row)
             found = {msg_id: sorted(some, key=_order)[:MOST_EVENTS] for msg_id, some in found.items()}
-    return {msg_id: tuple(map(_message_event, some)) for msg_id, some in found.items()}
+    return {
+        msg_id: tuple(MessageEvent.of(row, row["native"], row["otlp"]) for row in some)
+        for msg_id, some in found.items()
+    }
 
 
 def _order(row: Mapping[str, Any]) -> list[Any]:
@@ -139,14 +142,6 @@ def _rows_of(path: str, msg_ids: Any) -> Iterator[list[dict[str, Any]]]:
             sides = [f"{side}.{name}" for side in ("native", "otlp") for name in (*_INTERVAL, "store_host")]
             rows = file.read_row_group(group, columns=[*_EVENT_COLUMNS, *sides], use_threads=False).filter(is_wanted)
             yield [row for row in rows.to_pylist() if row["status"] != Status.OUT_OF_SCOPE.value]
-
-
-def _message_event(row: dict[str, Any]) -> MessageEvent:
-    sides = [row["native"], row["otlp"]]
-    intervals = [side and Interval(*(side[name] for name in _INTERVAL)) for side in sides]
-    hosts = [side["store_host"] for side in sides if side and side["store_host"] is not None]
-    own = {name: row[name] for name in ("kind", "group", "attempt_id", "retry_times", "status")}
-    return MessageEvent(**own, store_host=hosts[0] if hosts else None, native=intervals[0], otlp=intervals[1])
 
 
 # -- what could not be read -------------------------------------------------------------------------------------------
@@ -320,9 +315,8 @@ def balance_inputs(
     }
     holds, sentences = True, {}
     for side, book in books.items():
-        read, found = book.records_read + book.exploded + book.carried, _accounted_for(book)
-        holds = holds and read == found
-        sentences[side] = _sentence(book, read, found)
+        holds = holds and not gap(book)
+        sentences[side] = _sentence(book)
     native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
     otlp_both = tally.keys["otlp"] - tally.status[Status.OTLP_ONLY.value] - tally.pending["otlp"]
     holds = holds and native_both == otlp_both == tally.keys["both"]
@@ -357,16 +351,11 @@ def _books(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts
     )
 
 
-def _accounted_for(book: SideInputs) -> int:
-    duplicates = book.exact_duplicates + book.other_duplicates
-    return book.malformed + book.out_of_scope + book.half_merged + duplicates + book.read_again + book.canonical_keys
-
-
-def _sentence(book: SideInputs, read: int, found: int) -> str:
+def _sentence(book: SideInputs) -> str:
     carried = f" + {book.carried} carried" if book.carried else ""
     again = f"{book.read_again} read again + " if book.carried else ""
     return (
-        f"{book.records_read} read + {book.exploded} exploded{carried} {'=' if read == found else '≠'} {again}"
+        f"{book.records_read} read + {book.exploded} exploded{carried} {'≠' if gap(book) else '='} {again}"
         f"{book.malformed} malformed + {book.out_of_scope} out of scope + {book.half_merged} halves merged + "
         f"{book.exact_duplicates} exact and {book.other_duplicates} other duplicates + {book.canonical_keys} keys"
     )

@@ -1,32 +1,55 @@
-"""The resources of a run: its engine, a temporary work directory, the history."""
+"""The resources of a run: its engine (Spark, or this machine without Java), a temporary work directory, the history.
+
+pyspark is imported only where Spark is chosen.
+"""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, sorted_glob
 from otel_mqtrace._errors import UsageError
+from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
+from spark_jobs.report.result import SparkCost
+from spark_jobs.session import (
+    as_meant,
+    build_session,
+    cores,
+    cost,
+    grouped,
+    is_connect,
+    mute_interrupted_calls,
+    peer_errors,
+    versions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from pyspark.sql import SparkSession
+
     from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
+    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.report.result import Result
 
 VERDICTS: Final = "verdicts"
 """The directory of verdicts below ``--out``."""
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
 """A file that only work directories of ours have."""
+_DISTRIBUTION: Final = "otel-mqtrace"
+_NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +126,55 @@ def _remove(work: AnyPath) -> None:
     else:
         with suppress(OSError):
             remove_tree(work)
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+@contextmanager
+def open_engine(  # noqa: PLR0913 - the options of a run, and its surroundings
+    name: str,
+    options: ReconcileOptions,
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[str], None],
+    clock: Clock,
+    description: str = "mqtrace reconcile",
+) -> Iterator[Engine]:
+    """Yield the engine of this name: of Spark on the session given, else on one built from the options.
+
+    In the block a Spark session has the settings that decide a result; its own are restored after it. Jobs form one
+    group, which an interrupt cancels. Open it inside the work directory's block: the directory must outlive the jobs.
+
+    Raises:
+        PeerError: Spark gave up within the block.
+        MissingExtraError, UsageError: as :func:`spark_jobs.session.build_session`.
+    """
+    if name == "local":
+        with LocalEngine(clock=clock) as engine:
+            yield engine
+        return
+    with mute_interrupted_calls():
+        session = start_spark(options, progress) if spark is None else spark  # reports a missing pyspark, before:
+        from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
+
+        group = f"mqtrace-{clock.monotonic_ns()}"
+        with as_meant(session), grouped(session, group, description), peer_errors():
+            # Python processes of a session of our own run only our tasks: they need no pandas (40 MiB).
+            owns_workers = spark is None and not is_connect(session)
+            yield SparkEngine(session, cores(session), group=group, owns_workers=owns_workers)
+
+
+def start_spark(options: ReconcileOptions, progress: Callable[[str], None]) -> SparkSession:
+    """Return the session of the options; raises as :func:`spark_jobs.session.build_session`."""
+    progress("starting Spark")
+    return build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
+
+
+def record_engine(result: Result, place: Workspace) -> Result:
+    """Return the result with ``engine``, ``spark``, ``versions`` and ``wall_seconds`` of the run that ends now."""
+    engine, wall_seconds = place.engine, round((place.clock.monotonic_ns() - place.started_ns) / _NS_PER_S, 3)
+    spark, found = None, {_DISTRIBUTION: version(_DISTRIBUTION)}
+    if engine.name == "spark":
+        jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
+        spark = SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
+        found |= versions(engine.session)  # type: ignore[attr-defined]
+    return replace(result, engine=engine.name, spark=spark, versions=found, wall_seconds=wall_seconds)

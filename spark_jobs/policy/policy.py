@@ -172,7 +172,12 @@ class Policy:
 
 
 def read_policy(path: AnyPath | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
-    """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
+    """Return the policy in ``path`` over the defaults of ``profile``; a writer that is ``auto`` counts as ``mqtrace``.
+
+    Raises:
+        UsageError, UnreadableInputError: the file, or a name, is wrong.
+    """
+    profile, native_writer = ("mqtrace" if name == AUTO else name for name in (profile, native_writer))
     if MIXED in f"{profile}{native_writer}":
         return _read_mixed_policy(path, profile, native_writer)
     if profile not in PROFILES:
@@ -204,35 +209,38 @@ class OpenWriters(NamedTuple):
     timed: frozenset[str]
 
 
-def read_open_policy(path: AnyPath | None, *, profile: str, native_writer: str) -> tuple[Policy, OpenWriters]:
-    """Return the policy where either writer may be ``auto``, with ``mqtrace`` in its place, and what that leaves open.
-
-    Raises:
-        UsageError, UnreadableInputError: as :func:`read_policy`.
-    """
-    own, others = (
-        read_policy(
-            path,
-            profile=other_profile if profile == AUTO else profile,
-            native_writer=other_writer if native_writer == AUTO else native_writer,
-        )
-        for other_profile, other_writer in (("mqtrace", "mqtrace"), ("java-agent", "rocketmq"))
+def find_open_writers(path: AnyPath | None, *, profile: str, native_writer: str) -> OpenWriters:
+    """Return what ``auto`` leaves open of the policy in ``path``; raise as :func:`read_policy`."""
+    own = read_policy(path, profile=profile, native_writer=native_writer)
+    other = read_policy(
+        path,
+        profile="java-agent" if profile == AUTO else profile,
+        native_writer="rocketmq" if native_writer == AUTO else native_writer,
     )
-    timed = frozenset(name for name in TIMED_FIELDS if own.tolerance(name) != others.tolerance(name))
-    return own, OpenWriters(profile, native_writer, timed)
+    timed = frozenset(name for name in TIMED_FIELDS if own.tolerance(name) != other.tolerance(name))
+    return OpenWriters(profile, native_writer, timed)
 
 
-def with_grace(policy: Policy, grace_ms: int | None, *, is_complete: bool) -> Policy:
-    """Return the policy with the grace that the options name, if they do.
+def with_limits(  # noqa: PLR0913 - the options of a run that go before its policy
+    policy: Policy,
+    *,
+    grace_ms: int | None = None,
+    is_complete: bool = False,
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
+    strict: bool = False,
+) -> Policy:
+    """Return the policy with the grace, the window and the strictness that options name.
 
     Raises:
-        UsageError: they name a grace, and call the data complete.
+        UsageError: the options contradict one another.
     """
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise UsageError("--begin is later than --end: swap them")
     if is_complete and grace_ms is not None:
         raise UsageError("--complete and --grace exclude each other: --complete waits for no record; give one of them")
-    if is_complete:
-        return replace(policy, grace_ms=0, is_complete=True)
-    return policy if grace_ms is None else replace(policy, grace_ms=grace_ms)
+    grace_ms = 0 if is_complete else policy.grace_ms if grace_ms is None else grace_ms
+    return replace(policy, grace_ms=grace_ms, is_complete=is_complete, begin_ms=begin_ms, end_ms=end_ms, strict=strict)
 
 
 def _load(path: AnyPath) -> dict[str, Any]:
@@ -297,13 +305,9 @@ def _read_fields(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where:
         "verdicts": dict(policy.verdicts),
     }
     for name, row in fields.items():
-        place = f"{where}: [fields.{name}]"
-        if {"critical", "severity"} <= set(row):
-            raise UsageError(f"{place}: critical is the older spelling of severity; give one of them")
         settings = [each for each in FIELD_SETTINGS if name in TIMED_FIELDS or each.key != "tolerance_ms"]
-        for attribute, value in _read_values(row, settings, place).items():
-            spelt = {True: "fail", False: "warn"}[value] if isinstance(value, bool) else value
-            changed[attribute][name] = spelt
+        for attribute, value in _read_values(row, settings, f"{where}: [fields.{name}]").items():
+            changed[attribute][name] = value
     return changed
 
 

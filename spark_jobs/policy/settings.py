@@ -66,12 +66,6 @@ def _ratio(value: Any, name: str) -> float:
     return float(value)
 
 
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{name}: invalid value {value!r}; write true or false")
-    return value
-
-
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise UsageError(f"{name}: invalid text {value!r:.60}; write at most {_MOST_CHARACTERS} characters in quotes")
@@ -249,7 +243,6 @@ FIELD_SETTINGS: Final = (
         write=_write_verdicts,
         example='{ TRUNCATED = "fail", MISSING_OTLP = "ok" }',
     ),
-    Setting("critical", "severity", _flag, 'older spelling: true is severity = "fail", false is "warn"'),
 )
 """The keys of ``[fields.NAME]``."""
 

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
     from spark_jobs.report.graph import Graph
 
 Finding = tuple[str, "str | None"]
@@ -264,6 +268,11 @@ class Interval:
     end_ms: int | None
     success: bool | None = None
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any] | None) -> Self | None:
+        """Return the interval in the fields of a side, or ``None`` without any."""
+        return cls(fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEvent:
@@ -277,6 +286,21 @@ class MessageEvent:
     store_host: str | None
     native: Interval | None
     otlp: Interval | None
+
+    @classmethod
+    def of(cls, verdict: Mapping[str, Any], native: Mapping[str, Any] | None, otlp: Mapping[str, Any] | None) -> Self:
+        """Return the event of a verdict and of the fields of its sides."""
+        sides = [side for side in (native, otlp) if side]
+        hosts = (side["store_host"] for side in sides if side.get("store_host") is not None)
+        own = {name: verdict.get(name) for name in ("group", "attempt_id", "retry_times")}
+        return cls(
+            kind=str(verdict.get("kind")),
+            status=str(verdict.get("status")),
+            store_host=next(hosts, None),
+            native=Interval.of(native),
+            otlp=Interval.of(otlp),
+            **own,
+        )
 
 
 # -- the drop ledger

@@ -14,7 +14,7 @@ from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import RED, SIDE_COLOUR, SLATE, fill_template
 from bridge.page.markup import Markup as Drawing
 from spark_jobs.report.glossary import FINE, GROUPS, group_field_verdict, group_finding, label_finding
-from spark_jobs.report.result import Interval, MessageEvent
+from spark_jobs.report.result import MessageEvent
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, duration, plural, utc, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
@@ -22,7 +22,7 @@ from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.report.result import Finding, Sample
+    from spark_jobs.report.result import Finding, Interval, Sample
 
 EventKey = tuple[object, object, object, object]
 
@@ -243,32 +243,15 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
 
 
 def _lane(sample: Sample, timeline: Sequence[MessageEvent]) -> Drawing:
-    alone = _message_event(sample)
+    alone = MessageEvent.of(sample.verdict, sample.native, sample.otlp)
     this = next((event for event in timeline if _is_same(event, alone)), alone)
     drawn = timeline if any(event is this for event in timeline) else (*timeline, this)
     return swimlane(drawn, this)
 
 
-def _message_event(sample: Sample) -> MessageEvent:
-    verdict = sample.verdict
-    hosts = [side["store_host"] for side in (sample.native, sample.otlp) if side and side.get("store_host")]
-    return MessageEvent(
-        kind=str(verdict.get("kind")),
-        status=str(verdict.get("status")),
-        store_host=hosts[0] if hosts else None,
-        native=_interval(sample.native),
-        otlp=_interval(sample.otlp),
-        **{name: verdict.get(name) for name in ("group", "attempt_id", "retry_times")},
-    )
-
-
 def _is_same(one: MessageEvent, other: MessageEvent) -> bool:
     names = ("kind", "group", "attempt_id", "retry_times", "native", "otlp")
     return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _interval(fields: dict[str, Any] | None) -> Interval | None:
-    return Interval(fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
 
 
 # -- links

@@ -13,12 +13,10 @@ from typing import Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.jobs.batch import read_sides
-from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
-from spark_jobs.jobs.reading import EventSide
+from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.jobs.workspace import open_engine, open_workspace
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.html import PageOptions
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
@@ -35,7 +33,8 @@ def _options(day: Path, out: Path, engine: str) -> ReconcileOptions:
 def _prepare(day: Path, tables: Path) -> dict[str, Any]:
     tables.mkdir(parents=True)
     with LocalEngine() as engine:
-        sides = read_sides(engine, _options(day, tables, "local"), tables.absolute(), no_progress)
+        sources = ([str(day / side)] for side in _SIDES)
+        sides = read_sides(engine, *sources, tables.absolute(), options=ReadOptions(), progress=no_progress)
     for side, read in zip(_SIDES, sides, strict=True):
         (tables / f"{side}.json").write_text(json.dumps(read.to_plain()), encoding="utf-8")
     (tables / "day").write_text(str(day), encoding="utf-8")
@@ -44,9 +43,9 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
 
 def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     options, clock = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine), SystemClock()
-    start = engine_opener(options, None, no_progress, clock)
     chosen = check_options(options)
-    with open_workspace(out, options.history, start, clock) as place:
+    opener = partial(open_engine, chosen.engine, options, progress=no_progress, clock=clock)
+    with open_workspace(out, options.history, opener, clock) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)

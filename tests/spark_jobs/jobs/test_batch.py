@@ -190,16 +190,16 @@ def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
 
 
 def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):
-    read = batch.read_otlp
+    read = batch.read_sides
 
     def leaking(*arguments, **keywords):
-        whole = read(*arguments, **keywords)
+        native, whole = read(*arguments, **keywords)
         (path,) = whole.files
         rows = parquet.read_table(path)
         parquet.write_table(rows.filter(pc.not_equal(pc.bit_wise_and(rows["raw_hash"], 7), 0)), path)
-        return whole
+        return native, whole
 
-    monkeypatch.setattr(batch, "read_otlp", leaking)
+    monkeypatch.setattr(batch, "read_sides", leaking)
     result = run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8"))
     assert (result.verdict, result.exit_code) == ("FAIL", 3)
     assert not result.conservation.holds

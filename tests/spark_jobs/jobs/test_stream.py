@@ -19,8 +19,8 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.ingested import survey_again
-from spark_jobs.jobs.options import no_progress, read_options_of
-from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.options import no_progress
+from spark_jobs.jobs.reading import ReadOptions, read_native, read_otlp
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import TopicAddress
 from tests.support.plain_engine import PlainEngine
@@ -283,7 +283,8 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
         line.replace(b"RMQ_SYS_TRACE_TOPIC", MINE.encode()) for line in (DUAL / "otlp.jsonl").read_bytes().splitlines()
     ]
     native, otlp = (f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in (MINE, "spans"))
-    given = ReconcileOptions(native=(native,), otlp=(otlp,), out=tmp_path, native_writer="rocketmq-4.9.8")
+    how = ReadOptions(native_writer="rocketmq-4.9.8")
+    given = ReconcileOptions(native=(native,), otlp=(otlp,), out=tmp_path, reading=how)
     ingest, engine = Ingest(given, files_per_batch=1, progress=no_progress), PlainEngine()
 
     def sides():
@@ -297,7 +298,6 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     assert counts == [1, 1, 0]
     in_rounds = sides()
 
-    how = read_options_of(given)
     one_native = read_native(engine, [native], str(tmp_path / "once-native"), options=how)
     how = replace(how, trace_topics=one_native.trace_topics)
     at_once = one_native, read_otlp(engine, [otlp], str(tmp_path / "once-otlp"), options=how)

@@ -10,14 +10,16 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs import writers
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.reading import ReadOptions, check_inputs
+from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
+from spark_jobs.sources.files import find_inputs
 from tests.support.archives import ID, consume, context, end, pub
 from tests.support.verdict_rows import read_verdicts
 
@@ -58,7 +60,8 @@ def line(number: int, scope: str, attributes: dict[str, str]) -> str:
 def writers_of(native: str | list[str], otlp: str | list[str], **named: str):
     """Return the writers of some sources; ``named`` are those that options name."""
     sides = ([one] if isinstance(one, str) else one for one in (native, otlp))
-    return find_writers(*check_inputs(*sides, ReadOptions()), ReadOptions(), **{**EITHER, **named})
+    inputs = (find_inputs(side, srcs, {}) for side, srcs in zip((Side.NATIVE, Side.OTLP), sides, strict=True))
+    return find_writers(*inputs, ReadOptions(), **{**EITHER, **named})
 
 
 def pair(folder: str, out: Path, **named: str):

@@ -64,7 +64,7 @@ def test_invalid_duration_is_refused_with_its_option(text):
 def test_policy_file_changes_only_what_it_names(read):
     policy = read(
         'grace = "5m"\nwriter_silent_minimum = 9\n[fields.start_ms]\ntolerance_ms = 40\n'
-        "[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n"
+        '[fields.tags]\nseverity = "fail"\n[fields.topic]\nseverity = "warn"\n'
         '[gates.malformed]\nthreshold = 3\nseverity = "warn"\n'
     )
     default = read_policy(None)
@@ -82,14 +82,12 @@ def test_policy_file_changes_only_what_it_names(read):
     [
         ("graze = 1", "unknown key 'graze'"),
         ("[gates.speed]\nthreshold = 1", "unknown key 'speed'"),
-        ("[fields.colour]\ncritical = true", "unknown key 'colour'"),
+        ("[fields.colour]\nseverity = 'fail'", "unknown key 'colour'"),
         ("[fields.tags]\ntolerance_ms = 3", "unknown key 'tolerance_ms'"),
         ("grase = '1m'", r"unknown key 'grase' \(did you mean 'grace'\?\)"),
         ("[fields.tag]\nseverity = 'warn'", "did you mean 'tags'"),
         ("[gates.maformed]\nthreshold = 1", "did you mean 'malformed'"),
         ("[fields.tags]\nseverity = 'warning'", r"invalid severity .*\(did you mean 'warn'\?\)"),
-        ("[fields.tags]\nseverity = 'warn'\ncritical = true", "older spelling"),
-        ("[fields.tags]\ncritical = 'yes'", "write true or false"),
         ("[fields.tags.verdicts]\nDIFFERNT = 'ok'", "did you mean 'DIFFERENT'"),
         ("[fields.tags.verdicts]\nDIFFERENT = 'fine'", "verdicts.DIFFERENT: invalid outcome 'fine'"),
         ("[fields.tags]\nverdicts = 3", "invalid list"),

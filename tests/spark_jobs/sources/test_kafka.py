@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Producer
 
+from bridge.otlp.detect import Side
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
-from spark_jobs.jobs.reading import ReadOptions, check_inputs
+from spark_jobs.jobs.reading import ReadOptions
+from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     PartitionRange,
     TopicAddress,
@@ -179,7 +181,7 @@ def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
 def test_sources_are_checked_without_showing_the_password(kafka):
     source = f"kafka://{kafka.bootstrap_servers}/traces"
     options = ReadOptions(client_config={"sasl.password": "secret"})
-    check_inputs([source], [str(SPANS)], ReadOptions())
+    find_inputs(Side.NATIVE, [source], {})
     assert "secret" not in repr(options)
 
 
