@@ -35,15 +35,29 @@ def read_traceparent(header: object) -> tuple[bytes, int] | None:
 def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
     """Return the ids of plain ``traceparent`` headers (absent: ``None``); ``None`` for all if one is not plain."""
     present = [header for header in headers if header is not None]
-    joined = b"".join(present)
-    if present and not (set(map(len, present)) == {_TRACEPARENT_BYTES} and _match_several(joined)):
+    raw = _unhexlify_plain(b"".join(present)) if set(map(len, present)) <= {_TRACEPARENT_BYTES} else None
+    if raw is None:
         return None
-    raw = unhexlify(joined.translate(None, b"-"))  # version, trace id, span id, flags: 26 bytes each
     ids: list[bytes | None] = [raw[start + 1 : start + 25] for start in range(0, len(raw), 26)]
     if len(ids) == len(headers):
         return ids
     left = iter(ids)
     return [None if header is None else next(left) for header in headers]
+
+
+def _unhexlify_plain(joined: bytes) -> bytes | None:
+    """Return version, trace id, span id and flags, 26 bytes each, of plain headers; ``None`` if one is not plain."""
+    dashes = b"-" * (len(joined) // _TRACEPARENT_BYTES)
+    if any(joined[at::_TRACEPARENT_BYTES] != dashes for at in (2, 35, 52)) or joined != joined.lower():
+        return None
+    try:
+        raw = unhexlify(joined.translate(None, b"-"))
+    except ValueError:
+        return None
+    if len(raw) != 26 * len(dashes) or raw[::26].strip(b"\0") or raw[25::26].strip(b"\0\1\2\3"):
+        return None
+    # an id of zeros is not valid; the expression for all headers would be a twentieth of a batch's cost
+    return raw if bytes(8) not in raw or _match_several(joined) else None
 
 
 class IdPool:
