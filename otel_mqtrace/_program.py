@@ -1,7 +1,7 @@
-"""Start the ``mqtrace`` program: SIGINT and SIGTERM are one line and exit code 130 or 143, from start to end.
+"""Start the ``mqtrace`` program: at any moment SIGINT ends it with one line and exit code 130, SIGTERM with 143.
 
-Imports take a good part of a second before the first command runs, and an interpreter takes a while to end. Python
-answers an interrupt there with a traceback.
+Imports take a good part of a second before the first command runs, and the interpreter takes a while to exit. Without
+this module an interrupt there prints a traceback.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ def start() -> int:
             unused = os.open(os.devnull, os.O_WRONLY)  # it gets the number of what is closed
             os.set_inheritable(unused, True)  # noqa: FBT003 - as its name says
             setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
-    gc.set_threshold(_YOUNG_OBJECTS)  # imports make 200,000 objects that stay; to look through them took 0.07 s
+    gc.set_threshold(_YOUNG_OBJECTS)  # imports make 200,000 objects that stay: collecting them took 0.07 s
     # A signal that is ignored stays so: SIGINT in a background job of a shell.
-    ends = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    numbers = {number for number, handler in ends.items() if signal.getsignal(number) is handler}
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    numbers = {number for number, handler in defaults.items() if signal.getsignal(number) is handler}
     _leave_on(numbers)
     try:
         return _run(numbers)
     finally:
         _leave_on(numbers)
-        gc.freeze()  # else the interpreter looks through all objects as it ends: 0.15 s after a reconciliation
+        gc.freeze()  # else the interpreter collects all objects as it exits: 0.15 s after a reconciliation
 
 
 def _run(numbers: Collection[int]) -> int:
     from otel_mqtrace.cli import main  # noqa: PLC0415 - an interrupt of this import is what the module is for
 
-    came: list[int] = []
+    terminations: list[int] = []
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        terminations.append(number)
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     for number in numbers:
         signal.signal(number, terminate if number == signal.SIGTERM else signal.default_int_handler)
     code = main()
-    return _TERMINATED if came and code == _INTERRUPTED else code
+    return _TERMINATED if terminations and code == _INTERRUPTED else code
 
 
 def _leave_on(numbers: Collection[int]) -> None:

@@ -87,7 +87,7 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
-        UnreadableInputError: the system cannot read the file; it is gzip, or Parquet that is none or has no column
+        UnreadableInputError: the system cannot read the file; it is gzip, damaged Parquet, or Parquet without a column
             ``body``.
         MissingExtraError: Parquet without the ``spark`` extra.
     """

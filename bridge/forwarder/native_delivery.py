@@ -151,9 +151,10 @@ def open_native(  # noqa: PLR0913 - the options, by name
     """Return where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
 
     Raises:
-        UsageError: another form, or a directory that cannot be written.
+        UsageError: another form, an unknown dialect, or a directory that cannot be written.
         MissingExtraError: a client that is not installed.
     """
+    dialect = dialect_named(dialect).name  # the settings of a producer would only warn
     address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     clock = clock or SystemClock()
     if address.kind is Kind.FILES:

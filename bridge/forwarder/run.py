@@ -348,7 +348,7 @@ def _trimmed(source: TraceSource) -> tuple[int, str]:
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
     if counts.messages or source.bad_bodies:
         return ""
-    return f"; nothing is new to group {options.group}: another --group begins anew"
+    return f"; nothing new for group {options.group}: use another --group to start over"
 
 
 def _join_notes(notes: list[tuple[int, str]]) -> str:

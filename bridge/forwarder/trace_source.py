@@ -41,8 +41,8 @@ class TraceSource(ABC):
     """What can be drained and remembers how far; use it as a context manager.
 
     ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
-    ``has_answered`` is whether anything was read since the start. ``trimmed`` is what retention had removed,
-    ``bad_bodies`` counts pieces of files that are not messages.
+    ``has_answered`` is whether a drain has reached the source since the start. ``trimmed`` is what retention had
+    removed, ``bad_bodies`` counts pieces of files that are not messages.
     """
 
     def __init__(self) -> None:

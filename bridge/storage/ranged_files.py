@@ -22,14 +22,14 @@ class RangedFiles(FileSystemHandler):
 
     @abstractmethod
     def info(self, path: str) -> FileInfo:
-        """Return what stands at a path; ``FileType.NotFound`` where nothing does."""
+        """Return the info of a path; its type is ``FileType.NotFound`` where nothing exists."""
 
     @abstractmethod
     def list_directory(self, directory: str) -> Sequence[FileInfo]:
-        """Return what stands right below a directory.
+        """Return the info of every entry of a directory.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the directory does not exist.
         """
 
     @abstractmethod
@@ -45,14 +45,14 @@ class RangedFiles(FileSystemHandler):
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
-        """Return what stands at each path."""
+        """Return the info of each path."""
         return [self.info(path) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """Return what stands below a directory.
+        """Return the info of every entry below a directory.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the directory does not exist.
         """
         try:
             found = [*self.list_directory(selector.base_dir)]
@@ -86,7 +86,7 @@ class RangedFiles(FileSystemHandler):
         return pa.PythonFile(RangedFile(self._reader(path), info.size), mode="r")
 
     def _reader(self, path: str) -> Callable[[int, int], bytes]:
-        """Return what gives so many bytes of a file from an offset."""
+        """Return the function that reads a file: number of bytes, offset → bytes."""
         return lambda length, offset: self.read(path, offset, length)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature

@@ -132,7 +132,7 @@ class Patches(ABC):
         raw = inspect.getattr_static(owner, name, None)
         if isinstance(raw, (staticmethod, classmethod)) or not hasattr(type(raw), "__get__"):
             return False  # it is called without the client
-        method = getattr(owner, name)  # a partialmethod, or a wrapper of another library, is called in its bound form
+        method = getattr(owner, name)  # as the class returns a partialmethod, or the wrapper of another library
         wrapped = wrap(method) if callable(method) else None
         if wrapped is None:
             return False
@@ -291,7 +291,7 @@ def _identify(client: str, modules: Iterable[str]) -> str | None:
 
 
 def identify_class(client: str, candidate: object) -> str | None:
-    """Return who made a class, proxy or function, and how to switch that off; ``None`` if it was no instrumentation."""
+    """Return who made a class, proxy or function, and how to switch that off; ``None`` if no instrumentation did."""
     modules = [str(getattr(candidate, "__module__", "")), type(candidate).__module__]
     return _identify(client, modules + [each.__module__ for each in getattr(candidate, "__mro__", ())])
 

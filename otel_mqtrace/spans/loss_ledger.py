@@ -129,7 +129,7 @@ class Ledger:
         self._name = f"ledger-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.json"
 
     def add_lane(self, *, side: str, component: str) -> LaneLosses:
-        """Return the losses of a new lane, none yet; ``side`` is the side that loses."""
+        """Add a lane and return its losses, none yet; ``side`` is the side that loses."""
         lane = LaneLosses(side=side, component=component)
         self._lanes.append(lane)
         return lane

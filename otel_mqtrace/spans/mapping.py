@@ -235,7 +235,7 @@ _ATTRIBUTES: Final = ReadableSpan.attributes
 
 
 def readable_span(offered: Any) -> ReadableSpan:
-    """Return ``offered``, or the started span where that is a record; it has ``started_span()`` then."""
+    """Return ``offered`` or, where it is the record of a start, its started span."""
     make: Callable[[], ReadableSpan] | None = getattr(offered, "started_span", None)
     span: ReadableSpan = offered if make is None else make()
     return span

@@ -47,7 +47,7 @@ class MqTraceSpanProcessor(SpanProcessor):
     """Hands sampled spans to exporters, each on its own lane; never raises into, blocks or slows the application.
 
     Args:
-        *exporters: OpenTelemetry span exporters; :mod:`otel_mqtrace.spans.exporter_side` lists what they may add.
+        *exporters: OpenTelemetry span exporters; docs/rationale.md lists what they may add.
         max_queue_size: Spans a lane holds at most (2048); more are dropped and counted as ``queue_full``.
         max_export_batch_size: Spans of a batch at most (100). Full batches that wait after an export go together to
             an exporter with ``export_batches``, as all of ours: up to 512 spans at once, after at most 20 ms.

@@ -93,8 +93,8 @@ def check_options(
 ) -> Chosen:
     """Check the options and sources before an engine starts; choose the engine and the writers.
 
-    ``known`` returns that of :func:`choose`, once stores can be opened; ``stream`` and ``has_session`` are those of
-    :func:`spark_jobs.session.choose_engine`.
+    ``known`` returns the argument of :func:`choose`, and is called once stores can be opened; ``stream`` and
+    ``has_session`` are those of :func:`spark_jobs.session.choose_engine`.
     """
     engine, _ = choose_engine(
         options.engine,

@@ -153,8 +153,8 @@ def open_engine(  # noqa: PLR0913 - the options of a run, and its surroundings
             yield engine
         return
     with mute_interrupted_calls():
-        session = start_spark(options, progress) if spark is None else spark  # reports a missing pyspark, before:
-        from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
+        session = start_spark(options, progress) if spark is None else spark
+        from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415 - start_spark reports a missing pyspark
 
         group = f"mqtrace-{clock.monotonic_ns()}"
         with as_meant(session), grouped(session, group, description), peer_errors():

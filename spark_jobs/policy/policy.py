@@ -221,7 +221,7 @@ def find_open_writers(path: AnyPath | None, *, profile: str, native_writer: str)
     return OpenWriters(profile, native_writer, timed)
 
 
-def with_limits(  # noqa: PLR0913 - the options of a run that go before its policy
+def with_limits(  # noqa: PLR0913 - the options of a run that override its policy
     policy: Policy,
     *,
     grace_ms: int | None = None,

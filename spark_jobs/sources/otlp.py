@@ -86,7 +86,7 @@ def _parse_cut_line(line: bytes) -> list[Any] | None:
 
 
 def _parse_odd_frame(message: bytes) -> list[Any] | None:
-    """Parse the message of a frame, unless it is parsed with others, as a block."""
+    """Parse the message of a frame; JSON of one line is parsed with others, as a block."""
     return [] if message.startswith(b"{") and _is_one_line(message) else parse_message(message)
 
 
@@ -160,7 +160,7 @@ def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
 
 
 _ITEMS_OF: Final = {Layout.JSON_LINES_ZSTD: partial(line_items, parse=parse_message)}
-"""How an odd message is read where it may be several, glued together."""
+"""Layout → how to read an odd message where it may be several, glued together."""
 
 
 def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[dict[str, Any]]:

@@ -37,7 +37,7 @@ _TIMEOUT_S: Final = 5.0
 _QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
-    "allow.auto.create.topics": False,  # a look must not create what it looks for
+    "allow.auto.create.topics": False,  # a look-up must not create the topic
 }
 
 
@@ -71,7 +71,9 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
-        self._lock = threading.RLock()  # of _wanted and _worker; a signal handler of its holder may produce
+        self._lock = (
+            threading.RLock()
+        )  # guards _wanted and _worker; a signal handler may produce while its thread holds it
         self.cluster_id: str | None = None
         """The id of the cluster, as of the last lookup; ``None`` before the first."""
         self._worker = self._new_worker()

@@ -52,7 +52,7 @@ DEFAULTS: Final[dict[str, int | bool]] = {
 }
 """What an absent number or flag is written as: the initial values of ``TraceContext.java`` and ``TraceBean.java``.
 
-A time has none, and is 0.
+A time has no initial value there: 0.
 """
 
 _SEPARATORS: Final = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})

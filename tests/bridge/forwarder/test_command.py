@@ -186,7 +186,7 @@ def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(
     assert main([*options, "--group", "other"]) == main(options) == 0
     new, again = capsys.readouterr().out.splitlines()
     assert new.startswith("1 trace messages")
-    assert again.endswith("; nothing is new to group mqtrace-forward: another --group begins anew")
+    assert again.endswith("; nothing new for group mqtrace-forward: use another --group to start over")
 
 
 @pytest.mark.parametrize("name", ["otlp.jsonl", "otlp.pb.framed"])

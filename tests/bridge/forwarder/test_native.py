@@ -156,6 +156,14 @@ def test_unusable_source_or_target_is_refused(options, hint, source, tmp_path, m
         run(ForwardOptions(**{"source": "in", "native": "out", "once": True, **options}))
 
 
+@pytest.mark.parametrize("native", ["kafka://127.0.0.1:1/T", "rocketmq://127.0.0.1:1/T", "out"])
+def test_unknown_dialect_is_refused_without_a_warning(native, source, monkeypatch, caplog):
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    with pytest.raises(UsageError, match=r"unknown dialect '6\.6\.6'"):
+        run(ForwardOptions(source=str(source), native=native, dialect="6.6.6", once=True))
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("form", ["in/otlp.jsonl", "in/*.jsonl", "files:in", "file://{}/in"])
 @pytest.mark.usefixtures("source")
 def test_source_is_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):

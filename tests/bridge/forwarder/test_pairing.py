@@ -143,6 +143,6 @@ def test_any_order_and_batches_give_the_same_events(data):
 def test_any_order_and_any_batches_give_the_same_spans(data):
     records = data.draw(lives())
     one, other = ({span_of(event, SpanRules()) for event in events_of(data.draw(batched(records)))} for _ in range(2))
-    events = {span.to_json() for span in one}
-    assert events == {span.to_json() for span in other}
-    assert len({(span.context.trace_id, span.context.span_id) for span in one}) == len(events)
+    spans = {span.to_json() for span in one}
+    assert spans == {span.to_json() for span in other}
+    assert len({(span.context.trace_id, span.context.span_id) for span in one}) == len(spans)

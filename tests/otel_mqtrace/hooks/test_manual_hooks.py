@@ -183,11 +183,11 @@ def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, 
     messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=[TRACEPARENT]) for offset in (1, 2)]
     for call in hook.before(messages, batch=True):
         hook.after(call)
-    span, attributes = exporter.take(), []
-    reader = threading.Thread(target=lambda: attributes.extend(link.context.span_id for link in span.links))
+    span, span_ids = exporter.take(), []
+    reader = threading.Thread(target=lambda: span_ids.extend(link.context.span_id for link in span.links))
     reader.start()
     reader.join()
-    assert attributes == [SENDER] * 2
+    assert span_ids == [SENDER] * 2
 
 
 needs_json_files = needs_sdk(40, "the exporter to JSON files of the example")
@@ -326,8 +326,8 @@ def test_handler_sets_its_outcome_from_anywhere(mailbox, exporter, automatic, co
 
     with _handle(mailbox, automatic=automatic):
         deep()
-    span, attributes = _taken(exporter)
-    assert attributes is code
+    span, recorded = _taken(exporter)
+    assert recorded is code
     assert span.attributes["error.type"] == code.name
 
 

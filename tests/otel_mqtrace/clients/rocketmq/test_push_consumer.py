@@ -57,7 +57,7 @@ ANSWERS = {
     b"failure": (lambda _: ConsumeResult.FAILURE, "FAILED"),
     b"raise": (_raise, "EXCEPTION"),
     b"nothing": (lambda _: None, "RETURNNULL"),
-    b"said": (_set_failed, "FAILED"),
+    b"set": (_set_failed, "FAILED"),
     b"block": (_handled_in_a_block, "SUCCESS"),
     b"failed block": (_failed_in_a_block, "FAILED"),
     b"refused block": (_refused_after_a_block, "FAILED"),
@@ -77,7 +77,7 @@ def listening(started, topic):
     return start
 
 
-def _outcomes_of(calls, count):
+def _await_calls(calls, count):
     return [calls.get(timeout=20) for _ in range(count)]
 
 
@@ -85,14 +85,14 @@ def test_call_of_the_listener_has_a_span_with_its_outcome(producer, listening, s
     sent = {producer.send(message(body)).message_id: body for body in OUTCOMES}
     parents = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
     consumer, calls = listening()
-    outcomes = dict(_outcomes_of(calls, len(OUTCOMES)))
+    span_ids = dict(_await_calls(calls, len(OUTCOMES)))
     consumer.shutdown()
     processed = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"process {topic}")}
     assert {sent[msg_id]: span.attributes["mqtrace.context_code"] for msg_id, span in processed.items()} == OUTCOMES
     for msg_id, span in processed.items():
         assert span.kind is SpanKind.CONSUMER
         assert span.parent.span_id == parents[msg_id].context.span_id
-        assert outcomes[sent[msg_id]] == span.context.span_id, "the span is current in the listener"
+        assert span_ids[sent[msg_id]] == span.context.span_id, "the span is current in the listener"
         assert span.attributes["messaging.consumer.group.name"] == "billing"
         assert span.attributes["mqtrace.store_host"] == STORE_HOST
     (raised,) = (span for msg_id, span in processed.items() if sent[msg_id] == b"raise")
@@ -104,7 +104,7 @@ def test_every_attempt_of_a_fifo_consumer_has_a_span(proxy, producer, listening,
     answers = iter([ConsumeResult.FAILURE, ConsumeResult.FAILURE, ConsumeResult.SUCCESS])
     producer.send(message(b"retried", message_group="g"))
     consumer, calls = listening({b"retried": lambda _: next(answers)})
-    _outcomes_of(calls, 3)
+    _await_calls(calls, 3)
     consumer.shutdown()
     spans.take(f"send {topic}")
     tries = spans.take_all(f"process {topic}")
@@ -124,7 +124,7 @@ def test_settlement_by_the_client_is_recorded_if_configured(
     for body in (b"success", b"failure"):
         producer.send(message(body))
     consumer, calls = listening()
-    _outcomes_of(calls, 2)
+    _await_calls(calls, 2)
     proxy.await_requests(proxy.acked)
     proxy.await_requests(proxy.postponed)
     consumer.shutdown()
@@ -140,7 +140,7 @@ def test_listener_after_uninstrument_is_not_traced(instrument, producer, listeni
     consumer, calls = listening()
     RocketMqInstrumentor().uninstrument()
     producer.send(message(b"success"))
-    assert _outcomes_of(calls, 1) == [(b"success", 0)]
+    assert _await_calls(calls, 1) == [(b"success", 0)]
     consumer.shutdown()
 
 
