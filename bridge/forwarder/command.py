@@ -58,7 +58,8 @@ _State = Annotated[
 _Once = Annotated[
     bool,
     typer.Option(
-        "--once", help="Stop at the topic's present end; else at SIGINT or SIGTERM, with all it read committed."
+        "--once",
+        help="Stop at the topic's present end; without it, at SIGINT or SIGTERM, once all that was read is committed.",
     ),
 ]
 _Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]

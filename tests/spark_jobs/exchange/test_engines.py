@@ -103,7 +103,7 @@ def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypat
     with started_early(sources, "json"), LocalEngine(2, clock=ManualClock()) as engine:
         assert len(set(engine.map(process_of, list(range(200))))) == processes
     with started_early(sources, "json"):
-        pass
+        pass  # no engine takes the processes, so the block stops them
     with LocalEngine(2, clock=ManualClock()) as engine:
         assert set(engine.map(process_of, list(range(200)))) == {os.getpid()}
 
