@@ -7,8 +7,6 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from bridge.addresses import match_paths
 from bridge.storage import as_path
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
@@ -325,6 +323,8 @@ def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float
 
 
 def _sample(line: str) -> tuple[str, dict[str, str], float, int | None]:
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - 70 ms, of runs with a ledger
+
     # prometheus_client takes an exemplar's value, and the last of many numbers, for the time
     exemplar = _EXEMPLAR.fullmatch(line)
     plain = exemplar[1] if exemplar else line
