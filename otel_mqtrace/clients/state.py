@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -57,7 +58,8 @@ def known_state(client: Any) -> Any:
 def attach_state(client: Any, state: _Abandonable) -> None:
     """Keep ``state`` on the client. ``state.abandon`` is its finaliser: it may only defer what is open."""
     client.__dict__[STATE] = state
-    when_collected(client, state.abandon)
+    with suppress(TypeError):  # __slots__ without __weakref__
+        when_collected(client, state.abandon)
 
 
 MAX_MESSAGES: Final = 10_000

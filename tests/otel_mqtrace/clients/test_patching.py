@@ -182,6 +182,17 @@ class Slim:
         __slots__ = ()
 
 
+class Unreferenced(cimpl.Producer):
+    """A producer that no weak reference can hold."""
+
+    __slots__ = ("__dict__",)
+
+
+def test_client_without_weak_references_is_traced(producer_of, spans, topic):
+    _send(producer_of(make_producer=Unreferenced), topic)
+    spans.take(f"send {topic}")
+
+
 def test_client_without_attributes_works_untraced_and_is_reported(producer_of, kafka, spans, topic):
     _send(producer_of(make_producer=Slim.Producer), topic)
     with Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}) as consumer:

@@ -29,10 +29,11 @@ from tests.proofs.bench.rows import Effort, Row, Target
 _BEGIN_MS: Final = 1_795_219_200_000
 _ROWS: Final = 50_000
 _MOST_MIB: Final = {100_000: 300, 1_000_000: 700}
+_BUCKETS: Final = (20, 100, 500, 2_000)
 
 
 def measure(_effort: Effort) -> list[Row]:
-    """Judge each size in a process of its own."""
+    """Judge each size in a process of its own; then pack the events of the smaller one into blobs of different sizes."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for deliveries, most_mib in _MOST_MIB.items():
@@ -40,7 +41,25 @@ def measure(_effort: Effort) -> list[Row]:
             note = f"{cost['seconds']:.0f} s, {cost['cpu_seconds']:.0f} s CPU"
             measure = f"most memory of a worker, a message with {deliveries:,} deliveries"
             rows.append(Row(measure, "a bound", cost["most_mib"], most_mib, "MiB", Target("≤", 1.0), note))
+        files = sorted(Path(folder, "100000").glob("*.parquet"))
+        rows += (_pack(files, buckets) for buckets in _BUCKETS)
     return rows
+
+
+def _pack(files: list[Path], buckets: int) -> Row:
+    """Return the cost of packing and opening ``buckets`` blobs."""
+    tables = [parquet.read_table(path, read_dictionary=["side", "kind", "half", "path"]) for path in files]
+    whole = pa.concat_tables(tables, promote_options="permissive").drop_columns(["bad"]).slice(0, 100_000)
+    batch = whole.unify_dictionaries().combine_chunks().to_batches()[0]
+    began = time.process_time()
+    blobs = list(packing.pack_rows(batch, np.arange(len(batch), dtype=np.int64) % buckets, buckets))
+    packed = time.process_time()
+    for _, blob in blobs:
+        packing.open_blobs([blob])
+    each = 1e6 / len(batch)
+    note = f"opening {(time.process_time() - packed) * each:.2f} µs, {sum(len(blob) for _, blob in blobs) // len(batch)} bytes"
+    name = f"pack a row, {len(batch) // buckets:,} rows a blob"
+    return Row(name, "none", round((packed - began) * each, 2), None, "µs CPU", note=note)
 
 
 def _judge(deliveries: int, folder: Path) -> dict[str, Any]:

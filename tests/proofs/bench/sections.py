@@ -102,7 +102,7 @@ SECTIONS: Final = {
     "hot-message": Section(
         "One message with very many deliveries",
         "hot_message",
-        "Events of one message packed and judged by one process.",
+        "Events of one message packed and judged by one process; then 100,000 rows packed into blobs of different sizes.",
         is_default=False,
         minutes=3,
         most_rounds=1,
