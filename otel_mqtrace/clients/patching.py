@@ -9,7 +9,7 @@ from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _ABSENT: Final = object()
+_FUNCTIONS: Final = (FunctionType, MethodDescriptorType, WrapperDescriptorType)
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any] | None]
 """A client's method → what takes its place; ``None`` means that this one cannot be traced in place."""
 Wrappers = Mapping[str, Wrapper]
@@ -129,11 +130,11 @@ class Patches(ABC):
 
     def wrap_method(self, owner: type[Any], name: str, wrap: Wrapper) -> bool:
         """Wrap a method, inherited or own; ``False`` where it does not exist or cannot be traced in place."""
-        raw = inspect.getattr_static(owner, name, None)
-        if isinstance(raw, (staticmethod, classmethod)) or not hasattr(type(raw), "__get__"):
-            return False  # it is called without the client
-        method = getattr(owner, name)  # as the class returns a partialmethod, or the wrapper of another library
-        wrapped = wrap(method) if callable(method) else None
+        raw: Any = inspect.getattr_static(owner, name, None)
+        is_bound = callable(raw) and hasattr(type(raw), "__get__") and not isinstance(raw, (staticmethod, classmethod))
+        if not is_bound:
+            return False  # it is called without the client, or with arguments of its own (a partialmethod)
+        wrapped = wrap(raw if type(raw) in _FUNCTIONS else _bind(raw))  # wrapt's wrappers pass for functions
         if wrapped is None:
             return False
         self.make(Change(owner, name, vars(owner).get(name, _ABSENT), wrapped))
@@ -148,6 +149,16 @@ class Patches(ABC):
     def _remove_source(self) -> None:
         if self.source in sources:
             sources.remove(self.source)
+
+
+def _bind(descriptor: Any) -> Callable[..., Any]:
+    """Return a function that calls what a decorator of another library or the application's own made of a method."""
+
+    @wraps(descriptor)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return descriptor.__get__(self, type(self))(*args, **kwargs)
+
+    return call
 
 
 @guarded("Patches.restore")

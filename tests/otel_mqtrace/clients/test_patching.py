@@ -129,24 +129,39 @@ def test_client_of_another_instrumentation_is_traced_by_both_if_configured(
     assert [span.name for span in incumbent.take_all()] == [f"{topic} send", "recv"]
 
 
-def _decorate(method):
-    """Decorate as wrapt does: the decorator is called with the bound method."""
+class Decorated:
+    """A method as an application's own decorator leaves it: it can be called through an object only."""
 
-    class Decorated:
-        def __get__(self, instance, owner):
-            return self if instance is None else functools.partial(method, instance)
+    def __init__(self, method):
+        self._method = method
 
-        def __call__(self, instance, *args, **kwargs):
-            return self.__get__(instance, type(instance))(*args, **kwargs)
+    def __call__(self, *args, **kwargs):
+        return self._method(*args, **kwargs)
 
-    return Decorated()
+    def __get__(self, instance, owner):
+        return functools.partial(self, instance)
+
+
+class Wrapped(cimpl.Producer):
+    """An application's class with decorated methods, made before anybody instruments."""
+
+    @Decorated
+    def produce(self, *args, **kwargs):
+        return super().produce(*args, **kwargs)
+
+    flush = Decorated(cimpl.Producer.flush)
+
+
+def test_decorated_methods_are_traced(producer_of, spans, topic):
+    _send(producer_of(make_producer=Wrapped), topic)
+    spans.take(f"send {topic}")
 
 
 class Unusual(cimpl.Producer):
     """An application's class whose methods are no plain functions, made before anybody instruments."""
 
     produce = functools.partialmethod(cimpl.Producer.produce, "unusual")
-    poll = _decorate(cimpl.Producer.poll)
+    poll = Decorated(cimpl.Producer.poll)
     purge = print
 
     @staticmethod
