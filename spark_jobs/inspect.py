@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
+_LONGEST_NAME: Final = 249  # of a topic of Kafka
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which show its side
@@ -351,7 +352,7 @@ def _writers(found: Counter[str]) -> str:
 
 
 def _names(found: set[str]) -> str:
-    shown = [visible(name) for name in sorted(found)[:_MOST_NAMES]]
+    shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"
 

@@ -273,12 +273,12 @@ def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], o
     on_start()
     with EmbeddedKafka() as kafka:
         create_topics(kafka, messages)
-        with _stage("orders sent, billed, shipped and traced", messages) as advance:
+        with _stage("sending, billing, shipping and tracing orders", messages) as advance:
             run_orders(kafka.bootstrap_servers, book, plan, otlp=workspace.otlp, advance=advance)
         kafka.assert_untrimmed(TRACE_TOPIC)
-        with _stage("trace topic forwarded to the landing"):
+        with _stage("forwarding the trace topic to the landing"):
             _land(kafka.bootstrap_servers, workspace)
-    with _stage("both sides reconciled on Spark"):
+    with _stage("reconciling both sides on Spark"):
         result, rows = reconcile(workspace, grace_ms=GRACE_MS)
     findings = compare(book, plan, rows, result)
     workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")

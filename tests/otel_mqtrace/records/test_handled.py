@@ -12,6 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans 
 from opentelemetry.trace import SpanContext, StatusCode
 
 from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
@@ -118,6 +119,24 @@ def test_start_that_finds_no_room_is_counted_under_its_group():
         processor.offer_record_start(started)
     (row,) = processor.ledger()["rows"]
     assert (row["group"], row["cause"], row["count"]) == ("billing", "queue_full", 1)
+
+
+class _Reading(NativeFileSpanExporter):
+    """An application's exporter, derived from one that takes records."""
+
+    def export(self, spans, timeout_millis=None):
+        self.names = [span.name for span in spans]
+        return super().export(spans, timeout_millis)
+
+
+def test_start_reaches_an_export_of_the_application_as_a_span(tmp_path):
+    started = _World().record(_Message()).span.record
+    exporter = _Reading(directory=tmp_path)
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    processor.offer_record_start(started)
+    assert processor.force_flush()
+    assert exporter.names == ["process orders"]
+    assert processor.stats()["_Reading"]["exported"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`mqtrace graph` on the spans of a made-up system, and the graphs of what two real systems recorded."""
 
+import base64
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
@@ -129,6 +130,16 @@ def test_command_prints_a_table_and_the_paths_of_its_files(shop):
         name, _, path = line.partition(": ")
         assert Path(path).name == name
         assert Path(path).is_file()
+
+
+def test_names_in_the_table_are_no_markup(tmp_path, capsys):
+    lines = (DUAL / "app-4.9.8-dup" / "native.jsonl").read_text(encoding="utf-8").splitlines()
+    bodies = [base64.b64decode(json.loads(line)["body_base64"]).replace(b"CG_billing", b"[/]billing") for line in lines]
+    native = "".join(json.dumps({"body_base64": base64.b64encode(body).decode()}) + "\n" for body in bodies)
+    (tmp_path / "native.jsonl").write_text(native, encoding="utf-8")
+    words = ["--native", str(tmp_path / "native.jsonl"), "--out", str(tmp_path / "graph")]
+    assert main(["graph", *words]) == 0
+    assert "[/]billing" in capsys.readouterr().out
 
 
 # -- two recorded systems: the counts are those of the recordings' own notes ------------------------------------------
