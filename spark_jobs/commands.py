@@ -289,11 +289,11 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
     name, obstacle = choose_engine(**where, stream=stream)
-    if obstacle is not None:
-        typer.echo(f"mqtrace: judging in this process (--engine local): {obstacle}", err=True)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.reconcile", "spark_jobs.report.samples"):
         yield name == "local"
+    if obstacle is not None:
+        typer.echo(f"mqtrace: judged in this process (--engine local): {obstacle}", err=True)
 
 
 def _build_options(given: Mapping[str, Any], reading: Callable[[], ReadOptions], *, is_local: bool) -> ReconcileOptions:

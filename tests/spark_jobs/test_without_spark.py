@@ -32,7 +32,7 @@ def run(*arguments):
 
 def test_recorded_application_is_reconciled_and_reported(tmp_path):
     done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path)
-    chosen = "mqtrace: judging in this process (--engine local): pyspark is not installed"
+    chosen = "mqtrace: judged in this process (--engine local): pyspark is not installed"
     assert (done.returncode, done.stderr.splitlines()) == (0, [chosen]), done.stderr
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (result["engine"], result["spark"], result["verdict"]) == ("local", None, "PASS")
