@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import posixpath
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
@@ -13,12 +14,14 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_BLOCK_BYTES: Final = 1 << 20
-_BLOCKS_HELD: Final = 8
-
 
 class RangedFiles(FileSystemHandler):
-    """A file system whose files are read by ranges and written whole."""
+    """A file system whose files are read by ranges and written whole.
+
+    ``read_ahead_bytes`` are read at once of an open file, where a range costs more than its bytes.
+    """
+
+    read_ahead_bytes: ClassVar[int] = 0
 
     @abstractmethod
     def info(self, path: str) -> FileInfo:
@@ -83,11 +86,13 @@ class RangedFiles(FileSystemHandler):
         info = self.info(path)
         if info.type != FileType.File:
             raise FileNotFoundError(2, "no such file", path)
-        return pa.PythonFile(RangedFile(self._reader(path), info.size), mode="r")
+        file: Any = RangedFile(partial(self._read_at, path), info.size)
+        if self.read_ahead_bytes:
+            file = io.BufferedReader(file, self.read_ahead_bytes)
+        return pa.PythonFile(file, mode="r")
 
-    def _reader(self, path: str) -> Callable[[int, int], bytes]:
-        """Return the function that reads a file: number of bytes, offset → bytes."""
-        return lambda length, offset: self.read(path, offset, length)
+    def _read_at(self, path: str, length: int, offset: int) -> bytes:
+        return self.read(path, offset, length)
 
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
         """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
@@ -155,30 +160,6 @@ class RangedFile(io.RawIOBase):
         if not self.closed:
             self._close()
         super().close()
-
-
-class CachedBlocks:
-    """Ranges of a file, cut from its last blocks of 1 MiB: WebHDFS takes two requests for each range."""
-
-    def __init__(self, read_at: Callable[[int, int], bytes]) -> None:
-        self._read_at = read_at
-        self._held: dict[int, bytes] = {}
-
-    def __call__(self, length: int, offset: int) -> bytes:
-        """Return ``length`` bytes from ``offset``."""
-        if length >= _BLOCK_BYTES:
-            return self._read_at(length, offset)
-        first, last = offset // _BLOCK_BYTES, (offset + length - 1) // _BLOCK_BYTES
-        begin = offset - first * _BLOCK_BYTES
-        return b"".join(map(self._block, range(first, last + 1)))[begin : begin + length]
-
-    def _block(self, number: int) -> bytes:
-        block = self._held.get(number)
-        if block is None:
-            if len(self._held) >= _BLOCKS_HELD:
-                del self._held[next(iter(self._held))]
-            block = self._held[number] = self._read_at(_BLOCK_BYTES, number * _BLOCK_BYTES)
-        return block
 
 
 class _Upload(io.RawIOBase):

@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode
 
 from pyarrow.fs import FileInfo, FileType
 
-from bridge.storage.ranged_files import CachedBlocks, RangedFiles, file_info
+from bridge.storage.ranged_files import RangedFiles, file_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _TIMEOUT_S: Final = 60
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -32,6 +32,8 @@ class WebHdfs(RangedFiles):
 
     ``user`` is the user name that a cluster with simple authentication accepts; ``scheme`` is ``http`` or ``https``.
     """
+
+    read_ahead_bytes = 1 << 20  # a range takes two requests
 
     def __init__(self, namenodes: Sequence[str], user: str, scheme: str = "http") -> None:
         self._namenodes = list(namenodes)
@@ -93,11 +95,8 @@ class WebHdfs(RangedFiles):
             written.write(read.read())
 
     # -- content ------------------------------------------------------------------------------------------------
-    def _reader(self, path: str) -> Callable[[int, int], bytes]:
-        return CachedBlocks(super()._reader(path))
-
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Return ``length`` bytes of a file from ``offset``; of what is left where that is less."""
+        """Return ``length`` bytes of a file from ``offset``."""
         return self._send("GET", path, "OPEN", offset=str(offset), length=str(length))
 
     def write(self, path: str, content: bytes | memoryview) -> None:

@@ -13,8 +13,9 @@ from pyarrow.fs import LocalFileSystem
 
 from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
 from bridge.storage.paths import glob_expression
-from bridge.storage.ranged_files import CachedBlocks
+from bridge.storage.ranged_files import file_info
 from bridge.storage.stores import Store, namenodes, open_store
+from bridge.storage.webhdfs import WebHdfs
 from otel_mqtrace._errors import UsageError
 
 
@@ -122,19 +123,34 @@ _CONTENT = bytes(number % 251 for number in range(12 << 20))
 _RANGES = st.tuples(st.integers(1, 3 << 20), st.integers(0, len(_CONTENT) - 1))
 
 
+class FilesInMemory(WebHdfs):
+    """HDFS with one file, and what was read of it."""
+
+    def __init__(self):
+        super().__init__(["nowhere:1"], "user")
+        self.read_from = []
+
+    def info(self, path):
+        return file_info("/", path, len(_CONTENT), 0)
+
+    def read(self, path, offset, length):
+        self.read_from.append(offset)
+        return _CONTENT[offset : offset + length]
+
+
 @given(st.lists(_RANGES, max_size=8))
-def test_ranges_cut_from_blocks_are_those_of_the_file(ranges):
-    read_at = CachedBlocks(lambda length, offset: _CONTENT[offset : offset + length])
+def test_ranges_read_ahead_are_those_of_the_file(ranges):
+    file = FilesInMemory().open_input_file("x")
     for length, offset in ranges:
-        assert read_at(length, offset) == _CONTENT[offset : offset + length]
+        assert file.read_at(length, offset) == _CONTENT[offset : offset + length]
 
 
-def test_ranges_of_one_block_are_one_read():
-    read = []
-    read_at = CachedBlocks(lambda length, offset: read.append(offset) or _CONTENT[offset : offset + length])
+def test_ranges_near_one_another_are_one_read():
+    files = FilesInMemory()
+    file = files.open_input_file("x")
     for offset in range(0, 1 << 20, 1 << 15):
-        read_at(1_000, offset)
-    assert read == [0]
+        file.read_at(1_000, offset)
+    assert files.read_from == [0]
 
 
 def test_file_is_committed_whole_or_not_at_all(tmp_path):
