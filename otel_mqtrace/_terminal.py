@@ -8,12 +8,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +50,9 @@ def progress_bar(title: str, *, console: Console | None = None, is_kept: bool = 
 
 def open_console() -> Console:
     """Return standard output as a console: as wide as the terminal, or without a bound where there is none."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_A_PIPE)
+    plain: dict[str, Any] = {"markup": False, "emoji": False}  # a name like [red] or :key: is a name
+    console = Console(**plain)
+    return console if console.is_terminal else Console(width=_WIDTH_OF_A_PIPE, **plain)
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
@@ -80,4 +80,4 @@ def _plain(table: Table) -> Iterator[str]:
 
 
 def _lines(cell: object) -> list[str]:
-    return (cell if isinstance(cell, Text) else Text.from_markup(str(cell))).plain.split("\n")
+    return str(cell).split("\n")

@@ -142,7 +142,6 @@ def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
 
 def _print(drawn: Graph, written: dict[str, AnyPath]) -> None:
     from rich.table import Table  # noqa: PLC0415  (a list of commands does without)
-    from rich.text import Text  # noqa: PLC0415  (as above)
 
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415
     from spark_jobs.report.graph import node_name  # noqa: PLC0415  (of the optional extra)
@@ -158,8 +157,7 @@ def _print(drawn: Graph, written: dict[str, AnyPath]) -> None:
     for edge in busiest:
         shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))
         queued = duration(edge.queued.p95) if edge.queued.count else "-"
-        ends = (Text(names[edge.source]), Text(names[edge.target]))  # a name is no markup
-        table.add_row(*ends, count(edge.count), *shares, _missing(edge), queued)
+        table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, _missing(edge), queued)
     console = open_console()
     print_table(table, console)
     if len(drawn.edges) > _SHOWN:

@@ -55,10 +55,10 @@ def demo(
     console = open_console()
     print_table(seeded_against_found(findings), console)
     for line in discrepancies(findings):
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
     verdict = "every seeded fault was found, and nothing else" if findings.agree else "seeded and found do NOT agree"
     console.print(verdict)
-    console.print(f"report: {workspace.report / 'report.html'}", markup=False, soft_wrap=True)
+    console.print(f"report: {workspace.report / 'report.html'}", soft_wrap=True)
     return 0 if findings.agree else 1
 
 
