@@ -140,9 +140,8 @@ def replace_arguments(
         return args, {**kwargs, **changes} if kwargs else changes
     positional, named = list(args), dict(kwargs)
     for name, value in changes.items():
-        index = order.index(name)
-        if index < len(positional):
-            positional[index] = value
+        if name in order[: len(positional)]:
+            positional[order.index(name)] = value
         else:
             named[name] = value
     return tuple(positional), named

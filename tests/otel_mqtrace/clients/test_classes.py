@@ -51,6 +51,15 @@ class AnyName(cimpl.Producer):
         super().produce(kwargs.pop("topic"), kwargs.pop("value"), **kwargs)
 
 
+class OneName(cimpl.Producer):
+    """Names one of the two names of a callback, and passes the other on."""
+
+    def produce(self, topic, value=None, headers=None, callback=None, **others):
+        if callback is not None:
+            others["callback"] = callback
+        super().produce(topic, value, headers=headers, **others)
+
+
 class AsFields(cimpl.Producer):
     """What it takes by name is the message: anything of ours among it would be sent."""
 
@@ -111,6 +120,13 @@ def test_produce_with_other_arguments_has_one_span(sent_by, spans, topic, make_p
     assert dict(message.headers())["UNIQ_KEY"].decode() == send.attributes["messaging.message.id"]
     assert [name for name, _ in message.headers()].count("traceparent") == 1
     assert send.attributes["messaging.kafka.offset"] == 0
+
+
+def test_callback_of_the_name_that_produce_does_not_name_is_called(sent_by, spans, topic):
+    reports = []
+    sent_by(OneName, topic, "x", on_delivery=lambda *report: reports.append(report))
+    assert len(reports) == 1
+    assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
 
 @pytest.mark.parametrize(

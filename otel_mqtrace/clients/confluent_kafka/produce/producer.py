@@ -78,7 +78,9 @@ def _prepare(
     if not call.is_recorded and not call.current_ctx:
         return None, *replace_arguments(order, args, kwargs, changes)  # as above
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
-    name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
+    name = next((each for each in ("callback", "on_delivery") if each in given), None) or (
+        "on_delivery" if "on_delivery" in order else "callback"
+    )
     user = given.get(name)
     callback = state.default_callback if user is None else user
     sending = state.sending(state, hook, call, callback)
