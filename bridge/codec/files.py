@@ -17,7 +17,7 @@ import typer
 from bridge.addresses import Kind, expand_files, parse_address
 from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
-from bridge.storage import as_path, refuse_gzip
+from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
@@ -60,7 +60,7 @@ def decoded_bodies(
         UsageError: unknown charset.
     """
     try:
-        refuse_gzip(stream.peek(), name)
+        refuse_compressed(stream.peek(), name)
         chosen = detect(stream) if framing is Framing.AUTO else framing
         if chosen is Framing.RAW:
             yield from ((0, part) for part in how.parts_of(stream.read))

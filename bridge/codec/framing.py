@@ -16,7 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.storage import refuse_gzip
+from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
@@ -87,12 +87,12 @@ def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
-        UnreadableInputError: the system cannot read the file; it is gzip, damaged Parquet, or Parquet without a column
-            ``body``.
+        UnreadableInputError: the system cannot read the file; it is compressed, damaged Parquet, or Parquet
+            without a column ``body``.
         MissingExtraError: Parquet without the ``spark`` extra.
     """
     try:
-        refuse_gzip(stream.peek(), name)
+        refuse_compressed(stream.peek(), name)
         chosen = detect(stream) if framing is Framing.AUTO else framing
         yield from _READERS[chosen](stream, name)
     except OSError as error:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import open_parquet, refuse_gzip
+from bridge.storage import ZSTD_MAGIC, open_parquet, refuse_compressed
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 
 if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
 
-ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 LONGEST_LINE_BYTES: Final = 64 << 20
 """A line is one message, parsed as a whole; a Collector's are a few megabytes."""
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -102,7 +101,7 @@ def detect(path: AnyPath) -> Detected:
             size = file.seek(0, io.SEEK_END)
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
-    refuse_gzip(head, path)
+    refuse_compressed(head, path, also_zstd=_is_native_in_zstd(head))
     if head.startswith(_PARQUET_MAGIC):
         _check_parquet(path)
     found = detect_head(head, size)
@@ -145,6 +144,11 @@ def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Detected:
     return Detected(Side.OTLP, of_json if _first_zstd_bytes(data)[:1] in _JSON_STARTS else of_protobuf)
 
 
+def _is_native_in_zstd(head: bytes) -> bool:
+    found = _json(_first_zstd_bytes(head, _HEAD_BYTES)) if head.startswith(ZSTD_MAGIC) else None
+    return found is not None and found.side is Side.NATIVE
+
+
 def _binary(head: bytes, size: int) -> Detected | None:
     rest = head[_LENGTH_BYTES:]
     if rest[:1] == bytes([_FIELD_ONE]) and head[:1] == b"\x00":
@@ -154,10 +158,10 @@ def _binary(head: bytes, size: int) -> Detected | None:
     return None
 
 
-def _first_zstd_bytes(data: bytes) -> bytes:
+def _first_zstd_bytes(data: bytes, size: int = 16) -> bytes:
     reader = open_zstd(io.BytesIO(data))
     try:
-        first: bytes = reader.read(16)
+        first: bytes = reader.read(size)
     except zstd_error():  # a damaged first frame is still a zstd frame
         return b""
     return first

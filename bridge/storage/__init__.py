@@ -2,6 +2,7 @@
 
 from bridge.storage.locks import hold
 from bridge.storage.paths import (
+    ZSTD_MAGIC,
     AnyPath,
     StorePath,
     as_path,
@@ -12,7 +13,7 @@ from bridge.storage.paths import (
     move_tree,
     open_parquet,
     read_row_groups,
-    refuse_gzip,
+    refuse_compressed,
     remove_tree,
     replace_tree,
     sorted_glob,
@@ -21,6 +22,7 @@ from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, jav
 
 __all__ = [
     "SCHEMES",
+    "ZSTD_MAGIC",
     "AnyPath",
     "StorePath",
     "as_path",
@@ -36,7 +38,7 @@ __all__ = [
     "open_parquet",
     "open_store",
     "read_row_groups",
-    "refuse_gzip",
+    "refuse_compressed",
     "remove_tree",
     "replace_tree",
     "sorted_glob",

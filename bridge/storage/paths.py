@@ -25,7 +25,8 @@ _URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
 _NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath would join the slashes
 _BLOCK_BYTES: Final = 256 << 10
 _COPIES: Final = 8  # requests at a time
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_COMPRESSED: Final = ((b"\x1f\x8b", "gzip", "gunzip"), (ZSTD_MAGIC, "zstd", "unzstd"))
 
 
 class _Status(NamedTuple):
@@ -284,10 +285,11 @@ def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:
     return sorted(found)
 
 
-def refuse_gzip(head: bytes, name: object) -> None:
-    """Raise UnreadableInputError for a file that begins as gzip does; ``name`` is what the error calls it."""
-    if head.startswith(_GZIP_MAGIC):
-        raise UnreadableInputError(f"{name}: gzip-compressed; decompress it first (gunzip)")
+def refuse_compressed(head: bytes, name: object, *, also_zstd: bool = True) -> None:
+    """Raise UnreadableInputError for a file that begins as a compressed one; ``name`` is what the error calls it."""
+    for magic, kind, program in _COMPRESSED:
+        if head.startswith(magic) and (also_zstd or magic != ZSTD_MAGIC):
+            raise UnreadableInputError(f"{name}: {kind}-compressed; decompress it first ({program})")
 
 
 def open_parquet(path: str | AnyPath, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from bridge.codec.files import LARGE_BYTES
 from bridge.codec.framing import Framing, detect
@@ -282,10 +283,17 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
 
 
 @pytest.mark.parametrize("command", ["decode", "dialects", "inspect", "query", "reconcile", "forward"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.gz"])
-def test_gzip_input_is_one_line_that_names_gunzip(mqtrace, tmp_path, command, name):
+@pytest.mark.parametrize(
+    ("name", "compress", "text"),
+    [
+        ("a.jsonl", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
+        ("a.gz", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
+        ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
+    ],
+)
+def test_compressed_native_file_is_one_line_that_names_the_way_out(mqtrace, tmp_path, command, name, compress, text):
     path = tmp_path / name
-    path.write_bytes(gzip.compress(PUB))
+    path.write_bytes(compress(body_line(PUB)))
     arguments = {
         "forward": ["--once", "--landing", f"{tmp_path / 'landing'}", "--source", f"{path}"],
         "query": [f"{path}", "--key", "a"],
@@ -293,7 +301,7 @@ def test_gzip_input_is_one_line_that_names_gunzip(mqtrace, tmp_path, command, na
     }
     code, out, err = mqtrace(command, *arguments.get(command, [f"{path}"]))
     assert (code, out, err.count("\n")) == (2, b"", 1)
-    assert err.endswith(f"{name}: gzip-compressed; decompress it first (gunzip)\n")
+    assert err.endswith(f"{name}: {text}\n")
 
 
 # -- encode -----------------------------------------------------------------------------------------------------------
