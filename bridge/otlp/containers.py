@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
-    ZSTD_MAGIC,
     Layout,
     LineTooLongError,
     open_zstd,
     unpack_whole_zstd,
     zstd_error,
 )
-from bridge.storage import StorePath
+from bridge.storage import ZSTD_MAGIC, StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
 if TYPE_CHECKING:
