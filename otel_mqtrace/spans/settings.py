@@ -179,5 +179,9 @@ def _from_bsp() -> dict[str, int]:
         if text.isdecimal() and (int(text) > 0 or name == "export_timeout_ms"):
             values[name] = int(text)
         elif text:
-            _logger.warning("mqtrace: %s = %r: a whole number was expected; it is ignored", _BSP_NAMES[name], text)
+            (_, expected), default = _EXPECTED[name], getattr(LaneSettings, name)
+            _logger.warning(
+                "mqtrace: %s = %r: %s was expected; it is ignored, the default is %s",
+                *(_BSP_NAMES[name], text, expected, default),
+            )
     return values

@@ -268,7 +268,7 @@ def test_unknown_preset_is_refused_with_the_known_ones():
         MqTraceSpanProcessor.preset("rocketmq6", Scripted())
 
 
-def test_environment_is_used_without_arguments(monkeypatch):
+def test_environment_is_used_without_arguments(monkeypatch, caplog):
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
@@ -276,6 +276,10 @@ def test_environment_is_used_without_arguments(monkeypatch):
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
     settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
     assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
+    assert caplog.messages == [
+        "mqtrace: OTEL_BSP_SCHEDULE_DELAY = 'soon': a number of milliseconds above 0 was expected; it is ignored, "
+        "the default is 500"
+    ]
 
 
 def test_batch_size_fits_the_queue_size_of_the_environment(monkeypatch):
