@@ -1,4 +1,4 @@
-"""The commands ``mqtrace reconcile`` and ``inspect``: their options, some of which ``graph`` shares, and their output.
+"""The commands ``mqtrace reconcile``, ``inspect`` and ``graph``: their options, and what they print.
 
 Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this module. A command names the aliases of
 options in its signature, where typer reads them; the defaults stand there.
@@ -441,3 +441,121 @@ def inspect(
     given = read_properties(client_config) if client_config else {}
     with local_sources(sources) as files:
         return int(inspection.run(files, as_json=as_json, spans=spans, records=records, client_config=given))
+
+
+# -- graph -------------------------------------------------------------------------------------------------------------
+_GRAPH_FILES: Final = {name: f"graph.{name}" for name in ("html", "svg", "dot", "json")}
+
+GraphNative = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.", metavar="SRC"
+    ),
+]
+GraphOtlp = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "several may follow.",
+        metavar="SRC",
+    ),
+]
+GraphOut = Annotated[
+    Path,
+    typer.Option(
+        parser=partial(parse_directory, option="--out"), help="Directory for the graph's files.", metavar="DIR"
+    ),
+]
+GraphFormats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        help=f"Write only this: {', '.join(_GRAPH_FILES)}; may be given again. All when absent.",
+        metavar="NAME",
+    ),
+]
+GraphGrace = Annotated[
+    int | None,
+    typer.Option(
+        "--grace",
+        parser=partial(parse_duration_ms, name="--grace"),
+        help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.",
+        metavar="DURATION",
+    ),
+]
+GraphNativeWriter = Annotated[
+    str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.", metavar="WRITER")
+]
+GraphAsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
+
+
+def graph(  # noqa: PLR0913  (an option each; the contract's list)
+    *,
+    native: GraphNative = None,
+    otlp: GraphOtlp = None,
+    out: GraphOut,
+    formats: GraphFormats = None,
+    begin_ms: Begin = None,
+    end_ms: End = None,
+    grace_ms: GraphGrace = None,
+    native_writer: GraphNativeWriter = "mqtrace",
+    master: Master = None,
+    driver_memory: DriverMemory = "1g",
+    conf: Conf = None,
+    msg_type_map: MsgTypeMap = "a",
+    otlp_format: OtlpFormat = None,
+    charset: Charset = "utf-8",
+    client_config: ClientConfig = None,
+    as_json: GraphAsJson = False,
+) -> int:
+    """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.
+
+    Exit codes: 0, 2 wrong usage or unreadable input, 130 interrupted.
+
+    Example:
+        mqtrace graph --otlp spans.jsonl --out graph
+        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dot
+    """
+    wanted, into = _choose_files(formats), as_path(out)
+    from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
+    from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
+    from spark_jobs.report.files import write_texts  # noqa: PLC0415
+    from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
+    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
+    from spark_jobs.terminal import print_graph, shown_progress  # noqa: PLC0415
+
+    options = ReconcileOptions(
+        native=tuple(native or ()),
+        otlp=tuple(otlp or ()),
+        out=into,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        grace_ms=grace_ms,
+        native_writer=native_writer,
+        master=master,
+        driver_memory=driver_memory,
+        reading=build_reading(msg_type_map, otlp_format, charset, client_config),
+        conf=parse_settings(conf or ()),
+    )
+    with local_sources(options.otlp) as spans, shown_progress() as progress:
+        drawn = job.run(replace(options, otlp=spans), progress=progress)
+        progress("writing the files")
+        written = write_texts({name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}, into)
+    if as_json:
+        sys.stdout.write(drawn.dumps())
+    else:
+        print_graph(drawn, written)
+        if not drawn.nodes:
+            typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
+    return 0
+
+
+graph.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # as of reconcile
+
+
+def _choose_files(formats: Iterable[str] | None) -> frozenset[str]:
+    chosen = list(formats or _GRAPH_FILES)
+    for name in chosen:
+        if name not in _GRAPH_FILES:
+            raise UsageError(f"--format {name!r} is unknown: use {', '.join(_GRAPH_FILES)}")
+    return frozenset(_GRAPH_FILES[name] for name in chosen)

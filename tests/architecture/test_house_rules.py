@@ -278,7 +278,6 @@ FORBIDDEN = {
     "bridge.demo.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
     "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
     "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
-    "spark_jobs.graph_command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
     "spark_jobs.report.files": ("pyspark", "pandas"),
 }
 
