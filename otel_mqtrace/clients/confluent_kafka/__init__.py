@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import confluent_kafka
 
-from otel_mqtrace.clients.confluent_kafka.consume.aio_consumer import (
+from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
     AIO_CONSUMER_METHODS,
     ASYNC_DESERIALIZING_CONSUMER_METHODS,
 )
-from otel_mqtrace.clients.confluent_kafka.consume.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
-from otel_mqtrace.clients.confluent_kafka.consume.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
+from otel_mqtrace.clients.confluent_kafka.aio_producer import AIO_PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.client import active, registry
+from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
-from otel_mqtrace.clients.confluent_kafka.messages import registry
-from otel_mqtrace.clients.confluent_kafka.produce.aio_producer import AIO_PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.rebind import (
     find_later_classes,
     find_names,
@@ -30,7 +29,7 @@ from otel_mqtrace.clients.confluent_kafka.rebind import (
     find_untraced_clients,
     owner_name,
 )
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import make_configure
 from otel_mqtrace.clients.patching import Patches, Wrappers, identify_class, replacement_class
 from otel_mqtrace.hooks.guard import guarded

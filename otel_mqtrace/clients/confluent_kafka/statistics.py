@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
-from otel_mqtrace.clients.confluent_kafka.state import active, configuration_of
+from otel_mqtrace.clients.confluent_kafka.client import active, configuration_of
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 

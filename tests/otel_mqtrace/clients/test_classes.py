@@ -16,7 +16,7 @@ from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrume
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace.clients.confluent_kafka import find_foreign_class
-from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
+from otel_mqtrace.clients.confluent_kafka import producer as ours
 from otel_mqtrace.clients.patching import INSTRUMENTATIONS, identify_class
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from tests.support.opentelemetry_release import needs_sdk

@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.messages import error_type
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.client import active, error_type
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.sampling import actual_tracer

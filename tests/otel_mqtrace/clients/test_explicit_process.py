@@ -14,8 +14,8 @@ from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import _Span
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.messages import incoming, registry
+from otel_mqtrace.clients.confluent_kafka.client import incoming, registry
+from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.state import LiveObjects, MessageRegistry
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.outcome import missing_counts

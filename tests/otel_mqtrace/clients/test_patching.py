@@ -14,9 +14,8 @@ from confluent_kafka.serialization import StringSerializer
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 
 from otel_mqtrace.clients.confluent_kafka import ClientPatches
-from otel_mqtrace.clients.confluent_kafka.messages import registry
-from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.client import active, registry
+from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources

@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.client import active
 from otel_mqtrace.clients.confluent_kafka.statistics import MEASUREMENTS, ClientReport, ClientStatistics
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing

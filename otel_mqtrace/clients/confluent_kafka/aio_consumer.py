@@ -12,11 +12,10 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.consume.commit import offsets_of_call, traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consume.consumer import Turn, refused, returned
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsumerState
-from otel_mqtrace.clients.confluent_kafka.messages import registry
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.client import active, registry
+from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
+from otel_mqtrace.clients.confluent_kafka.consumer import Turn, refused, returned
+from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded

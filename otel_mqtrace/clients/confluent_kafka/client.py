@@ -1,42 +1,105 @@
-"""Read confluent-kafka's messages, errors and arguments."""
+"""A confluent-kafka client: its configuration and state, and how its messages, errors and arguments are read."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_mqtrace.clients.confluent_kafka.state import active
-from otel_mqtrace.clients.state import MessageRegistry
+from otel_mqtrace.client_properties import remember_application_kafka_config
+from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry, attach_state, known_state
 from otel_mqtrace.hooks.attributes import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
+    from otel_mqtrace.clients.patching import Wrapper
 
 
+active: Final = ActiveTracing()
+_CLIENT: Final = "confluent_kafka"
+_DEFAULT_CLIENT_ID: Final = "rdkafka"
+"""librdkafka's own default of ``client.id``."""
+
+
+def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the merged configuration of a constructor call: a dict, ``conf=``, keywords on top of either.
+
+    Keywords may be spelt with underscores, as the client accepts them. Nothing of it may be kept: it holds passwords.
+    """
+    conf: dict[str, Any] = {"client.id": _DEFAULT_CLIENT_ID}
+    for given in (*args, kwargs.get("conf")):
+        if isinstance(given, dict):
+            conf.update(given)
+    named = {name: value for name, value in kwargs.items() if name != "conf"}
+    conf.update({name.replace("_", ".") if "." not in name else name: value for name, value in named.items()})
+    conf.update(named)
+    if is_instrumentation_enabled():
+        remember_application_kafka_config(conf)
+    return conf
+
+
+def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wrapper:
+    """Return the wrapper of a client's ``__init__``: ``make`` makes its state; ``place`` names it in failures."""
+
+    @guarded(place)
+    def attach(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if known_state(client) is None and hasattr(client, "__dict__"):
+            attach_state(client, make(configuration_of(args, kwargs)))
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        takes_configuration = str(getattr(original, "__module__", _CLIENT)).startswith(_CLIENT)
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
+            on_new_client, configure = active.on_new_client, active.configure  # another thread may switch off
+            if on_new_client is not None:
+                on_new_client()
+            if takes_configuration and configure is not None:
+                args, kwargs = configure((args, kwargs)) or (args, kwargs)
+            if kwargs:
+                original(self, *args, **kwargs)
+            else:  # the C code takes an empty dict for a configuration, and none for a mistake
+                original(self, *args)
+            attach(self, args, kwargs)
+
+        return __init__
+
+    return wrap
+
+
+def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
+    """Return the client's state; a client older than the patch gets one without a configuration.
+
+    ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
+    """
+    state = known_state(client)
+    if state is None and hasattr(client, "__dict__"):
+        state = make(None)
+        attach_state(client, state)
+    return state
+
+
+# -- messages, errors and arguments -------------------------------------------------------------------------------
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature."""
 
 _NAMES_ONLY: Final = (*PRODUCE_ORDER,)
 """The same names for a method that takes no positions, as AvroProducer's: what it is given is not what is sent."""
 _NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
-
-
-class Position(NamedTuple):
-    """Where one message is stored; a plain tuple of the three is its equal."""
-
-    topic: str
-    partition: int | None
-    offset: int | None
+Position = tuple[str, "int | None", "int | None"]
+"""Topic, partition and offset of a message."""
 
 
 def position_of(message: Message) -> Position:
     """Return where ``message`` is stored."""
-    return Position(message.topic() or "", message.partition(), message.offset())
+    return message.topic() or "", message.partition(), message.offset()
 
 
 def is_message(candidate: object) -> TypeGuard[Message]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending
-from otel_mqtrace.clients.confluent_kafka.state import active, state_of
+from otel_mqtrace.clients.confluent_kafka.client import active, state_of
+from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import pairs_of

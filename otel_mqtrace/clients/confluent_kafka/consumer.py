@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.consume.commit import offsets_of_call, traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsumerState, ConsumerState
-from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
-from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
+from otel_mqtrace.clients.confluent_kafka.client import (
+    active,
+    error_text,
+    error_type,
+    is_message,
+    state_of,
+    traced_constructor,
+)
+from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
+from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState, ConsumerState
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.in_flight import leaving_with

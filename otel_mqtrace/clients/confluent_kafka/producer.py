@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import cimpl
 from opentelemetry import context
 
-from otel_mqtrace.clients.confluent_kafka.messages import (
+from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
+from otel_mqtrace.clients.confluent_kafka.client import (
     PRODUCE_ORDER,
+    active,
     describe_error,
     parameter_order,
     replace_arguments,
+    state_of,
+    traced_constructor,
 )
-from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
-from otel_mqtrace.clients.confluent_kafka.produce.sending import (
+from otel_mqtrace.clients.confluent_kafka.sending import (
     ProducerState,
     Sending,
     reopen_sending,
     run_in_context,
 )
-from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
 from otel_mqtrace.clients.state import STATE, known_state
@@ -38,7 +40,7 @@ from otel_mqtrace.model import TransactionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_mqtrace.clients.confluent_kafka.produce.sending import Callback
+    from otel_mqtrace.clients.confluent_kafka.sending import Callback
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.hooks.settle import TransactionHook
     from otel_mqtrace.records.sent import Sent

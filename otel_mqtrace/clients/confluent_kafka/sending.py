@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context
 
 from otel_mqtrace import semconv
+from otel_mqtrace.clients.confluent_kafka.client import error_text, error_type
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from otel_mqtrace.clients.confluent_kafka.client import header_pairs, incoming, registry
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, registry
 from otel_mqtrace.clients.consumer_state import KafkaConsumerState
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import Delivery, OutcomeOf, drain

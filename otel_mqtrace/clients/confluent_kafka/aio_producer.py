@@ -12,9 +12,9 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartition
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending
-from otel_mqtrace.clients.confluent_kafka.state import active, state_of
+from otel_mqtrace.clients.confluent_kafka.batches import CarriedPartition
+from otel_mqtrace.clients.confluent_kafka.client import active, state_of
+from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.messages import describe_error, header_pairs, is_message
-from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.client import active, describe_error, header_pairs, is_message
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
-from otel_mqtrace.clients.confluent_kafka.consume.commit import traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consume.consumer import traced_assignment, traced_close, traced_receive
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.messages import Position, position_of
-from otel_mqtrace.clients.confluent_kafka.state import traced_constructor
+from otel_mqtrace.clients.confluent_kafka.client import Position, position_of, traced_constructor
+from otel_mqtrace.clients.confluent_kafka.commit import traced_settlement
+from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_close, traced_receive
+from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
@@ -90,7 +89,7 @@ class ShareState(ConsumerState):
 
     def held(self, calls: Sequence[ProcessSpan], received: Sequence[IncomingMessage]) -> None:
         """Remember the position of each message, which is not acknowledged yet."""
-        positions = [Position(each.topic, each.partition, each.offset) for each in received]
+        positions = [(each.topic, each.partition, each.offset) for each in received]
         self._positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
         self._acknowledged, self._blocks = {}, {}
         self._outstanding = set(positions)
@@ -184,9 +183,7 @@ def _acknowledged(consumer: Any, given: Mapping[str, Any]) -> None:
     if state is None:
         return
     message = given.get("message")
-    position = (
-        Position(given["topic"], given["partition"], given["offset"]) if message is None else position_of(message)
-    )
+    position = (given["topic"], given["partition"], given["offset"]) if message is None else position_of(message)
     accepted = int(given.get("ack_type", _ACCEPT)) == _ACCEPT
     state.acknowledged(position, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 

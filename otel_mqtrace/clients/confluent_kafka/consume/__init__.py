@@ -1,1 +1,0 @@
-"""Consumers of confluent-kafka."""

@@ -1,1 +1,0 @@
-"""Producers of confluent-kafka."""
