@@ -36,7 +36,7 @@ process: context manager, current inside -> {_BLOCKS}::test_block_uses_the_autom
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_only
 process: decorator -> {_FORMS}::test_message_is_found_among_all_arguments
 process: exceptions recorded -> {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
-process: outcome to contextCode -> {_BLOCKS}::test_handle_sets_the_outcome
+process: outcome to contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere
 process.each -> {_FORMS}::test_each_message_is_current_in_the_body_of_the_loop_only
 automatic mode needs no call -> {_CLIENTS}/test_consumer.py::test_message_is_current_until_the_next_poll
 MqTraceSpanProcessor: signature, a SpanProcessor -> test_processor_signature
@@ -86,7 +86,7 @@ bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_
 retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}/test_headers.py::test_retry_count_other_than_a_32_bit_number_is_zero
 msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
-success, contextCode -> {_BLOCKS}::test_handle_sets_the_outcome, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
+success, contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
 requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_message_has_the_records_of_a_native_client
 transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one

@@ -54,18 +54,6 @@ async def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, 
     assert span.attributes["messaging.batch.message_count"] == 3
 
 
-async def test_message_of_an_asynchronous_generator_is_current_in_its_loop(consuming, spans):
-    async def stream(consumer):
-        while (message := await consumer.poll(0.2)) is not None:
-            yield message
-
-    async with await consuming(b"1", b"2") as consumer:
-        await aio_poll(consumer)
-        seen = [current_span_id() async for _ in stream(consumer)]
-    assert current_span_id() == 0
-    assert [span.context.span_id for span in spans.take_all()][1:] == seen
-
-
 class TestHowItEnds:
     @pytest.mark.parametrize("with_block", [True, False])
     def test_exception_that_closes_the_consumer_fails_the_message(self, consuming, spans, with_block):

@@ -144,11 +144,6 @@ class TestEnds:
             assert sent.cancelled()
         assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
 
-    async def test_close_sends_the_buffered_message(self, producing, spans, topic, policy):
-        async with producing(policy) as producer:
-            await producer.produce(topic, b"x")
-        assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
-
     async def test_call_cancelled_while_a_full_buffer_is_sent_has_one_span(self, producing, spans, topic, policy):
         async with producing(policy, batch_size=1) as producer:
             held = threading.Event()

@@ -9,7 +9,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka import DeserializingConsumer, KafkaException, Message, TopicPartition, cimpl
 from confluent_kafka.error import ConsumeError
-from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -121,19 +120,6 @@ def test_exception_that_closes_the_consumer_fails_the_message(consuming, spans, 
     assert span.attributes["error.type"] == "RuntimeError"
 
 
-def test_close_in_another_thread_leaves_no_current_span(consuming, spans, caplog):
-    consumer = consuming()
-    poll(consumer)
-    thread = threading.Thread(target=consumer.close)
-    thread.start()
-    thread.join()
-    spans.take()
-    with pytest.raises(RuntimeError):
-        consumer.poll(0)
-    assert not trace.get_current_span().get_span_context().is_valid
-    assert [message for message in caplog.messages if "detach" in message] == []
-
-
 def test_message_its_deserializer_refuses_is_recorded(consuming, spans):
     def refuse(value, ctx):
         raise ValueError("not mine")
@@ -228,44 +214,6 @@ class TestLoops:
         gc.collect()
         drain_deferred_ends()
         assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
-
-    def test_message_of_a_generator_is_current_in_the_loop_over_it(self, consuming, spans):
-        def stream(consumer):
-            for _ in range(2):
-                yield poll(consumer)
-
-        with consuming(b"1", b"2") as consumer:
-            seen = [current_span_id() for _ in stream(consumer)]
-        assert [span.context.span_id for span in spans.take_all()] == seen
-
-    def test_consumers_polled_in_turn_leave_no_current_span(self, consuming, spans, fill, consumer_of, topic, kafka):
-        other = f"{topic}-other"
-        kafka.create_topic(other, partitions=1)
-        fill(other, {"value": b"1"}, {"value": b"2"})
-        first, second = consuming(b"1", b"2"), consumer_of(other)
-        current = []
-        for consumer in (first, second, first, second):
-            poll(consumer)
-            current.append(current_span_id())
-        second.close()
-        first.close()
-        assert (len(set(current)), current_span_id()) == (4, 0)
-        assert {span.context.span_id for span in spans.take_all()} == set(current)
-
-    def test_message_read_again_has_a_second_span(self, consuming, spans, topic):
-        consumer = consuming(b"1")
-        where = TopicPartition(topic, 0, 0)
-        poll(consumer)
-        consumer.seek(where)
-        poll(consumer)
-        consumer.pause([where])
-        consumer.seek(where)
-        consumer.resume([where])
-        poll(consumer)
-        consumer.close()
-        ended = spans.take_all()
-        assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 0, 0]
-        assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
 
 
 class TestThreads:

@@ -66,22 +66,15 @@ def truth(three_brokers):
     return hosts
 
 
-def test_cluster_id_comes_with_the_first_answer(leaders, cluster):
-    assert leaders.cluster_id is None
-    leaders.of("orders", 1)
+def test_unknown_leader_and_cluster_id_are_looked_up_at_the_next_refresh(leaders, cluster):
+    assert (leaders.of("orders", 1), leaders.cluster_id) == (None, None)
     leaders.refresh()
-    assert leaders.cluster_id == "shop-cluster"
+    assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
+    assert (cluster.asked, leaders.cluster_id) == (["orders"], "shop-cluster")
     cluster.cluster_id = None
     leaders.of("returns", 0)
     leaders.refresh()
     assert leaders.cluster_id == "shop-cluster"
-
-
-def test_unknown_leader_is_looked_up_at_the_next_refresh(leaders, cluster):
-    assert leaders.of("orders", 1) is None
-    leaders.refresh()
-    assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
-    assert cluster.asked == ["orders"]
 
 
 @pytest.mark.parametrize("place", [("orders", None), ("orders", -1), (None, 0)])

@@ -182,17 +182,6 @@ def test_collected_buffer_waits_for_no_lock(lock, spans, topic):
     assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
 
 
-def test_next_send_ends_the_spans_of_a_collected_producer(lock, spans, kafka, topic):
-    producer = confluent_kafka.Producer(NOBODY)
-    producer.produce(topic, b"x")
-    del producer
-    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers}) as other:
-        other.produce(topic, b"y")
-        assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
-    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
-    assert lock.stuck == []
-
-
 def test_forked_child_abandons_no_message_of_its_parent(lock, spans, kafka, topic):
     with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5_000}) as producer:
         producer.produce(topic, b"x")

@@ -109,12 +109,6 @@ def test_retries_are_the_deliveries_before(share, spans, count, retries):
     assert spans.take().attributes["mqtrace.retry_times"] == retries
 
 
-def test_different_delivery_counts_are_on_the_links(share, spans):
-    with share([_message(0, count=3), _message(1)], mode="implicit") as consumer:
-        consumer.poll(1)
-    assert [link.attributes["mqtrace.retry_times"] for link in spans.take().links] == [2, 0]
-
-
 @pytest.mark.parametrize(
     ("acknowledgements", "code"),
     [

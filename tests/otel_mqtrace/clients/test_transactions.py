@@ -58,11 +58,6 @@ def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactio
         assert bean.offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
 
 
-def test_transaction_without_messages_has_no_end(transactional, spans):
-    transactional.commit_transaction(10)
-    spans.assert_empty()
-
-
 def test_failed_commit_has_no_end_and_the_abort_after_it_has(transactional, kafka, spans, topic):
     kafka.push_request_errors(kafka.PRODUCE, MSG_SIZE_TOO_LARGE)
     transactional.produce(topic, b"x")
@@ -137,8 +132,3 @@ class TestOffsets:
         with pytest.raises(KafkaException):
             transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
-
-    def test_offsets_are_not_recorded_by_default(self, transactional, spans, topic, group):
-        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
-        transactional.commit_transaction(10)
-        spans.assert_empty()

@@ -118,28 +118,17 @@ def logged(monkeypatch, no_failures_yet, caplog):
     return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
 
 
-def test_each_type_of_exception_at_one_place_is_logged_once(logged):
+def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_logged(logged, monkeypatch):
+    monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
+
     @guarded("Hook.before")
     def fail(kind):
         raise kind("mine")
 
-    for kind in (ValueError, KeyError, ValueError, KeyError):
+    for kind in (ValueError, KeyError, ValueError, KeyError, TypeError, LookupError):
         assert fail(kind) is None
-    assert logged() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
-    assert guard.failures() == {"Hook.before": 4}
-
-
-def test_logged_types_of_exceptions_are_bounded(logged, monkeypatch):
-    monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
-
-    @guarded("Hook.before")
-    def fail(number):
-        raise type(f"Failure{number}", (Exception,), {})
-
-    for number in range(5):
-        fail(number)
-    assert len(logged()) == 3
-    assert guard.failures() == {"Hook.before": 5}
+    assert logged() == [("Hook.before", ValueError), ("Hook.before", KeyError), ("Hook.before", TypeError)]
+    assert guard.failures() == {"Hook.before": 6}
 
 
 def test_once_flag_is_set_by_one_of_many_threads():
@@ -196,11 +185,10 @@ def test_deferred_end_of_an_ended_call_has_no_effect(sender, exporter):
 
 def test_thousands_of_deferred_ends_are_drained(sender, exporter):
     hook = sender()
-    for _ in range(3_000):
+    for _ in range(1_500):
         defer_end(hook, hook.before("orders"), error="abandoned")
     drain_deferred_ends()
-
-    assert len(exporter.take_all()) == 3_000
+    assert len(exporter.take_all()) == 1_500
 
 
 def test_interrupted_drain_loses_one_span_at_most(sender, exporter):

@@ -162,9 +162,3 @@ class TestConsumedMessages:
             sources.remove(mailbox)
         assert consumed() == 2
         assert len(exporter.take_all("process letters")) == 2
-
-    def test_message_delivered_again_counts_again(self, hook_with, meters, clock, consumed):
-        hook = hook_with(meters)
-        for _ in range(2):
-            _polled(hook, clock, _messages(1))
-        assert consumed() == 2

@@ -43,7 +43,6 @@ from otel_mqtrace.hooks.attributes import LegacyNames
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.sampling import (
     TracerState,
-    _decided_id,
     is_never_recorded,
     max_links,
     processors_of,
@@ -116,20 +115,11 @@ def parent(*, sampled: bool, remote: bool) -> SpanContext:
 @pytest.mark.parametrize(
     "sampler", [ALWAYS_ON, DEFAULT_ON, TraceIdRatioBased(0.5), ParentBased(TraceIdRatioBased(0.5))]
 )
-def test_sampler_of_the_sdk_allows_records(sampler: Sampler) -> None:
-    assert state(sampler=sampler).can_record
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        AttributeSampler(),
-        ParentBased(AttributeSampler()),
-        ParentBased(ALWAYS_ON, local_parent_sampled=AttributeSampler()),
-    ],
-)
-def test_sampler_that_reads_attributes_needs_a_span(sampler: Sampler) -> None:
-    assert not state(sampler=sampler).can_drop
+def test_sampler_and_idle_processors_of_the_sdk_allow_records(sampler: Sampler) -> None:
+    exporter = RecordingExporter()
+    batch = BatchSpanProcessor(exporter)
+    assert state(batch, SimpleSpanProcessor(exporter), SpanProcessor(), sampler=sampler).can_record
+    batch.shutdown()
 
 
 def test_decision_of_a_parent_based_sampler_follows_the_parent() -> None:
@@ -141,22 +131,24 @@ def test_decision_of_a_parent_based_sampler_follows_the_parent() -> None:
     assert known.decision(parent(sampled=False, remote=False)) is Decision.DROP
 
 
-def test_idle_processors_of_the_sdk_allow_records() -> None:
-    exporter = RecordingExporter()
-    batch = BatchSpanProcessor(exporter)
-    assert state(batch, SimpleSpanProcessor(exporter), SpanProcessor()).can_record
-    batch.shutdown()
-
-
 def _with_own_method() -> SpanProcessor:
     processor = SpanProcessor()
     processor.on_start = lambda span, parent_context=None: None  # type: ignore[method-assign]  # as some libraries do
     return processor
 
 
-@pytest.mark.parametrize("processor", [Looking(), Ending(), _with_own_method()])
-def test_processor_that_reads_open_spans_needs_a_span(processor: SpanProcessor) -> None:
-    assert not state(processor).can_record
+@pytest.mark.parametrize(
+    ("processors", "options"),
+    [
+        *(([each], {}) for each in (Looking(), Ending(), _with_own_method())),
+        *(
+            ([], {"span_limits": SpanLimits(**{name: limit})})
+            for name, limit in (("max_span_attributes", 10), ("max_attribute_length", 64), ("max_link_attributes", 1))
+        ),
+    ],
+)
+def test_reader_of_open_spans_or_limit_that_could_cut_needs_a_span(processors: list, options: dict) -> None:
+    assert not state(*processors, **options).can_record
 
 
 def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
@@ -174,17 +166,26 @@ def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [SpanLimits(max_span_attributes=10), SpanLimits(max_attribute_length=64), SpanLimits(max_link_attributes=1)],
+    "tracer",
+    [
+        *(
+            provider(sampler=sampler).get_tracer("t")
+            for sampler in (
+                AttributeSampler(),
+                ParentBased(AttributeSampler()),
+                ParentBased(ALWAYS_ON, local_parent_sampled=AttributeSampler()),
+            )
+        ),
+        provider(active_span_processor=Multi()).get_tracer("t"),
+        Wrapping(provider().get_tracer("t")),
+        *NO_SDK,
+    ],
 )
-def test_limit_that_could_cut_needs_a_span(limits: SpanLimits) -> None:
-    assert not state(span_limits=limits).can_record
+def test_sampler_that_reads_attributes_and_foreign_tracer_need_a_span(tracer: trace.Tracer) -> None:
+    assert not TracerState(tracer).can_drop
 
 
-def test_foreign_tracers_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not TracerState(Wrapping(provider().get_tracer("t"))).can_drop
-    assert not any(TracerState(each).can_drop for each in NO_SDK)
-    assert not state(active_span_processor=Multi()).can_drop
+def test_patched_tracer_needs_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Tracer.start_span
     known = state()
     monkeypatch.setattr(Tracer, "start_span", lambda *args: original(*args))  # noqa: PLW0108 - another function
@@ -192,48 +193,38 @@ def test_foreign_tracers_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not state().can_drop
 
 
-@needs_sdk(40, "a provider takes no meter_provider")
-def test_metrics_of_the_sdk_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
-    assert not state(meter_provider=MeterProvider()).can_drop
-
-
-@pytest.mark.parametrize("change", ["processor", "sampler", "ids", "propagator"])
-def test_change_of_the_provider_ends_the_state(change: str) -> None:
-    made = provider()
-    tracer: Any = made.get_tracer("t")
-    known = TracerState(tracer)
-    assert known.is_current()
-    before = propagate.get_global_textmap()
-    try:
-        if change == "processor":
-            made.add_span_processor(SpanProcessor())
-        elif change == "sampler":
-            tracer.sampler = ALWAYS_OFF
-        elif change == "ids":
-            tracer.id_generator = RandomIdGenerator()
-        else:
-            propagate.set_global_textmap(CompositePropagator([]))
-        assert not known.is_current()
-    finally:
-        propagate.set_global_textmap(before)
-
-
-@needs_sdk(40, "a tracer cannot be disabled")
-def test_disabled_tracer_needs_a_span() -> None:
+@needs_sdk(40, "a provider takes no meter_provider, and a tracer cannot be disabled")
+def test_metrics_of_the_sdk_and_disabled_tracer_need_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer: Any = provider().get_tracer("t")
     known = TracerState(tracer)
     tracer._tracer_config = type(tracer._tracer_config)(is_enabled=False)
     assert not known.is_current()
     assert not TracerState(tracer).can_drop
+    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
+    assert not state(meter_provider=MeterProvider()).can_drop
 
 
-def test_tracer_without_an_sdk_never_records() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda provider, _: provider.add_span_processor(SpanProcessor()),
+        lambda _, tracer: setattr(tracer, "sampler", ALWAYS_OFF),
+        lambda _, tracer: setattr(tracer, "id_generator", RandomIdGenerator()),
+        lambda *_: propagate.set_global_textmap(CompositePropagator([])),
+    ],
+    ids=["processor", "sampler", "ids", "propagator"],
+)
+def test_change_of_the_provider_or_propagator_ends_the_state(change: Any, propagating: Any) -> None:
+    made = provider()
+    known = TracerState(tracer := made.get_tracer("t"))
+    assert known.is_current()
+    change(made, tracer)
+    assert not known.is_current()
+
+
+def test_tracer_without_an_sdk_has_no_limit_of_links_and_never_records() -> None:
     assert [is_never_recorded(each, ROOT) for each in NO_SDK] == [True, True]
     assert not is_never_recorded(object(), ROOT)
-
-
-def test_links_of_a_span_are_limited_by_the_provider() -> None:
     assert max_links(TracerProvider(span_limits=SpanLimits(max_links=7)).get_tracer("x")) == 7
     assert [max_links(tracer) for tracer in NO_SDK] == [None, None]
 
@@ -281,19 +272,10 @@ class _SeededIds(IdGenerator):
 
 
 @pytest.fixture
-def provider_of(exporter):
-    def make(sampler=None):
-        provider = TracerProvider(id_generator=_SeededIds(), sampler=sampler)
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        return provider
-
-    return make
-
-
-@pytest.fixture
-def sampling(tracing_with, provider_of):
-    def make(topic_sampling, sampler=None):
-        return tracing_with({"tracer_provider": provider_of(sampler)}, topic_sampling=topic_sampling)
+def sampling(tracing_with, exporter):
+    def make(topic_sampling, sampler=DEFAULT_ON):
+        seeded = provider(SimpleSpanProcessor(exporter), sampler=sampler, id_generator=_SeededIds())
+        return tracing_with({"tracer_provider": seeded}, topic_sampling=topic_sampling)
 
     return make
 
@@ -338,13 +320,8 @@ def test_first_matching_pattern_decides_and_other_topics_are_left_to_the_sdk(sam
 
 def test_send_inside_a_trace_is_not_sampled_by_its_topic(sampling, exporter):
     tracing = sampling({"*": 0.0})
-    parent = tracing.tracer.start_span("handle a request")
-    token = context.attach(trace.set_span_in_context(parent))
-    try:
+    with tracing.tracer.start_as_current_span("handle a request") as parent:
         _send(tracing)
-    finally:
-        context.detach(token)
-    parent.end()
     assert exporter.take("send orders").parent.span_id == parent.get_span_context().span_id
     exporter.take("handle a request")
 
@@ -381,22 +358,12 @@ def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
     assert ids[:3] == [call.span_context.trace_id for call in calls]
 
 
-def test_id_generator_is_wrapped_once(tracing_with, provider_of, exporter):
-    provider = provider_of()
-    for _ in range(10):
-        tracing = tracing_with({"tracer_provider": provider}, topic_sampling={"orders": 1.0})
-        _send(tracing)
-    assert len({span.context.trace_id for span in exporter.take_all("send orders")}) == 10
-    drawn, other = tracing.tracer.id_generator, provider.get_tracer("application").id_generator
-    assert drawn._inner is other is provider.id_generator
-
-
 def test_id_of_a_span_that_could_not_start_is_not_used_for_the_next(sampling, exporter):
     tracing = replace(sampling({"orders": 1.0}), naming=LegacyNames(both=True))
     start = {"context": Context(), "start_ns": 1}
     with pytest.raises(TypeError):
         tracing.start_span(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
-    assert _decided_id.get() is None
+
     tracing.start_span(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
     assert len(exporter.take_all()) == 1
 
@@ -464,20 +431,13 @@ def test_send_that_may_be_recorded_or_counted_has_no_shortcut(given: dict[str, A
     assert inject_unsampled(hook(**given), "orders", None) is None
 
 
-def test_suppressed_send_has_no_shortcut() -> None:
-    with suppress_instrumentation():
-        assert inject_unsampled(hook(), "orders", None) is None
-
-
-def test_other_propagator_has_no_shortcut() -> None:
+def test_suppressed_send_or_other_propagator_has_no_shortcut(propagating: Any) -> None:
     unsampled = hook()
     assert inject_unsampled(unsampled, "orders", None) is not None
-    before = propagate.get_global_textmap()
-    propagate.set_global_textmap(CompositePropagator([]))
-    try:
+    with suppress_instrumentation():
         assert inject_unsampled(unsampled, "orders", None) is None
-    finally:
-        propagate.set_global_textmap(before)
+    propagating(CompositePropagator([]))
+    assert inject_unsampled(unsampled, "orders", None) is None
 
 
 def test_late_provider_is_attached_before_the_first_send() -> None:
@@ -491,12 +451,6 @@ def test_late_provider_is_attached_before_the_first_send() -> None:
     assert (len(asked), drawn) == (1, [])
     assert inject_unsampled(unsampled, "orders", None) is not None
     assert (len(asked), drawn) == (1, [1])
-
-
-def _provider(exporter, limits):
-    provider = TracerProvider(span_limits=limits)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider
 
 
 def _beans_of_a_poll(tracing, exporter, count):
@@ -517,8 +471,8 @@ def _beans_of_a_poll(tracing, exporter, count):
     ],
 )
 def test_batch_is_split_by_the_link_limit_of_the_provider(exporter, max_links, count, sizes):
-    provider = _provider(exporter, SpanLimits(max_links=max_links))
-    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=provider), exporter, count)
+    tracer_provider = provider(SimpleSpanProcessor(exporter), span_limits=SpanLimits(max_links=max_links))
+    beans = _beans_of_a_poll(Tracing.create(settings=Settings(), tracer_provider=tracer_provider), exporter, count)
     assert [len(each) for each in beans] == sizes
     assert [name for each in beans for name in each] == [f"t-0@{n}" for n in range(count)]
 
@@ -526,5 +480,6 @@ def test_batch_is_split_by_the_link_limit_of_the_provider(exporter, max_links, c
 def test_link_limit_of_a_late_provider_is_used(exporter, monkeypatch):
     tracing = Tracing.create(settings=Settings())
     assert tracing.links_per_span == 128
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", _provider(exporter, SpanLimits(max_links=4)))
+    late = provider(SimpleSpanProcessor(exporter), span_limits=SpanLimits(max_links=4))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", late)
     assert [len(each) for each in _beans_of_a_poll(tracing, exporter, 10)] == [4, 4, 2]
