@@ -19,6 +19,11 @@ def without_password(text: str) -> str:
     return _USER_INFORMATION.sub("…@", text)
 
 
+def servers_of(properties: Mapping[str, Any]) -> str:
+    """Return the addresses that a Kafka client's properties name, an empty text for none."""
+    return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list") or "")
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """Return the ``name=value`` lines of a librdkafka or Kafka client properties file; ``#`` and ``!`` start comments.
 
@@ -53,9 +58,8 @@ def remember_application_kafka_config(conf: Mapping[str, Any]) -> None:
 
     The first configuration that names a server wins; callbacks and every other setting stay out.
     """
-    if _learned or not (conf.get("bootstrap.servers") or conf.get("metadata.broker.list")):
-        return
-    _learned.update(connection_settings(conf))
+    if not _learned and servers_of(conf):
+        _learned.update(connection_settings(conf))
 
 
 def connection_settings(conf: Mapping[str, Any]) -> dict[str, Any]:

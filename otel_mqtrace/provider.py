@@ -144,17 +144,16 @@ class ProviderBinding:
 
     def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings
-        options = {
+        options: dict[str, Any] = {
             "max_queue_size": settings.queue_size,
             "max_export_batch_size": settings.batch_size,
             "schedule_delay_millis": settings.linger_ms,
+            "ledger_dir": settings.ledger_dir,
+            "meter_provider": self._meter_provider or metrics.get_meter_provider(),
         }
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        given["ledger_dir"] = settings.ledger_dir
-        given["meter_provider"] = self._meter_provider or metrics.get_meter_provider()
         if settings.preset is not None:
-            return MqTraceSpanProcessor.preset(settings.preset, *exporters, **given)
-        return MqTraceSpanProcessor(*exporters, **given)
+            return MqTraceSpanProcessor.preset(settings.preset, *exporters, **options)
+        return MqTraceSpanProcessor(*exporters, **options)
 
     def _missing_from(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
         """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""

@@ -18,9 +18,8 @@ from bridge.forwarder.service import Measures
 from otel_mqtrace.clients.confluent_kafka.statistics import ClientStatistics
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.metrics import MessagingMetrics
-from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
-from otel_mqtrace.spans.stats import EXPORT_FAILED
+from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
+from otel_mqtrace.spans.queue import EXPORT_FAILED
 from spark_jobs.report.prometheus import METRICS, PREFIX
 from spark_jobs.taxonomy import Outcome, Verdict
 

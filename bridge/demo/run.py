@@ -40,7 +40,7 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace._terminal import progress_bar
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing import LandingWriter
-from otel_mqtrace.spans.stats import lost
+from otel_mqtrace.spans.queue import lost
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 if TYPE_CHECKING:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.settlement import Positions
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_span
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries
+from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries, leaving_with
 from otel_mqtrace.hooks.process import BatchOwner, LateOwner, ProcessSpanOwner, SingleOwner
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_mqtrace.clients.state import MessageRegistry
     from otel_mqtrace.hooks.attributes import IncomingMessage
@@ -166,3 +168,16 @@ class TaskConsumerState(KafkaConsumerState):
     def abandon(self) -> None:
         """The consumer or tracing is gone."""
         self._tasks.abandon()
+
+
+def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An asyncio consumer's ``close``, ``stop`` or ``__aexit__``: an exception means that the last message failed."""
+
+    @functools.wraps(original)
+    async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state: TaskConsumerState | None = known_state(self)
+        if state is not None:
+            state.closing(leaving_with(args))
+        return await original(self, *args, **kwargs)
+
+    return close

@@ -137,23 +137,17 @@ class _Succeeding:
         pass
 
 
-def begin_transaction(transaction_of: Callable[[Any], TransactionHook | None]) -> Begin:
-    """Return what observes ``begin_transaction``; ``transaction_of`` finds the transaction of a producer."""
-
-    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
-        transaction = transaction_of(producer)
-        return None if transaction is None else _Succeeding(transaction.begin)
-
-    return begin
-
-
-def end_transaction(transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState) -> Begin:
-    """Return what observes ``commit_transaction`` or ``abort_transaction``."""
+def observe_transaction(
+    transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState | None = None
+) -> Begin:
+    """Return what observes ``begin_transaction`` or, by its ``state``, an end; ``transaction_of`` is of a producer."""
 
     def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
         transaction = transaction_of(producer)
         if transaction is None:
             return None
+        if state is None:
+            return _Succeeding(transaction.begin)
         return _Succeeding(partial(transaction.ended, state, start_ns=transaction.now_ns()))
 
     return begin

@@ -7,7 +7,7 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
+    from otel_mqtrace.clients.consumer_state import KafkaConsumerState
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.consume import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
@@ -46,16 +47,12 @@ class ActiveTracing:
         self.tracing = self.on_new_client = self.configure = None
 
 
-class _Abandonable(Protocol):
-    def abandon(self) -> object: ...
-
-
 def known_state(client: Any) -> Any:
     """Return the client's tracing state, or ``None`` when it has none."""
     return getattr(client, STATE, None)
 
 
-def attach_state(client: Any, state: _Abandonable) -> None:
+def attach_state(client: Any, state: Any) -> None:
     """Keep ``state`` on the client. ``state.abandon`` is its finaliser: it may only defer what is open."""
     client.__dict__[STATE] = state
     with suppress(TypeError):  # __slots__ without __weakref__
@@ -67,41 +64,18 @@ _T = TypeVar("_T")
 
 
 class LiveObjects(Generic[_T]):
-    """Objects held weakly; callable from any thread and from the garbage collector.
-
-    A ``WeakSet`` that is iterated while another thread adds to it raises; here every step is one atomic call.
-    """
+    """Objects held weakly; callable from any thread: a ``WeakSet`` raises when another thread adds to it meanwhile."""
 
     def __init__(self) -> None:
-        self._objects: dict[int, weakref.ref[_T]] = {}
+        self._objects: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
 
     def add(self, item: _T) -> None:
         """Include ``item`` for as long as it exists."""
-        self._objects[id(item)] = weakref.ref(item, _remover(self._objects, id(item)))
+        self._objects[id(item)] = item
 
     def all(self) -> list[_T]:
         """Return what exists now."""
-        # Values, never items: those are tuples, and the collector may run whenever an object is created.
-        items = [reference() for reference in list(self._objects.values())]
-        return [each for each in items if each is not None]
-
-
-def _remover(objects: dict[int, weakref.ref[_T]], key: int) -> Callable[[weakref.ref[_T]], None]:
-    def remove(reference: weakref.ref[_T]) -> None:
-        if objects.get(key) is reference:  # an id is used again, but not before this
-            objects.pop(key, None)
-
-    return remove
-
-
-class _Consumer(Protocol):
-    """The tracing state of a consumer."""
-
-    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner: ...
-
-    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
-
-    def abandon(self) -> object: ...
+        return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
 
 
 Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | None", bool]
@@ -220,7 +194,7 @@ class MessageRegistry:
             return None
         key = id(message)
         entry = self._entries.get(key)
-        owner: _Consumer | None = None
+        owner: KafkaConsumerState | None = None
         if entry is not None and entry[:_OWNER] == self._position_of(message):
             owner = self._owner(entry[_OWNER])
             topic, partition, offset, number, call, _ = entry
@@ -229,7 +203,7 @@ class MessageRegistry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             if owner is not None and call is not None:
                 return owner.take(message, call)
-        own: _Consumer | None = known_state(consumer) or owner
+        own: KafkaConsumerState | None = known_state(consumer) or owner
         if own is not None:
             return own.open(message, tracing)
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
@@ -244,6 +218,6 @@ class MessageRegistry:
             if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
                 entries.pop(key, None)
 
-    def _owner(self, number: int) -> _Consumer | None:
-        reference: Callable[[], _Consumer | None] | None = self._owners.get(number)
+    def _owner(self, number: int) -> KafkaConsumerState | None:
+        reference: Callable[[], KafkaConsumerState | None] | None = self._owners.get(number)
         return None if reference is None else reference()

@@ -11,7 +11,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.client_properties import read_properties
+from otel_mqtrace.client_properties import read_properties, servers_of
 from otel_mqtrace.message_id import new_unique_id
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
         return None
     if settings.bootstrap_servers:
         properties["bootstrap.servers"] = settings.bootstrap_servers
-    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+    if not servers_of(properties):
         if servers is None:
             checkup.facts["broker"] = (
                 "not measured: no address is set, so it will be learned from the application's first client; "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry import propagate
 
-from otel_mqtrace.client_properties import application_kafka_config
+from otel_mqtrace.client_properties import application_kafka_config, servers_of
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
@@ -173,7 +173,6 @@ class _Report:
         return list(dict.fromkeys(each for each in processors if each is not None))
 
     def _as_json(self, *, ended: bool) -> dict[str, Any]:
-        connection = application_kafka_config() or {}
         instrumentors = [each.instrumentor for each in self._clients.values()]
         return {
             "pid": os.getpid(),
@@ -185,7 +184,7 @@ class _Report:
             "propagated": sorted(propagate.get_global_textmap().fields),
             "refused_exporters": {name: why for each in instrumentors for name, why in each.refused_exporters.items()},
             "warnings": list(self._logs.lines),
-            "application_servers": connection.get("bootstrap.servers") or connection.get("metadata.broker.list"),
+            "application_servers": servers_of(application_kafka_config() or {}) or None,
         }
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
-    from otel_mqtrace.spans.stats import ExportOutcome
+    from otel_mqtrace.spans.queue import ExportOutcome
 
 _logger = logging.getLogger(__name__)
 

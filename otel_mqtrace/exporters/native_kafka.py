@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
-from otel_mqtrace.client_properties import application_kafka_config, read_properties
+from otel_mqtrace.client_properties import application_kafka_config, read_properties, servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import (
     PATIENCE_MS,
@@ -85,10 +85,6 @@ _TEXTS: Final[Mapping[str, str]] = {
 """librdkafka's name of an error → what it means here."""
 
 
-def _servers_of(properties: Mapping[str, object]) -> str:
-    return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list"))
-
-
 def connection_of(
     settings: Settings,
     *,
@@ -111,9 +107,9 @@ def connection_of(
     address = bootstrap_servers or settings.bootstrap_servers
     if address:
         properties["bootstrap.servers"] = address
-    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+    if not servers_of(properties):
         properties = {**(application_kafka_config() or {}), **properties}
-    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+    if not servers_of(properties):
         raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
     return properties
 
@@ -183,7 +179,7 @@ class TraceProducer(MessageDelivery):
             # A message that is given up must not arrive later: purged ones are reported at once.
             producer.purge(in_queue=True, in_flight=True, blocking=True)
             producer.poll(_SETTLE_S)
-        topic, servers = self._settings.trace_topic, _servers_of(self._properties())
+        topic, servers = self._settings.trace_topic, servers_of(self._properties())
         for code, text in delivery.errors.items():
             failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
             self.failures.report(failure, rejected=code in _REJECTED)
@@ -236,7 +232,7 @@ class TraceProducer(MessageDelivery):
         except (KafkaException, TypeError, ValueError) as error:
             fix = "correct the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
             raise PeerError(
-                f"the trace producer for {_servers_of(properties)} cannot be built: {error}: {fix}"
+                f"the trace producer for {servers_of(properties)} cannot be built: {error}: {fix}"
             ) from error
 
     def _topic_created(self, deadline: MonotonicNs) -> bool:

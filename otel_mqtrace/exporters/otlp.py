@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.spans.mapping import attributes_of
-from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
+from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 if TYPE_CHECKING:

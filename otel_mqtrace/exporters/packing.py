@@ -18,7 +18,7 @@ from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span, trace_context_of
-from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
+from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY

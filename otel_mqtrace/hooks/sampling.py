@@ -178,22 +178,6 @@ class TracerState:
     that is recorded or dropped without the SDK.
     """
 
-    __slots__ = (
-        "as_root",
-        "can_drop",
-        "can_record",
-        "certain",
-        "identity",
-        "ids",
-        "propagator",
-        "random_mask",
-        "read",
-        "root_flags",
-        "starts",
-        "tracer",
-        "under_remote",
-    )
-
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self.propagator = propagate.get_global_textmap()

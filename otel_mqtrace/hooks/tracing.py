@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.client_properties import servers_of
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.attributes import HeaderCapture, LegacyNames
 from otel_mqtrace.hooks.guard import guarded
@@ -268,7 +269,7 @@ class ClientInfo:
     @classmethod
     def of_kafka(cls, conf: Mapping[str, Any], *, group_name: str | None) -> ClientInfo:
         """Read librdkafka's configuration; nothing secret is kept."""
-        address, port = host_and_port(str(conf.get("bootstrap.servers") or conf.get("metadata.broker.list") or ""))
+        address, port = host_and_port(servers_of(conf))
         client_id = str(conf["client.id"]) if conf.get("client.id") else None
         return cls(
             client_id=client_id,

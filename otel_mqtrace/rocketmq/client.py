@@ -1,4 +1,6 @@
-"""A RocketMQ client: routes, messages, offsets, sends, the index of keys.
+"""A RocketMQ client: name servers in turn, routes, messages, offsets, sends, the index of keys.
+
+A name server that is silent is passed over, and so is a master when one of its slaves can answer.
 
 Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; the same words go to 4.x and 5.x.
 """
@@ -9,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
-from otel_mqtrace._clock import NS_PER_MS, SystemClock
+from otel_mqtrace._clock import NS_PER_MS, MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.cluster import Cluster, Request
 from otel_mqtrace.rocketmq.commands import (
     PULLED,
     STORED,
@@ -23,7 +24,13 @@ from otel_mqtrace.rocketmq.commands import (
     Queue,
     RefusedError,
     ResponseCode,
+    TopicRoute,
+    check_answer,
+    read_masters,
+    read_route,
+    sign,
 )
+from otel_mqtrace.rocketmq.connections import Connections, Posted, SilentError, read_addresses
 from otel_mqtrace.rocketmq.messages import compress_body, decode_messages, encode_properties
 
 if TYPE_CHECKING:
@@ -32,8 +39,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from otel_mqtrace._clock import Clock, MonotonicNs
-    from otel_mqtrace.rocketmq.cluster import TopicRoute
+    from otel_mqtrace._clock import Clock
     from otel_mqtrace.rocketmq.commands import Command
     from otel_mqtrace.rocketmq.messages import StoredMessage
 
@@ -102,9 +108,21 @@ _MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
 _MAX_FOUND: Final = 64  # mqadmin's own limit
 _NEW_QUEUES: Final = 4  # of a topic that is made by its first message
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
+_ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
+_CONNECT_TIMEOUT_MS: Final = 3_000
 
 
-class RemotingClient(Cluster):
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command, named ``doing`` in errors, the servers for it in order of preference, and the accepted codes."""
+
+    addresses: Sequence[str]
+    command: Command
+    doing: str
+    accepted: Collection[int] = SUCCEEDED
+
+
+class RemotingClient:
     """A client of one RocketMQ cluster, 4.x or 5.x, over the remoting protocol.
 
     ``namesrv`` are name servers, ``host:port[;host:port…]``; the first that answers is used from then on. With
@@ -126,8 +144,13 @@ class RemotingClient(Cluster):
     ) -> None:
         if bool(access_key) != bool(secret_key):
             raise UsageError("an access key and a secret key belong together: give both or none")
-        credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
-        super().__init__(namesrv, credentials=credentials, timeout_ms=timeout_ms, clock=clock or SystemClock())
+        self.namesrv = namesrv
+        self._name_servers = list(read_addresses(namesrv))
+        self._credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
+        self._timeout_ns = int(timeout_ms * NS_PER_MS)
+        self._clock = clock or SystemClock()
+        self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=self._clock)
+        self._routes: dict[str, tuple[int, TopicRoute]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -168,8 +191,8 @@ class RemotingClient(Cluster):
 
     def forget_route(self, topic: str) -> None:
         """Discard the cached route, which proved outdated, and that of new topics."""
-        super().forget_route(topic)
-        super().forget_route(commands.AUTO_CREATE_TOPIC)
+        self._routes.pop(topic, None)
+        self._routes.pop(commands.AUTO_CREATE_TOPIC, None)
 
     def create_topic(self, topic: str, *, queues: int = _NEW_QUEUES, deadline: MonotonicNs | None = None) -> None:
         """Make ``topic`` on every master. Brokers refuse names that are RocketMQ's own: those they make themselves.
@@ -328,3 +351,99 @@ class RemotingClient(Cluster):
         except PeerError:  # it is made by this very send
             addresses = self.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
         return Request(addresses, request, f"a message for {queue}", STORED)
+
+    # -- servers -----------------------------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
+        self._connections.interrupt()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._connections.close()
+
+    def route(self, topic: str, deadline: MonotonicNs | None = None) -> TopicRoute:
+        """Return where the queues of ``topic`` are, at most 30 s old.
+
+        Raises:
+            RefusedError: the topic does not exist (``TOPIC_NOT_EXIST``).
+            PeerError: no name server answers.
+        """
+        known = self._routes.get(topic)
+        now_ns = self._clock.monotonic_ns()
+        if known is not None and now_ns - known[0] < _ROUTE_NS:
+            return known[1]
+        route = read_route(topic, self._of_name_server(commands.route(topic), f"the route of {topic}", deadline).body)
+        self._routes[topic] = (now_ns, route)
+        return route
+
+    def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:
+        """Return the address of every master."""
+        return read_masters(self._of_name_server(commands.cluster_info(), "the list of brokers", deadline).body)
+
+    def call(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
+        """Return the answer to ``request``.
+
+        Raises:
+            RefusedError: a server refused; no other server is tried.
+            PeerError: no server answers.
+        """
+        [answer] = self.call_all([request], deadline)
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
+
+    def call_all(self, requests: Sequence[Request], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
+        """Send all ``requests`` at the same time; return the answer to each, or the error."""
+        give_up = self._by(deadline)
+        posted = [self._posted(request, 0, give_up) for request in requests]
+        return [self._answered(request, way, give_up) for request, way in zip(requests, posted, strict=True)]
+
+    def _answered(self, request: Request, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
+        """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
+        left = len(request.addresses)
+        while True:
+            try:
+                if not isinstance(posted, PeerError):
+                    answer = self._connections.answer(posted, self._share(deadline, left))
+                    return check_answer(answer, posted.address, request.doing, request.accepted)
+            except RefusedError as refusal:
+                return refusal
+            except (SilentError, ProtocolError) as error:
+                posted = error
+            left -= 1
+            if left <= 0:
+                return posted
+            posted = self._posted(request, len(request.addresses) - left, deadline)
+
+    def _posted(self, request: Request, position: int, deadline: MonotonicNs) -> Posted | PeerError:
+        if not request.addresses:
+            return SilentError(f"{request.doing} needs a master, and it is away")
+        try:
+            return self._connections.post(
+                request.addresses[position], sign(request.command, self._credentials), deadline
+            )
+        except SilentError as error:
+            return error
+
+    def _of_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
+        """Return the answer of the first name server that gives one, and begin with that one the next time."""
+        give_up = self._by(deadline)
+        silent: list[str] = []
+        for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
+            try:
+                return self.call(Request((address,), command, doing), self._share(give_up, left))
+            except (SilentError, ProtocolError) as error:
+                silent.append(str(error))
+                self._name_servers.append(self._name_servers.pop(0))
+        alone = f"the name server {silent[0]}"
+        raise SilentError(alone if len(silent) == 1 else f"no name server answers: {'; '.join(silent)}")
+
+    def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
+        """Return until when the first of ``servers`` may take, so that the others have their turn."""
+        now_ns = self._clock.monotonic_ns()
+        return MonotonicNs(now_ns + (deadline - now_ns) // max(servers, 1))
+
+    def _by(self, deadline: MonotonicNs | None) -> MonotonicNs:
+        own = MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
+        return own if deadline is None else min(own, deadline)

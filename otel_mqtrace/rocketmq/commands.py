@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import struct
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -259,16 +260,98 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# -- answers of a name server ------------------------------------------------------------------------------------------
+_MASTER: Final = 0
+_WRITE, _READ = 2, 4  # bits of a queue's permissions
+_TEXT_OR_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)
+"""Name servers before 4.9.4 write JSON with bare numbers for names; they are quoted before it is read."""
+_MAX_QUEUES: Final = 65_536
+"""More queues than any topic has; a broken answer must not make us allocate without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where the queues of one topic are; ``addresses`` has every broker's by id, 0 being the master."""
+
+    readable: tuple[Queue, ...] = ()
+    writable: tuple[Queue, ...] = ()
+    addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+    def readers(self, broker: str) -> tuple[str, ...]:
+        """Addresses that serve messages: the master first, then its slaves."""
+        return tuple(address for _, address in sorted(self.addresses.get(broker, {}).items()))
+
+    def master(self, broker: str) -> tuple[str, ...]:
+        """The one address that takes messages and offsets; none while the master is away."""
+        return tuple(address for number, address in self.addresses.get(broker, {}).items() if number == _MASTER)
+
+
+def read_route(topic: str, body: bytes) -> TopicRoute:
+    """Return the route of ``topic`` in ``body``.
+
+    Raises:
+        ProtocolError: it holds none.
+    """
+    document = _read(body)
+    try:
+        addresses = {str(each["brokerName"]): _by_id(each["brokerAddrs"]) for each in document.get("brokerDatas") or ()}
+        queues = [
+            (str(each["brokerName"]), int(each["perm"]), int(each["readQueueNums"]), int(each["writeQueueNums"]))
+            for each in document.get("queueDatas") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"the route of {topic} cannot be read: {error!r}") from error
+    if any(max(readers, writers) > _MAX_QUEUES for _, _, readers, writers in queues):
+        raise ProtocolError(f"the route of {topic} has more than {_MAX_QUEUES} queues")
+    return TopicRoute(
+        tuple(sorted(Queue(topic, name, i) for name, perm, n, _ in queues if perm & _READ for i in range(n))),
+        tuple(sorted(Queue(topic, name, i) for name, perm, _, n in queues if perm & _WRITE for i in range(n))),
+        addresses,
+    )
+
+
+def read_masters(body: bytes) -> tuple[str, ...]:
+    """Return the address of every master that the cluster's description names.
+
+    Raises:
+        ProtocolError: the body cannot be read.
+    """
+    document = _read(body)
+    try:
+        brokers = [_by_id(each["brokerAddrs"]) for each in (document.get("brokerAddrTable") or {}).values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the cluster's brokers cannot be read: {error!r}") from error
+    return tuple(sorted(addresses[_MASTER] for addresses in brokers if _MASTER in addresses))
+
+
+def _by_id(addresses: Mapping[str, Any]) -> dict[int, str]:
+    return {int(number): str(address) for number, address in addresses.items()}
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(_TEXT_OR_BARE_NAME.sub(_quoted, body.decode()))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a name server's answer is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ProtocolError("a name server's answer is not a JSON object")
+    return document
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match[1] is None else f'"{match[1]}":'
+
+
 # -- of a name server -------------------------------------------------------------------------------------------------
 
 
 def route(topic: str) -> Command:
-    """Request which brokers hold which queues of ``topic``; :func:`~.cluster.read_route` reads the answer's body."""
+    """Request which brokers hold which queues of ``topic``; :func:`read_route` reads the answer's body."""
     return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
 
 
 def cluster_info() -> Command:
-    """Request all brokers; :func:`~.cluster.read_masters` reads the answer's body."""
+    """Request all brokers; :func:`read_masters` reads the answer's body."""
     return _request(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 

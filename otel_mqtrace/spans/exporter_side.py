@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import context
-from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace.spans.mapping import readable_span
-from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.spans.queue import ExportOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -28,11 +25,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 SPANS_AT_ONCE: Final = 512
 """Spans of one ``export_batches`` at most: OpenTelemetry's default batch, which every receiver takes."""
-
-
-def _untraced() -> Context:
-    with suppress_instrumentation():
-        return context.get_current()
 
 
 def _has_own_export(kind: type) -> bool:
@@ -61,39 +53,13 @@ class ExporterSide:
         self.wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
-        self._untraced: Context | None = None
-        self._before = Context()
         takes_timeout = _takes_timeout(exporter.export)
         self._export_arguments = {"timeout_millis": settings.export_timeout_ms} if takes_timeout else {}
 
-    def stay_untraced(self) -> None:
-        """Suppress instrumentation on this thread, which is a lane's own, once for all its exports."""
-        try:
-            self._before = context.get_current()
-            self._untraced = _untraced()
-            context.attach(self._untraced)
-        except Exception:  # a foreign context runtime; each export then suppresses for itself
-            _logger.debug("%s: its thread has no context", self._name, exc_info=True)
-
-    @contextmanager
-    def as_before(self) -> Iterator[None]:
-        """Restore the context before :meth:`stay_untraced` for a callback of the application."""
-        token = context.attach(self._before) if context.get_current() is self._untraced else None
-        try:
-            yield
-        finally:
-            if token is not None:
-                context.detach(token)
-
     def export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         """Export ``spans``, one batch or several full ones, and return their outcome."""
-        if context.get_current() is self._untraced:
+        with suppress_instrumentation():
             return self._call_export(spans)
-        token = context.attach(_untraced())
-        try:
-            return self._call_export(spans)
-        finally:
-            context.detach(token)
 
     def _call_export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         size = self._batch_size
@@ -112,11 +78,6 @@ class ExporterSide:
         if outcome is not None and outcome.total == len(spans):
             return outcome
         return _all_exported(len(spans)) if result is SpanExportResult.SUCCESS else ExportOutcome(failed=len(spans))
-
-    @property
-    def uses_idleness(self) -> bool:
-        """Return whether :meth:`idle` does anything."""
-        return self._on_idle is not None
 
     def idle(self) -> None:
         """Call the exporter in a quiet moment."""

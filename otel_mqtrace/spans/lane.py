@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace.spans.exporter_side import ExporterSide
 from otel_mqtrace.spans.loss_ledger import LossWatch
-from otel_mqtrace.spans.queue import FlushMark, SpanQueue
-from otel_mqtrace.spans.stats import WANTS_ERROR
+from otel_mqtrace.spans.queue import WANTS_ERROR, FlushMark, SpanQueue
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.spans.loss_ledger import Ledger, OnDrop
+    from otel_mqtrace.spans.queue import LaneStats
     from otel_mqtrace.spans.settings import LaneSettings
-    from otel_mqtrace.spans.stats import LaneStats
 
 _logger = logging.getLogger(__name__)
 _IDLE_S: Final = 1.0
@@ -150,8 +149,7 @@ class Lane:
                 self._queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
-        if self._queue.has_losses:
-            self._report_losses()
+        self._report_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:
@@ -162,7 +160,6 @@ class Lane:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
         queue = self._queue
         try:
-            self._side.stay_untraced()
             while self._step(queue):
                 pass
         finally:
@@ -212,14 +209,12 @@ class Lane:
             is_idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._reached_flushes()
         if is_idle:
             self._report_losses()
-            if self._side.uses_idleness:
-                with self._exporting:
-                    self._side.idle()
+            with self._exporting:
+                self._side.idle()
         return True
 
     def _report_losses(self, *, last: bool = False) -> None:
-        with self._side.as_before():
-            self._losses.report(self.stats(), self._clock.monotonic_ns(), last=last)
+        self._losses.report(self.stats(), self._clock.monotonic_ns(), last=last)
 
     # -- flush -------------------------------------------------------------------------------------------------------
 

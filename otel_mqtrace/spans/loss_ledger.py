@@ -16,11 +16,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span
-from otel_mqtrace.spans.stats import EXPORT_FAILED, LaneStats, lost
+from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -38,16 +38,6 @@ _BUCKET_NS: Final = BUCKET_MS * 1_000_000
 _SAVE_EVERY_NS: Final = 5_000_000_000
 _LOG_EVERY_NS: Final = 30_000_000_000
 _LAST_WAIT_S: Final = 0.5
-
-
-class _Key(NamedTuple):
-    """What a loss is counted under; counting builds the plain tuple of these fields."""
-
-    cause: str
-    ended: bool
-    bucket: int
-    resource_id: int
-    group: object
 
 
 class LaneLosses:
@@ -86,20 +76,20 @@ class LaneLosses:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the format, in the order they were first lost."""
-        return [self._row(_Key(*key), count) for key, count in self._counts.copy().items()]
+        return [self._row(key, count) for key, count in self._counts.copy().items()]
 
-    def _row(self, key: _Key, count: int) -> dict[str, Any]:
-        resource = self._resources.get(key.resource_id)
-        attributes = getattr(resource, "attributes", None) or {}
+    def _row(self, key: tuple[Any, ...], count: int) -> dict[str, Any]:
+        cause, ended, bucket, resource_id, group = key
+        attributes = getattr(self._resources.get(resource_id), "attributes", None) or {}
         return {
             "side": self._side,
-            "component": self._component if key.ended else f"{self._component} start",
+            "component": self._component if ended else f"{self._component} start",
             "service": _text(attributes.get("service.name")),
             "instance": _text(attributes.get("service.instance.id")) or self._process,
-            "group": _text(key.group),
-            "bucket_start_ms": key.bucket * BUCKET_MS,
+            "group": _text(group),
+            "bucket_start_ms": bucket * BUCKET_MS,
             "bucket_ms": BUCKET_MS,
-            "cause": key.cause,
+            "cause": cause,
             "count": count,
         }
 

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
 from otel_mqtrace.clients.aiokafka import client, consumer, producer
+from otel_mqtrace.clients.consumer_state import traced_close
 from otel_mqtrace.clients.patching import Patches, find_wrapper
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
         "getone": consumer.traced_getone,
         "getmany": consumer.traced_getmany,
         "commit": consumer.traced_commit,
-        "stop": consumer.traced_stop,
-        "__aexit__": consumer.traced_stop,
+        "stop": traced_close,
+        "__aexit__": traced_close,
     },
     ClusterMetadata: {"update_metadata": client.recording_cluster_id},
 }

@@ -6,7 +6,6 @@ that task polls again, stops the consumer or ends. Explicit ``process(record)`` 
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,12 +26,10 @@ from otel_mqtrace.clients.aiokafka.client import (
 from otel_mqtrace.clients.consumer_state import TaskConsumerState
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
-from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import leaving_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.tracing import Tracing
@@ -150,19 +147,6 @@ traced_getone: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(con
 """``getone``; ``async for`` calls it."""
 traced_getmany: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
 """``getmany``."""
-
-
-def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``stop`` and ``__aexit__``: an exception on its way out means that the last message was not handled."""
-
-    @functools.wraps(original)
-    async def stop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state: ConsumerState | None = known_state(self)
-        if state is not None:
-            state.closing(leaving_with(args))
-        return await original(self, *args, **kwargs)
-
-    return stop
 
 
 @guarded("commit.before")

@@ -29,7 +29,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     state_of,
 )
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
+from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
@@ -37,13 +37,13 @@ from otel_mqtrace.hooks.propagation import header_text, index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
 from otel_mqtrace.model import TransactionState
+from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
 
     from otel_mqtrace.hooks.tracing import Tracing
-    from otel_mqtrace.records.sent import Sent
 
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
@@ -93,7 +93,7 @@ class ProducerState:
     def __init__(self, producer: Any) -> None:
         self.info = info_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
-        self.in_flight: dict[int, Sending | _RecordedSend] = {}
+        self.in_flight: dict[int, Sending] = {}
         accumulator = getattr(producer, "_message_accumulator", None)
         self._accumulator = None if accumulator is None else weakref.ref(accumulator)
         self._hook: SendHook | None = None
@@ -138,9 +138,12 @@ class ProducerState:
 
 
 class Sending:
-    """One message between ``send`` or ``send_batch`` and its response; ``index`` is its place in the batch."""
+    """One message between ``send`` or ``send_batch`` and its response; ``index`` is its place in the batch.
 
-    __slots__ = ("_body_length", "_call", "_hook", "_index", "_partition", "_state", "future")
+    ``opened`` is its call or, of a recorded message, the record: one that does not simply succeed gets a span.
+    """
+
+    __slots__ = ("_body_length", "_hook", "_index", "_opened", "_partition", "_state", "future")
 
     future: Future[Any]
 
@@ -148,7 +151,7 @@ class Sending:
         self,
         state: ProducerState,
         hook: SendHook,
-        call: SendCall,
+        opened: SendCall | Sent,
         *,
         partition: int | None = None,
         body_length: int | None = None,
@@ -156,10 +159,16 @@ class Sending:
     ) -> None:
         self._state = state
         self._hook = hook
-        self._call = call
+        self._opened = opened
         self._partition = partition
         self._body_length = body_length
         self._index = index
+
+    @property
+    def _call(self) -> SendCall:
+        if isinstance(self._opened, Sent):
+            self._opened = self._hook.reopen(self._opened)
+        return self._opened
 
     @guarded("send.serialized")
     def serialized(self, value: object) -> None:
@@ -174,7 +183,7 @@ class Sending:
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
         """The message is in the client's buffer, and ``future`` will bring the response."""
-        if self._call.transaction_id is not None and transaction is not None:
+        if transaction is not None and self._call.transaction_id is not None:
             transaction.joined(self._call)
         self._await(future)
 
@@ -186,9 +195,15 @@ class Sending:
     @guarded("send.answered")
     def answered(self, future: Future[Any]) -> None:
         """The future is done; if it was cancelled, the future of the batch has the outcome."""
-        if not self._call.is_open:
+        if self._state.in_flight.pop(id(self), None) is None:
             return  # stop() came before the loop called us
-        self._state.in_flight.pop(id(self), None)
+        if isinstance(self._opened, Sent):
+            metadata = None if failure_of(future) is not None else future.result()
+            if metadata is not None and metadata.offset >= 0:
+                self._state.cluster.of(metadata.topic, metadata.partition)  # as of now: the client may be gone later
+                self._hook.end_record(self._opened, metadata.partition, metadata.offset)
+                return
+            self._opened = self._hook.reopen(self._opened)
         batch = self._state.batch_of(future) if future.cancelled() else None
         if batch is not None:
             self._index = batch[1]
@@ -209,50 +224,6 @@ class Sending:
 
     def _end(self, end: Callable[..., object], outcome: Outcome) -> None:
         end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
-
-
-class _RecordedSend:
-    """A recorded message between ``send`` and its response; one that does not simply succeed gets a span."""
-
-    __slots__ = ("_hook", "_partition", "_sent", "_state", "future")
-
-    future: Future[Any]
-
-    def __init__(self, state: ProducerState, hook: SendHook, sent: Sent, partition: int | None) -> None:
-        self._state = state
-        self._hook = hook
-        self._sent = sent
-        self._partition = partition
-
-    def _reopen(self) -> Sending:
-        return Sending(self._state, self._hook, self._hook.reopen(self._sent), partition=self._partition)
-
-    @guarded("send.raised")
-    def raised(self, exception: BaseException) -> None:
-        self._reopen().raised(exception)
-
-    @guarded("send.returned")
-    def returned(self, future: Future[Any], _transaction: TransactionHook | None) -> None:
-        self.future = future
-        self._state.in_flight[id(self)] = self
-        future.add_done_callback(self.answered)
-
-    @guarded("send.answered")
-    def answered(self, future: Future[Any]) -> None:
-        if self._state.in_flight.pop(id(self), None) is None:
-            return  # stop() came before the loop called us
-        metadata = None if failure_of(future) is not None else future.result()
-        if metadata is None or metadata.offset < 0:
-            self._reopen().answered(future)
-            return
-        self._state.cluster.of(metadata.topic, metadata.partition)  # as of now: the client may be gone at the export
-        self._hook.end_record(self._sent, metadata.partition, metadata.offset)
-
-    @guarded("send.leave")
-    def leave(self) -> None:
-        sending = self._reopen()
-        sending.future = self.future
-        sending.leave()
 
 
 def _record(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
@@ -277,11 +248,11 @@ def _record(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ca
     partition = given.get("partition")
     sending = None
     if sent is not None:
-        sending = _RecordedSend(state, hook, sent, partition if isinstance(partition, int) else None)
+        sending = Sending(state, hook, sent, partition=partition if isinstance(partition, int) else None)
     return sending, (), {**given, "headers": tuple(pairs) if type(headers) is tuple else pairs}, None
 
 
-_Call = tuple["Sending | _RecordedSend | None", tuple[Any, ...], dict[str, Any], "TransactionHook | None"]
+_Call = tuple["Sending | None", tuple[Any, ...], dict[str, Any], "TransactionHook | None"]
 """What follows a send, if it is recorded, the arguments to call the client with, and the transaction it joins."""
 _serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializing", default=None)
 """The send of this task whose body a serialiser is about to make."""
@@ -340,7 +311,7 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
         sending, args, kwargs, transaction = call or _prepare(self, args, kwargs) or (None, args, kwargs, None)
         if sending is None:
             return await original(self, *args, **kwargs)
-        token = _serializing.set(sending) if isinstance(sending, Sending) and _serializer_of(self) is not None else None
+        token = None if _serializer_of(self) is None else _serializing.set(sending)
         try:
             future = await original(self, *args, **kwargs)
         except BaseException as exception:
@@ -412,9 +383,11 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
 
 
 traced_send_offsets: Final = observe_calls(_send_offsets, is_async=True)
-traced_begin: Final = observe_calls(begin_transaction(_transaction_of), is_async=True)
-traced_end: Final = observe_calls(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE), is_async=True)
-traced_abort: Final = observe_calls(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE), is_async=True)
+_commit: Final = observe_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE)
+_abort: Final = observe_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE)
+traced_begin: Final = observe_calls(observe_transaction(_transaction_of), is_async=True)
+traced_end: Final = observe_calls(_commit, is_async=True)
+traced_abort: Final = observe_calls(_abort, is_async=True)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------

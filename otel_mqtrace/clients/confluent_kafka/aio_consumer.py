@@ -16,10 +16,9 @@ from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.consumer import Turn, refused, returned
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
-from otel_mqtrace.clients.consumer_state import TaskConsumerState
+from otel_mqtrace.clients.consumer_state import TaskConsumerState, traced_close
 from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
@@ -95,17 +94,6 @@ def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[.
     return wrap
 
 
-def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state: AioState | None = known_state(self)
-        if state is not None:
-            state.closing(leaving_with(args))
-        return await original(self, *args, **kwargs)
-
-    return close
-
-
 def _traced_settlement(operation: str) -> Wrapper:
     return traced_settlement(operation, offsets_of_call, state_of=_state_of, is_async=True)
 
@@ -115,8 +103,8 @@ AIO_CONSUMER_METHODS: Final[Wrappers] = {
     "consume": _traced_receive(batch=True),
     "commit": _traced_settlement("commit"),
     "store_offsets": _traced_settlement("store"),
-    "close": _traced_close,
-    "__aexit__": _traced_close,
+    "close": traced_close,
+    "__aexit__": traced_close,
 }
 """Method of ``AIOConsumer`` → how to wrap it."""
 

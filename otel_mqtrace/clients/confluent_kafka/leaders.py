@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
-from otel_mqtrace.client_properties import connection_settings
+from otel_mqtrace.client_properties import connection_settings, servers_of
 from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
@@ -191,7 +191,7 @@ def leaders_of(conf: Mapping[str, Any]) -> Leaders | None:
     That is: no server is named, an OAuth callback is needed (it belongs to the application's client), or 16 clusters
     are known already.
     """
-    servers = str(conf.get("bootstrap.servers") or conf.get("metadata.broker.list") or "")
+    servers = servers_of(conf)
     if not servers or conf.get("oauth_cb") is not None:
         return None
     leaders = _clusters.get(servers)

@@ -29,7 +29,7 @@ from otel_mqtrace.clients.confluent_kafka.sending import (
     run_in_context,
 )
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement, begin_transaction, end_transaction, find_creation_context
+from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
@@ -320,10 +320,10 @@ def _settled(offset: Any, server: str | None) -> SettledOffset:
     return SettledOffset(offset.topic, offset.partition, offset.offset, creation)
 
 
-traced_begin: Final = observe_calls(begin_transaction(_transaction_of))
+traced_begin: Final = observe_calls(observe_transaction(_transaction_of))
 traced_offsets: Final = observe_calls(_send_offsets)
-traced_commit: Final = observe_calls(end_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE))
-traced_abort: Final = observe_calls(end_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE))
+traced_commit: Final = observe_calls(observe_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE))
+traced_abort: Final = observe_calls(observe_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE))
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {

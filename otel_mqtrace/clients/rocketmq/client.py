@@ -87,8 +87,8 @@ def _info_of(client: Any) -> ClientInfo:
     )
 
 
-def describe_error(exception: BaseException) -> tuple[str, str]:
-    """Return type and text of an error: ``TOPIC_NOT_FOUND``, gRPC's ``UNAVAILABLE``, or the class of ``exception``."""
+def describe_failure(exception: BaseException) -> dict[str, Any]:
+    """Return a hook's arguments of an error: its type is ``TOPIC_NOT_FOUND``, gRPC's ``UNAVAILABLE``, or the class."""
     code = getattr(exception, "code", None)
     if isinstance(code, int) and code in _NAMES:
         name = _NAMES[code]
@@ -96,7 +96,7 @@ def describe_error(exception: BaseException) -> tuple[str, str]:
         name = str(code().name)
     else:
         name = type(exception).__qualname__
-    return name, text_of(exception)
+    return {"error": name, "description": text_of(exception), "exception": exception}
 
 
 def observe_call(
@@ -307,6 +307,7 @@ class OutgoingMessage:
         self._message.message_type = value
 
 
+@guarded("rocketmq.send")
 def open_send(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingMessage | None:
     """Open the span of one send and return the message to send; ``None`` when its topic is not traced now."""
     if not isinstance(getattr(message, "topic", None), str):  # the client itself refuses anything but a message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from functools import partial
 from threading import Thread, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -19,7 +20,7 @@ from otel_mqtrace.clients.consumer_state import ConsumerState
 from otel_mqtrace.clients.rocketmq.client import (
     ReceivedMessage,
     active,
-    describe_error,
+    describe_failure,
     incoming,
     observe_call,
     received_of,
@@ -178,9 +179,7 @@ class RocketMqConsumerState(ConsumerState):
         for turn in list(self._turns.values()):
             turn.leave()
         for message in list(self._held):
-            if self._release(message) and message.call is not None:
-                code, end_ns = self._outcome_of_given_up(message)
-                defer_end(self.hook, message.call, code=code, end_ns=end_ns)
+            self._give_up(message, partial(defer_end, self.hook))
 
     @guarded("rocketmq.close")
     def close(self) -> None:
@@ -201,16 +200,14 @@ class RocketMqConsumerState(ConsumerState):
             if message.until_ns <= now_ns or message.msg_id in came_again:
                 self._give_up(message)
 
-    def _give_up(self, message: ReceivedMessage) -> None:
-        if self._release(message) and message.call is not None:
-            code, end_ns = self._outcome_of_given_up(message)
-            self.hook.after(message.call, code=code, end_ns=end_ns)
-
-    def _outcome_of_given_up(self, message: ReceivedMessage) -> tuple[ContextCode, int]:
-        """It was not acknowledged: ``FAILED`` when the application put it off, else it has no outcome."""
-        if message.postponed_ns is None:
-            return ContextCode.RETURNNULL, min(message.until_ns, self.hook.now_ns())
-        return ContextCode.FAILED, message.postponed_ns
+    def _give_up(self, message: ReceivedMessage, end: Callable[..., object] | None = None) -> None:
+        """End a message that was not acknowledged: ``FAILED`` when the application put it off, else without outcome."""
+        if not self._release(message) or message.call is None:
+            return
+        code, end_ns = ContextCode.FAILED, message.postponed_ns
+        if end_ns is None:
+            code, end_ns = ContextCode.RETURNNULL, min(message.until_ns, self.hook.now_ns())
+        (end or self.hook.after)(message.call, code=code, end_ns=end_ns)
 
     def _release(self, message: ReceivedMessage) -> bool:
         """Return ``True`` to exactly one caller: that one ends the span or hands it on."""
@@ -298,9 +295,10 @@ def _traced_receive(*, enter: bool) -> Wrapper:
             start_ns = state.hook.now_ns()
             seconds = _argument(args, kwargs, 1, "invisible_duration")
 
+            @guarded("rocketmq.receive")
             def observe(messages: Any, exception: BaseException | None) -> None:
                 if exception is not None:
-                    _failed(state, exception, start_ns)
+                    state.hook.poll_failed(start_ns=start_ns, **describe_failure(exception), batch=True)
                 else:
                     state.hand_over(messages or (), seconds, start_ns=start_ns, enter=enter)
 
@@ -309,12 +307,6 @@ def _traced_receive(*, enter: bool) -> Wrapper:
         return receive
 
     return wrap
-
-
-@guarded("rocketmq.receive")
-def _failed(state: RocketMqConsumerState, exception: BaseException, start_ns: int) -> None:
-    error, description = describe_error(exception)
-    state.hook.poll_failed(start_ns=start_ns, error=error, description=description, exception=exception, batch=True)
 
 
 def _traced_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -380,8 +372,7 @@ def _settling(state: RocketMqConsumerState, call: SettleCall | None, message: An
 
     @guarded("rocketmq.settle")
     def observe(_: Any, exception: BaseException | None) -> None:
-        error, description = (None, None) if exception is None else describe_error(exception)
-        state.settle.after(call, [settled(message)], error=error, description=description, exception=exception)
+        state.settle.after(call, [settled(message)], **({} if exception is None else describe_failure(exception)))
 
     return observe_call(settle, observe, None)
 

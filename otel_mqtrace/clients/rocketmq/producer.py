@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -14,7 +14,7 @@ from otel_mqtrace.clients.rocketmq.client import (
     OutgoingMessage,
     bean_of_message,
     creation_of_message,
-    describe_error,
+    describe_failure,
     first_address,
     observe_call,
     open_send,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.settle import RecallCall
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
@@ -66,32 +67,13 @@ def _producer_state(producer: Any) -> _ProducerState | None:
     return state_of(producer, _ProducerState)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sending:
-    """One message between the call and its receipt."""
-
-    hook: SendHook
-    message: OutgoingMessage
-
-    @guarded("rocketmq.answered")
-    def answered(self, receipt: Any, exception: BaseException | None) -> None:
-        """End the span. A receipt names the queue of the request; the proxy may store in another, so it is left out."""
-        if exception is not None:
-            error, description = describe_error(exception)
-            self.hook.after(self.message.call, error=error, description=description, exception=exception)
-            return
-        self.hook.after(
-            self.message.call,
-            msg_id=receipt.message_id,
-            store_host=first_address(receipt.message_queue.endpoints),
-        )
-
-
-@guarded("rocketmq.send")
-def _begin_send(producer: Any, message: Any, *, transactional: bool) -> _Sending | None:
-    hooks = _producer_state(producer)
-    outgoing = None if hooks is None else open_send(hooks.send, message, transactional=transactional)
-    return None if hooks is None or outgoing is None else _Sending(hooks.send, outgoing)
+@guarded("rocketmq.answered")
+def _answered(hook: SendHook, call: SendCall, receipt: Any, exception: BaseException | None) -> None:
+    """End the span. A receipt names the queue of the request; the proxy may store in another, so it is left out."""
+    if exception is None:
+        hook.after(call, msg_id=receipt.message_id, store_host=first_address(receipt.message_queue.endpoints))
+    else:
+        hook.after(call, **describe_failure(exception))
 
 
 def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,13 +82,12 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def send(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
         transaction = args[0] if args else kwargs.get("transaction")
-        sending = _begin_send(self, message, transactional=transaction is not None)
-        if sending is None:
+        hooks = _producer_state(self)
+        sent = None if hooks is None else open_send(hooks.send, message, transactional=transaction is not None)
+        if hooks is None or sent is None:
             return original(self, message, *args, **kwargs)
-        outgoing = sending.message
-        return observe_call(
-            lambda: original(self, outgoing, *args, **kwargs), sending.answered, outgoing.call.current_ctx
-        )
+        observe = functools.partial(_answered, hooks.send, sent.call)
+        return observe_call(lambda: original(self, sent, *args, **kwargs), observe, sent.call.current_ctx)
 
     return send
 
@@ -162,11 +143,7 @@ def _traced_recall(original: Callable[..., Any]) -> Callable[..., Any]:
         call = None if hooks is None else hooks.recall.before(topic)
         if hooks is None or call is None:
             return original(self, topic, *args, **kwargs)
-        hook = hooks.recall
-
-        def observe(msg_id: Any, exception: BaseException | None) -> None:
-            _recalled(hook, call, msg_id, exception)
-
+        observe = functools.partial(_recalled, hooks.recall, call)
         return observe_call(lambda: original(self, topic, *args, **kwargs), observe, context.get_current())
 
     return recall_message
@@ -177,8 +154,7 @@ def _recalled(hook: RecallHook, call: RecallCall, msg_id: Any, exception: BaseEx
     if exception is None:
         hook.after(call, msg_id=str(msg_id) if msg_id else None)
     else:
-        error, description = describe_error(exception)
-        hook.after(call, error=error, description=description, exception=exception)
+        hook.after(call, **describe_failure(exception))
 
 
 # -- the broker checks a transaction --------------------------------------------------------------------------------

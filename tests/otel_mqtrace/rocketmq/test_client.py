@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
-from otel_mqtrace.rocketmq.cluster import read_masters, read_route
 from otel_mqtrace.rocketmq.commands import (
     Command,
     Credentials,
@@ -21,6 +20,8 @@ from otel_mqtrace.rocketmq.commands import (
     RefusedError,
     RequestCode,
     ResponseCode,
+    read_masters,
+    read_route,
     sign,
 )
 from otel_mqtrace.rocketmq.connections import SilentError, read_address, read_addresses

@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans import lane as lane_module
-from otel_mqtrace.spans.queue import SpanQueue
-from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.spans.queue import ExportOutcome, SpanQueue
 from otel_mqtrace.spans.worker import Worker, refuse_subinterpreter
 from otel_mqtrace.testing import ManualClock
 from tests.support.interleaving import every_line_of

@@ -13,7 +13,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, LaneLosses, Ledger, LossWatch
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
+from otel_mqtrace.spans.queue import EXPORT_FAILED, QUEUE_FULL, ExportOutcome
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span, worker_ended
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_mqtrace.spans.queue import SpanQueue
-from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.spans.queue import ExportOutcome, SpanQueue
 from otel_mqtrace.testing import ManualClock
 from tests.support.interleaving import every_line_of
 from tests.support.lanes import account_balances

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from otel_mqtrace.spans.stats import lost
+from otel_mqtrace.spans.queue import lost
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.command import answers
 from tests.peers.traced import send, traced

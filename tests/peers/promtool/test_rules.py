@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
+from otel_mqtrace.spans.processor import COMPONENT_TYPE
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.prometheus import METRICS, PREFIX
 from tests.support.results import result
