@@ -7,7 +7,7 @@ import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from otel_mqtrace.clients.consumer_state import KafkaConsumerState
     from otel_mqtrace.hooks.attributes import IncomingMessage
     from otel_mqtrace.hooks.consume import ProcessSpan, SpanIds
     from otel_mqtrace.hooks.tracing import Tracing
@@ -76,6 +75,16 @@ class LiveObjects(Generic[_T]):
     def all(self) -> list[_T]:
         """Return what exists now."""
         return [each for reference in self._objects.valuerefs() if (each := reference()) is not None]
+
+
+class _Consumer(Protocol):
+    """The tracing state of a consumer."""
+
+    def take(self, message: Any, call: ProcessSpan | SpanIds) -> ProcessSpanOwner: ...
+
+    def open(self, message: Any, tracing: Tracing) -> ProcessSpanOwner | None: ...
+
+    def abandon(self) -> object: ...
 
 
 Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | None", bool]
@@ -194,7 +203,7 @@ class MessageRegistry:
             return None
         key = id(message)
         entry = self._entries.get(key)
-        owner: KafkaConsumerState | None = None
+        owner: _Consumer | None = None
         if entry is not None and entry[:_OWNER] == self._position_of(message):
             owner = self._owner(entry[_OWNER])
             topic, partition, offset, number, call, _ = entry
@@ -203,7 +212,7 @@ class MessageRegistry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             if owner is not None and call is not None:
                 return owner.take(message, call)
-        own: KafkaConsumerState | None = known_state(consumer) or owner
+        own: _Consumer | None = known_state(consumer) or owner
         if own is not None:
             return own.open(message, tracing)
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
@@ -218,6 +227,6 @@ class MessageRegistry:
             if entry is not None and entry[_OWNER] == owner and not entry[_AWAITED]:
                 entries.pop(key, None)
 
-    def _owner(self, number: int) -> KafkaConsumerState | None:
-        reference: Callable[[], KafkaConsumerState | None] | None = self._owners.get(number)
+    def _owner(self, number: int) -> _Consumer | None:
+        reference: Callable[[], _Consumer | None] | None = self._owners.get(number)
         return None if reference is None else reference()
