@@ -32,17 +32,10 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 
-def _with_method(given: Any, method: str, option: str) -> Any:
+def _accept(given: Any, option: str, expected: str, method: str = "__call__") -> Any:
     if given is None or callable(getattr(given, method, None)):
         return given
-    _log.warning("mqtrace: option %s (%s): it has no %s(); it is ignored", option, type(given).__name__, method)
-    return None
-
-
-def _callable(given: Any, option: str) -> Any:
-    if given is None or callable(given):
-        return given
-    _log.warning("mqtrace: option %s (%s): a function was expected; it is ignored", option, type(given).__name__)
+    _log.warning("mqtrace: option %s (%s): %s; it is ignored", option, type(given).__name__, expected)
     return None
 
 
@@ -172,8 +165,8 @@ class ClientInstrumentor:
         from otel_mqtrace.provider import ProviderBinding, split_exporters  # noqa: PLC0415
 
         capture_logs()
-        tracer_provider = _with_method(tracer_provider, "get_tracer", "tracer_provider")
-        meter_provider = _with_method(meter_provider, "get_meter", "meter_provider")
+        tracer_provider = _accept(tracer_provider, "tracer_provider", "it has no get_tracer()", "get_tracer")
+        meter_provider = _accept(meter_provider, "meter_provider", "it has no get_meter()", "get_meter")
         ready, names = split_exporters(exporters)
         settings = Settings.from_env({**options, "exporters": names})
         if not settings.enabled:
@@ -196,8 +189,8 @@ class ClientInstrumentor:
         binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options)
         given = {
             "clock": clock,
-            "produce_hook": _callable(produce_hook, "produce_hook"),
-            "consume_hook": _callable(consume_hook, "consume_hook"),
+            "produce_hook": _accept(produce_hook, "produce_hook", "a function was expected"),
+            "consume_hook": _accept(consume_hook, "consume_hook", "a function was expected"),
         }
         tracing = Tracing.create(
             settings=settings,

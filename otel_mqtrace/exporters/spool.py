@@ -181,15 +181,6 @@ class Waiting:
     offset: int
 
 
-@dataclass(slots=True)
-class _Written:
-    """What one :meth:`Spool.put` appended to a segment that ended at ``end`` before."""
-
-    segment: Segment
-    end: int
-    messages: int = 0
-
-
 class Spool:
     """At most ``max_bytes`` of waiting messages below ``directory``; what does not fit is refused, the newest first.
 
@@ -237,23 +228,32 @@ class Spool:
         """Take over the segments that no process holds, oldest first; report and skip one that cannot be read."""
         with self._used():
             held = {segment.path for segment in self._segments}
-            try:
-                paths = sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age)
-            except OSError as error:
-                self._log_once(error)
-                return
-            for path in paths:
-                self._adopt(path)
+            with self._logging():
+                for path in sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age):
+                    self._adopt(path)
 
     def put(self, messages: Sequence[TraceMessage]) -> int:
         """Append ``messages`` in order and sync; return how many are safe: a full spool or disk refuses the rest."""
         with self._used():
-            written: list[_Written] = []
-            try:
-                self._append(messages, written)
-            except OSError as error:
-                self._log_once(error)
-            return self._synced(written)
+            frames = self._fitting_frames(messages)
+            if not frames:
+                return 0
+            safe = 0
+            with self._logging():
+                segment = self._writable()
+                end = segment.end
+                with self._logging():
+                    for frame in frames:
+                        segment.append(frame)
+                        safe += 1
+                try:
+                    segment.sync()
+                except OSError:
+                    safe = 0
+                    with self._logging():
+                        segment.rewind(end)
+                    raise
+            return safe
 
     def oldest(self, count: int) -> list[Waiting]:
         """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
@@ -267,16 +267,14 @@ class Spool:
         """
         with self._used():
             touched = {id(each.segment): each.segment for each in delivered}.values()
-            try:
+            with self._logging():
                 for each in delivered:
                     each.segment.mark(each.offset)
                 for segment in touched:
                     if segment.frames:
                         segment.sync()
-            except OSError as error:
-                self._log_once(error)
-                for each in delivered:
-                    each.segment.forget(each.offset)
+            for each in delivered:
+                each.segment.forget(each.offset)
             for segment in touched:
                 if not segment.frames and segment in self._segments:
                     self._remove(segment)
@@ -305,37 +303,26 @@ class Spool:
         with self._lock:
             yield
 
-    def _append(self, messages: Sequence[TraceMessage], written: list[_Written]) -> None:
+    @contextmanager
+    def _logging(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = str(error)
+            level = logging.DEBUG if text in self._logged else logging.WARNING
+            self._logged.add(text)
+            _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
+
+    def _fitting_frames(self, messages: Sequence[TraceMessage]) -> list[bytes]:
         room = self._max_bytes - self.waiting_bytes
+        frames = []
         for message in messages:
             frame = encode_frame(message)
             room -= len(frame)
             if room < 0:
-                return
-            segment = self._writable()
-            if not written or written[-1].segment is not segment:
-                written.append(_Written(segment, segment.end))
-            segment.append(frame)
-            written[-1].messages += 1
-
-    def _synced(self, written: Sequence[_Written]) -> int:
-        """Return how many messages are on the disk; from the first that may not be, all are taken back."""
-        safe, sound = 0, True
-        for each in written:
-            try:
-                if sound:
-                    each.segment.sync()
-                    safe += each.messages
-                else:
-                    each.segment.rewind(each.end)
-            except OSError as error:
-                self._log_once(error)
-                sound = False
-                try:
-                    each.segment.rewind(each.end)
-                except OSError as problem:
-                    self._log_once(problem)
-        return safe
+                break
+            frames.append(frame)
+        return frames
 
     def _readable(self) -> Iterator[Waiting]:
         for segment in self._segments:
@@ -363,45 +350,31 @@ class Spool:
             except FileExistsError:
                 continue
             if segment is not None:
-                try:
+                with self._logging():  # some file systems cannot; the messages themselves are still synced
                     _sync_directory(self._directory)
-                except OSError as error:  # some file systems cannot; the messages themselves are still synced
-                    self._log_once(error)
                 return segment
 
     def _adopt(self, path: Path) -> None:
-        try:
+        with self._logging():
             segment = open_segment(path, os.O_RDWR)
-        except OSError as error:
-            self._log_once(error)
-            return
-        if segment is None:
-            return
-        try:
-            self.corrupt_bytes += segment.load()
-        except OSError as error:
-            self._log_once(error)
-            segment.close()
-            return
-        self._segments.append(segment)
-        if not segment.frames:
-            self._remove(segment)
+            if segment is None:
+                return
+            try:
+                self.corrupt_bytes += segment.load()
+            except OSError:
+                segment.close()
+                raise
+            self._segments.append(segment)
+            if not segment.frames:
+                self._remove(segment)
 
     def _remove(self, segment: Segment) -> None:
-        try:
+        with self._logging():
             segment.path.unlink(missing_ok=True)  # before the lock goes with the descriptor
-        except OSError as error:
-            self._log_once(error)
         segment.close()
         self._segments.remove(segment)
         if segment is self._own:
             self._own = None
-
-    def _log_once(self, error: OSError) -> None:
-        text = str(error)
-        level = logging.DEBUG if text in self._logged else logging.WARNING
-        self._logged.add(text)
-        _logger.log(level, "mqtrace: the spool %s: %s (logged once)", self._directory, text)
 
 
 def _age(path: Path) -> tuple[int, str]:

@@ -31,7 +31,7 @@ from otel_mqtrace.clients.aiokafka.client import (
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks.guard import guarded, note_failure
+from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import header_text, index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
@@ -226,32 +226,6 @@ class Sending:
         end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
 
 
-def _record(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-    """Record an ordinary ``send``; ``None`` where it needs a span from the start."""
-    tracing = active.tracing
-    given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
-    topic, value, key, headers = given.get("topic"), given.get("value"), given.get("key"), given.get("headers")
-    if tracing is None or type(topic) is not str or len(args) > len(_SEND_ORDER) or not given.keys() <= _PARAMETERS:
-        return None
-    if not (value is None or type(value) is bytes) or not (key is None or type(key) in {bytes, str}):
-        return None
-    if _serializer_of(producer) is not None or not (headers is None or type(headers) in {list, tuple}):
-        return None
-    state: ProducerState = state_of(producer, ProducerState)
-    hook, transaction = state.bind(tracing), state.transaction_of(tracing)
-    if transaction is not None and transaction.transaction_id is not None:
-        return None
-    recorded = hook.record(topic, value, key, header_pairs(headers), state.cluster)
-    if recorded is None:
-        return None
-    sent, pairs = recorded
-    partition = given.get("partition")
-    sending = None
-    if sent is not None:
-        sending = Sending(state, hook, sent, partition=partition if isinstance(partition, int) else None)
-    return sending, (), {**given, "headers": tuple(pairs) if type(headers) is tuple else pairs}, None
-
-
 _Call = tuple["Sending | None", tuple[Any, ...], dict[str, Any], "TransactionHook | None"]
 """What follows a send, if it is recorded, the arguments to call the client with, and the transaction it joins."""
 _serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializing", default=None)
@@ -260,38 +234,50 @@ _serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializin
 
 @guarded("send.before")
 def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-    """Open the span of one ``send`` and return the arguments to call it with."""
+    """Record one ``send``, or open its span, and return the arguments to call it with."""
     tracing = active.tracing
     given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
-    topic = given.get("topic")
+    topic, value, key, headers = given.get("topic"), given.get("value"), given.get("key"), given.get("headers")
     if tracing is None or not isinstance(topic, str):
         return None
     state: ProducerState = state_of(producer, ProducerState)
-    hook = state.bind(tracing)
-    transaction = state.transaction_of(tracing)
-    value, partition = given.get("value"), given.get("partition")
-    pairs = header_pairs(given.get("headers"))
+    hook, transaction = state.bind(tracing), state.transaction_of(tracing)
+    transaction_id = None if transaction is None else transaction.transaction_id
+    chosen = given["partition"] if isinstance(given.get("partition"), int) else None
+    pairs = header_pairs(headers)
+    is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
+    if is_known and transaction_id is None and _is_ordinary(producer, topic, value, key, headers):
+        recorded = hook.record(topic, value, key, pairs, state.cluster)
+        if recorded is not None:
+            sent, written = recorded
+            sending = None if sent is None else Sending(state, hook, sent, partition=chosen)
+            return sending, (), {**given, "headers": tuple(written) if type(headers) is tuple else written}, None
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
-        key=given.get("key"),
+        key=key,
         headers=pairs,
-        partition=partition if isinstance(partition, int) else None,
-        transaction_id=None if transaction is None else transaction.transaction_id,
+        partition=chosen,
+        transaction_id=transaction_id,
         carries_headers=pairs is not None,
     )
     if call is None:
         return None
-    chosen = partition if isinstance(partition, int) else None
     sending = Sending(state, hook, call, partition=chosen) if call.is_recorded else None
     if call.headers is None:
         return sending, args, kwargs, transaction
     # A tuple stays one: whether the client refuses it is the client's business.
-    headers = tuple(call.headers) if isinstance(given.get("headers"), tuple) else call.headers
+    added = tuple(call.headers) if isinstance(headers, tuple) else call.headers
     if len(args) < len(_SEND_ORDER):
-        return sending, args, {**kwargs, "headers": headers}, transaction
+        return sending, args, {**kwargs, "headers": added}, transaction
     before = len(_SEND_ORDER) - 1
-    return sending, (*args[:before], headers, *args[before + 1 :]), kwargs, transaction
+    return sending, (*args[:before], added, *args[before + 1 :]), kwargs, transaction
+
+
+def _is_ordinary(producer: Any, topic: object, value: object, key: object, headers: object) -> bool:
+    is_text = type(topic) is str and (key is None or type(key) in {bytes, str})
+    is_raw = _serializer_of(producer) is None and (value is None or type(value) is bytes)
+    return is_text and is_raw and (headers is None or type(headers) in {list, tuple})
 
 
 def _serializer_of(producer: Any) -> Any:
@@ -303,12 +289,7 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            call = _record(self, args, kwargs)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
-            note_failure("send.record")
-            call = None
-        sending, args, kwargs, transaction = call or _prepare(self, args, kwargs) or (None, args, kwargs, None)
+        sending, args, kwargs, transaction = _prepare(self, args, kwargs) or (None, args, kwargs, None)
         if sending is None:
             return await original(self, *args, **kwargs)
         token = None if _serializer_of(self) is None else _serializing.set(sending)
