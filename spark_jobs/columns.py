@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute
 from bridge.otlp.values import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     from numpy.typing import NDArray
@@ -27,6 +28,7 @@ Ints: TypeAlias = "npt.NDArray[Any]"
 """64-bit integers; row numbers and counts may have 32 bits."""
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
+_Item = TypeVar("_Item")
 _MOST_CODES: Final = 1 << 62
 
 
@@ -130,6 +132,29 @@ def take_rows(column: Column, rows: Ints | Column) -> Column:
     if column.null_count == len(column):
         return pa.nulls(len(rows), column.type)
     return column.take(index_rows(rows) if isinstance(rows, np.ndarray) else rows)
+
+
+def take_groups(
+    items: Iterable[_Item], size_of: Callable[[_Item], tuple[int, int]], *, rows: int, size: int = sys.maxsize
+) -> Iterator[list[_Item]]:
+    """Yield items in lists of so many ``rows`` or bytes (``size``), which ``size_of`` counts; the last has the rest."""
+    some: list[_Item] = []
+    held_rows = held = 0
+    for item in items:
+        some.append(item)
+        more_rows, more = size_of(item)
+        held_rows, held = held_rows + more_rows, held + more
+        if held_rows >= rows or held >= size:
+            yield some
+            some, held_rows, held = [], 0, 0
+    if some:
+        yield some
+
+
+def make_batch(columns: Mapping[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return ``columns`` as a batch; those of the schema that are not given are null."""
+    arrays = [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def as_rows(rows: Ints | Mask) -> Any:

@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
@@ -76,31 +75,18 @@ _MARKER: Final = ".mqtrace-demo"
 _NOTE: Final = "Written by `mqtrace demo`, which replaces its own output here when it runs again.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Where a run of the demo writes."""
+class Workspace(NamedTuple):
+    """Where a run of the demo writes below ``root``.
+
+    ``landing`` are the trace messages as they were landed, ``otlp`` is OpenTelemetry's own JSON lines. ``report`` is
+    what the reconciliation writes, ``findings`` every seeded fault beside what was found.
+    """
 
     root: Path
-
-    @property
-    def landing(self) -> Path:
-        """The native side: trace messages as they were landed."""
-        return self.root / "landing"
-
-    @property
-    def otlp(self) -> Path:
-        """The OTLP side: OpenTelemetry's own JSON lines."""
-        return self.root / "otlp" / "traces.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """What the reconciliation writes."""
-        return self.root / "report"
-
-    @property
-    def findings(self) -> Path:
-        """Every seeded fault beside what was found, for a machine to read."""
-        return self.root / "findings.json"
+    landing: Path
+    otlp: Path
+    report: Path
+    findings: Path
 
 
 def claim(root: Path) -> Workspace:
@@ -110,15 +96,16 @@ def claim(root: Path) -> Workspace:
     system does not let us make or empty.
     """
     try:
-        return _claimed(Workspace(root))
+        return _claimed(root)
     except OSError as error:
         reason = f"{error.strerror or error}: {error.filename or root}"
         raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
 
 
-def _claimed(workspace: Workspace) -> Workspace:
-    root = workspace.root
-    ours = (workspace.landing, workspace.otlp.parent, workspace.report, workspace.findings, root / _MARKER)
+def _claimed(root: Path) -> Workspace:
+    spans, otherwise = root / "otlp", (root / "landing", root / "report", root / "findings.json")
+    landing, report, findings = otherwise
+    ours = (spans, *otherwise, root / _MARKER)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file: give --out a directory")
     present = set(root.iterdir()) if root.exists() else set()
@@ -131,9 +118,9 @@ def _claimed(workspace: Workspace) -> Workspace:
             path.unlink()
     root.mkdir(parents=True, exist_ok=True)
     (root / _MARKER).write_text(_NOTE, encoding="utf-8")
-    workspace.otlp.parent.mkdir()
-    workspace.landing.mkdir()
-    return workspace
+    spans.mkdir()
+    landing.mkdir()
+    return Workspace(root, landing, spans / "traces.jsonl", report, findings)
 
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"

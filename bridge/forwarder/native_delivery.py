@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import Address, Kind, parse_address
+from bridge.addresses import Kind, parse_address
 from bridge.forwarder.store_landing import open_landing
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import plural
 from bridge.storage import as_path
 from otel_mqtrace._clock import SystemClock, compute_deadline
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import PeerError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_delivery import DeliveryFailures
 from otel_mqtrace.exporters.packing import Packing
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.store_landing import StoreLanding
-    from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.native_delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
@@ -139,14 +138,8 @@ class NativeForwarding:
         return delivered
 
 
-def open_native(  # noqa: PLR0913 - the options, by name
-    target: str,
-    *,
-    dialect: str,
-    landing_format: str = "parquet",
-    client_config: Mapping[str, str] | None = None,
-    timeout_ms: float = 10_000,
-    clock: Clock | None = None,
+def open_native(
+    target: str, *, dialect: str, landing_format: str, client_config: Mapping[str, str], timeout_ms: float
 ) -> TopicSink | LandingSink:
     """Return where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
 
@@ -154,44 +147,28 @@ def open_native(  # noqa: PLR0913 - the options, by name
         UsageError: another form, an unknown dialect, or a directory that cannot be written.
         MissingExtraError: a client that is not installed.
     """
-    dialect = dialect_named(dialect).name  # the settings of a producer would only warn
     address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
-    clock = clock or SystemClock()
+    # An unknown dialect would only be a warning of the producer's settings.
+    values = {"trace_topic": address.topic, "dialect": dialect_named(dialect).name}
     if address.kind is Kind.FILES:
         return LandingSink(open_landing(as_path(address.path), landing_format))
-    opener = _kafka_delivery if address.kind is Kind.KAFKA else _rocketmq_delivery
-    return TopicSink(opener(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock)
+    clock = SystemClock()
+    delivery: MessageDelivery
+    if address.kind is Kind.KAFKA:
+        from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
 
+        settings, config = Settings.from_env(values), dict(client_config)
+        delivery = TraceProducer(
+            settings, bootstrap_servers=address.servers, kafka_config=config, timeout_ms=timeout_ms, clock=clock
+        )
+    else:
+        from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
 
-def _kafka_delivery(
-    address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
-) -> MessageDelivery:
-    from otel_mqtrace.exporters.native_kafka import TraceProducer  # noqa: PLC0415 - optional extra
-
-    settings = Settings.from_env({"trace_topic": address.topic, "dialect": dialect})
-    return TraceProducer(
-        settings,
-        bootstrap_servers=address.servers,
-        kafka_config=dict(client_config),
-        timeout_ms=timeout_ms,
-        clock=clock,
-    )
-
-
-def _rocketmq_delivery(
-    address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
-) -> MessageDelivery:
-    from otel_mqtrace.exporters.native_rocketmq import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
-
-    values = {
-        "trace_topic": address.topic,
-        "dialect": dialect,
-        "namesrv": address.servers,
-        "rocketmq_access_key": client_config.get("accessKey"),
-        "rocketmq_secret_key": client_config.get("secretKey"),
-    }
-    settings = Settings.from_env({name: value for name, value in values.items() if value is not None})
-    return RocketMqTraceProducer(settings, timeout_ms=timeout_ms, clock=clock)
+        names = {"accessKey": "rocketmq_access_key", "secretKey": "rocketmq_secret_key"}
+        keys = {names[name]: value for name, value in client_config.items() if name in names}
+        settings = Settings.from_env({**values, "namesrv": address.servers, **keys})
+        delivery = RocketMqTraceProducer(settings, timeout_ms=timeout_ms, clock=clock)
+    return TopicSink(delivery, target, timeout_ms, clock)
 
 
 class _LastFailure(DeliveryFailures):
@@ -249,19 +226,3 @@ class LandingSink:
 
     def close(self) -> None:
         """Do nothing: every delivery has finished its part."""
-
-
-def check_native_options(*, landing: AnyPath | None, otlp_endpoint: str | None, source: str) -> None:
-    """Refuse ``--native`` beside what forwards native records, and sources that hold no spans.
-
-    Raises:
-        UsageError: such options.
-    """
-    if landing is not None or otlp_endpoint is not None:
-        raise UsageError(
-            "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
-        )
-    if parse_address(source).kind is Kind.ROCKETMQ:
-        raise UsageError(
-            "--native takes spans: give --source kafka://BOOTSTRAP/TOPIC of a Collector, or a DIR of its files"
-        )

@@ -16,7 +16,7 @@ import typer
 from bridge.addresses import Kind, check_stores, parse_address, reads_tree, root_of
 from bridge.codec.files import Reading
 from bridge.forwarder.files_source import CANNOT_WRITE, FilesTraceSource, SpanFilesSource
-from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
+from bridge.forwarder.native_delivery import NativeForwarding, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.resume_file import ResumeFile, memory_name
 from bridge.forwarder.service import Measures, forward_once, forward_until
@@ -32,7 +32,7 @@ from otel_mqtrace.landing import claim, native_directory
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.service import ForwardCounts
@@ -40,29 +40,8 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
 
 
-def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> TraceSource:
-    from bridge.forwarder.kafka_source import KafkaTraceSource  # noqa: PLC0415 - optional extra
-
-    return KafkaTraceSource(servers, topic, kafka_config=client_config or None, **options)
-
-
-def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> TraceSource:
-    from bridge.forwarder.rocketmq_source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
-
-    unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
-    if unknown:
-        raise UsageError(
-            f"--client-config: {', '.join(sorted(unknown))} is not known; give {', '.join(_ROCKETMQ_KEYS)}"
-        )
-    keys: dict[str, Any] = {_ROCKETMQ_KEYS[name]: value for name, value in client_config.items()}
-    return RemotingTraceSource(servers, topic, **keys, **options)
-
-
 _ROCKETMQ_KEYS: Final = {"accessKey": "access_key", "secretKey": "secret_key"}
 """In the properties file, as RocketMQ's own tools spell them → the client's parameters."""
-_OPENERS: Final[Mapping[Kind, Callable[..., TraceSource]]] = {Kind.KAFKA: _open_kafka, Kind.ROCKETMQ: _open_rocketmq}
-
-
 _MEMORY_DIRECTORY: Final = "_mqtrace-forward"  # the underscore keeps readers of the landing from taking it for data
 _PAUSE_MS: Final = 1_000
 _NEVER_ANSWERED: Final = 2
@@ -104,12 +83,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     Raises:
         UsageError: a contradictory option, or a directory that cannot be written.
     """
-    if options.native is not None:
-        check_native_options(landing=options.landing, otlp_endpoint=options.otlp_endpoint, source=options.source)
-    elif options.landing is None and options.otlp_endpoint is None:
-        raise UsageError(
-            "nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both, or --native URL for spans"
-        )
+    _check_targets(options)
     _check_places(options)
     reading = Reading(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
@@ -139,6 +113,23 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
             return _STOPPED_ON_ERROR if source.has_answered and has_delivered else _NEVER_ANSWERED
         typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
     return 0
+
+
+def _check_targets(options: ForwardOptions) -> None:
+    """Refuse no target, ``--native`` beside those of native records, and for it a source that holds no spans."""
+    others = (options.landing, options.otlp_endpoint) != (None, None)
+    if options.native is None and not others:
+        raise UsageError(
+            "nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both, or --native URL for spans"
+        )
+    if options.native is not None and others:
+        raise UsageError(
+            "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
+        )
+    if options.native is not None and parse_address(options.source).kind is Kind.ROCKETMQ:
+        raise UsageError(
+            "--native takes spans: give --source kafka://BOOTSTRAP/TOPIC of a Collector, or a DIR of its files"
+        )
 
 
 def _check_places(options: ForwardOptions) -> None:
@@ -177,14 +168,24 @@ def _open_source(options: ForwardOptions) -> TraceSource:
     if address.kind is Kind.FILES:
         files = FilesTraceSource if options.native is None else SpanFilesSource
         return files(address.path, group=options.group, state=_state_directory(options) or _user_state_directory())
-    return _OPENERS[address.kind](
-        address.servers,
-        address.topic,
-        group=options.group,
-        client_config=client_config,
-        accept_trimmed=options.accept_trimmed,
-        timeout_ms=options.timeout_ms,
-    )
+    common: dict[str, Any] = {
+        "group": options.group,
+        "accept_trimmed": options.accept_trimmed,
+        "timeout_ms": options.timeout_ms,
+    }
+    if address.kind is Kind.KAFKA:
+        from bridge.forwarder.kafka_source import KafkaTraceSource  # noqa: PLC0415 - optional extra
+
+        return KafkaTraceSource(address.servers, address.topic, kafka_config=client_config or None, **common)
+    from bridge.forwarder.rocketmq_source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
+
+    unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
+    if unknown:
+        raise UsageError(
+            f"--client-config: {', '.join(sorted(unknown))} is not known; give {', '.join(_ROCKETMQ_KEYS)}"
+        )
+    keys: dict[str, Any] = {_ROCKETMQ_KEYS[name]: value for name, value in client_config.items()}
+    return RemotingTraceSource(address.servers, address.topic, **keys, **common)
 
 
 def _client_config(options: ForwardOptions) -> dict[str, str]:

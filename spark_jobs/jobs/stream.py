@@ -7,8 +7,7 @@ names of the files it came from: a killed run continues where it was, and the ne
 from __future__ import annotations
 
 import json
-import signal
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +30,7 @@ from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -67,7 +65,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
-    """Ingest new input, judge everything and report, once or until SIGINT or SIGTERM. Return the last result.
+    """Ingest new input, judge everything and report, once or until interrupted. Return the last result.
 
     ``every_ms`` is the pause between two rounds; ``None`` is a single round. Without new data only the first is
     reported. ``report`` is called with each result before the history is committed; ``files_per_batch`` limits a batch.
@@ -82,7 +80,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     chosen = check_options(options, ingest.known_writers, stream=True, has_session=spark is not None)
     clock = clock or SystemClock()
     last: Result | None = None
-    with hold(options.out / _STREAM, name="--out") as check_held, _end_by_signals(several=every_ms is not None):
+    with hold(options.out / _STREAM, name="--out") as check_held:
         ingest.use(chosen)
         try:
             with mute_interrupted_calls():
@@ -146,29 +144,6 @@ def _doubt_grown_files(result: Result, ingest: Ingest) -> Result:
         "give it only files that are renamed into place or rotated, and start with another --out"
     )
     return replace(result, doubt=doubt, verdict=Verdict.INCONCLUSIVE.value, exit_code=int(ExitCode.INCONCLUSIVE))
-
-
-@contextmanager
-def _end_by_signals(*, several: bool) -> Iterator[None]:
-    """Let SIGTERM end the block of an endless stream as SIGINT does, then restore the handlers."""
-    if not several:
-        yield
-        return
-
-    def interrupted(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = {number: signal.signal(number, interrupted) for number in numbers}
-    except ValueError:  # not the main thread, where no signal arrives
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 # -- ingest ------------------------------------------------------------------------------------------------------------

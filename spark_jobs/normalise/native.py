@@ -39,14 +39,16 @@ from spark_jobs.columns import (
     is_known,
     is_true,
     is_utf8,
+    make_batch,
     pc,
     repeated,
+    take_groups,
     take_rows,
     where,
 )
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
-from spark_jobs.normalise.values import event_batch, folded_id, hashed, key_sets, present
-from spark_jobs.schemas import BAD, READ_BODY, bad_piece
+from spark_jobs.normalise.values import folded_id, hashed, key_sets, present
+from spark_jobs.schemas import BAD, READ_BODY, READ_EVENT, bad_piece
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -114,7 +116,8 @@ def record_columns(
     check_charset(charset)
     read = _Reader(expected, msg_type_map, charset)
     for batch in bodies:
-        yield from _grouped(part for block in _blocks(batch) for part in read.block(block))
+        parts = (part for block in _blocks(batch) for part in read.block(block))
+        yield from map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT))
 
 
 def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -125,18 +128,8 @@ def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from (bodies.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
-def _grouped(parts: Iterable[_Columns]) -> Iterator[_Columns]:
-    """Yield the same rows in parts that are not small, but for the last."""
-    some: list[_Columns] = []
-    rows = held = 0
-    for part in parts:
-        some.append(part)
-        rows, held = rows + len(part["type"]), held + sum(column.nbytes for column in part.values())
-        if rows >= MOST_ROWS or held >= MOST_TEXT:
-            yield _joined(some)
-            some, rows, held = [], 0, 0
-    if some:
-        yield _joined(some)
+def _size_of(part: _Columns) -> tuple[int, int]:
+    return len(part["type"]), sum(column.nbytes for column in part.values())
 
 
 def _joined(parts: list[_Columns]) -> _Columns:
@@ -183,17 +176,8 @@ class _Reader:
 
     def _decoded(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
         """Yield the records of bodies as the codec reads them, one by one."""
-        rows: list[dict[str, Any]] = []
-        held = 0
-        for body in bodies.select(_BODY_COLUMNS).to_pylist():
-            for row in self._rows(body):
-                rows.append(row)
-                held += len(row["hash"])
-                if len(rows) >= MOST_ROWS or held >= MOST_TEXT:
-                    yield _columns(rows)
-                    rows, held = [], 0
-        if rows:
-            yield _columns(rows)
+        rows = (row for body in bodies.select(_BODY_COLUMNS).to_pylist() for row in self._rows(body))
+        yield from map(_columns, take_groups(rows, lambda row: (1, len(row["hash"])), rows=MOST_ROWS, size=MOST_TEXT))
 
     def _rows(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield a row for each record of a body, its ``hash`` being the text that is hashed."""
@@ -333,8 +317,10 @@ def native_batches(
     expected = RecordCount()
     for records in record_columns(bodies, expected, msg_type_map=msg_type_map, charset=charset):
         for messages in _messages(records):
-            yield event_batch(_events(messages, partial(_name_writers, writer, writers)), len(messages["type"]))
-    yield event_batch({"expected": pa.array([expected.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
+            events = _events(messages, partial(_name_writers, writer, writers))
+            yield make_batch(events, len(messages["type"]), READ_EVENT)
+    counts = {"expected": pa.array([expected.records], pa.int64()), "tails": pa.array([0], pa.int64())}
+    yield make_batch(counts, 1, READ_EVENT)
 
 
 def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:

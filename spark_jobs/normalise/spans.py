@@ -31,13 +31,14 @@ from spark_jobs.columns import (
     equal,
     greater,
     is_known,
+    make_batch,
     opened,
     repeated,
     take_rows,
     where,
 )
-from spark_jobs.normalise.values import event_batch, first_text, folded_id, integer, key_set, present, row_hashes
-from spark_jobs.schemas import LEDGER
+from spark_jobs.normalise.values import first_text, folded_id, integer, key_set, present, row_hashes
+from spark_jobs.schemas import LEDGER, READ_EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -75,7 +76,7 @@ def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[s
     for batch in batches:
         if batch.num_rows:
             spans = SpanBatch(_hashed(batch), topics)
-            yield event_batch(_events(spans), len(spans))
+            yield make_batch(_events(spans), len(spans), READ_EVENT)
 
 
 def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:

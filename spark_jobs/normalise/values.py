@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.columns import binary_bytes, each, opened, read_json, text_of_json, where, whole_number
-from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -162,9 +161,3 @@ def _number(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _lengths(texts: Column) -> NDArray[np.int64]:
     lengths: Column = pc.binary_length(texts)
     return np.asarray(lengths.fill_null(-1).to_numpy())
-
-
-def event_batch(columns: Mapping[str, Column], rows: int) -> pa.RecordBatch:
-    """Return ``columns`` as a batch of ``READ_EVENT``; those not given are null."""
-    arrays = [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in READ_EVENT]
-    return pa.RecordBatch.from_arrays(arrays, schema=READ_EVENT)

@@ -14,6 +14,7 @@ from bridge.addresses import parse_address
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from spark_jobs.columns import take_groups
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -171,7 +172,9 @@ def message_batches(
     span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range that are still there as batches of ``MESSAGE``; see ``messages_in``."""
-    yield from _batched(messages_in(span, given, timeout_ms=timeout_ms))
+    rows = messages_in(span, given, timeout_ms=timeout_ms)
+    for some in take_groups(rows, lambda row: (1, len(row["value"] or b"")), rows=_BATCH_ROWS, size=_BATCH_BYTES):
+        yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
 
 
 def message_places(messages: pa.RecordBatch) -> Any:
@@ -179,19 +182,6 @@ def message_places(messages: pa.RecordBatch) -> Any:
     join: Any = pc.binary_join_element_wise
     topic, partition, offset = (messages.column(name).cast(pa.string()) for name in ("topic", "partition", "offset"))
     return join(join(topic, partition, "-"), offset, "@")
-
-
-def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    some: list[dict[str, Any]] = []
-    held_bytes = 0
-    for row in rows:
-        some.append(row)
-        held_bytes += len(row["value"] or b"")
-        if len(some) >= _BATCH_ROWS or held_bytes >= _BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
-            some, held_bytes = [], 0
-    if some:
-        yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
 
 
 def messages_in(

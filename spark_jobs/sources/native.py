@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from bridge.otlp.detect import Layout, Side
 from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.columns import read_json, text_of_json, whole_number
+from spark_jobs.columns import make_batch, read_json, take_groups, text_of_json, whole_number
 from spark_jobs.schemas import READ_BODY, bad_piece
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import message_places
@@ -154,7 +154,7 @@ def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
         found["path"] = pa.repeat(split.path, rows)
         found["line"] = pa.array(range(line, line + rows), pa.int64())
         found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
-        yield _batch(found, rows)
+        yield make_batch(found, rows, BODIES)
         line += rows
 
 
@@ -171,21 +171,9 @@ def _bad_where(is_bad: Any, reason: str) -> Any:
     return pa.array([evidence if one else None for one in is_bad.to_pylist()], kind)
 
 
-def _batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
-    arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in BODIES]
-    return pa.RecordBatch.from_arrays(arrays, schema=BODIES)
-
-
 def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for line in lines:
-        rows.append({"path": line.path, "line": line.number, **_read_line(line.text)})
-        size += len(line.text)
-        if len(rows) >= BATCH_ROWS or size >= _BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
-            rows, size = [], 0
-    if rows:
+    for some in take_groups(lines, lambda line: (1, len(line.text)), rows=BATCH_ROWS, size=_BATCH_BYTES):
+        rows = [{"path": line.path, "line": line.number, **_read_line(line.text)} for line in some]
         yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
 
 
@@ -252,4 +240,4 @@ def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             "body": columns["value"],
             "bad": _bad_where(pc.is_null(columns["value"]), "no body (a tombstone)"),
         }
-        yield _batch(found, batch.num_rows)
+        yield make_batch(found, batch.num_rows, BODIES)

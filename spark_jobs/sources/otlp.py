@@ -13,10 +13,11 @@ from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_
 from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
+from spark_jobs.columns import make_batch
 from spark_jobs.schemas import bad_piece
 from spark_jobs.sources.files import span_files
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts, batch_of, grouped, row_batches, span_row
+from spark_jobs.sources.span_batches import SPANS, Counts, grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line, plan_files, read_lines
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
     paths = pa.array([line.path for line in block], pa.string())
     numbers = pa.array([line.number for line in block], pa.int64())
     message = pa.array(found.messages, pa.int64())
-    return batch_of({**found.columns, "path": paths.take(message), "line": numbers.take(message)}, len(message))
+    columns = {**found.columns, "path": paths.take(message), "line": numbers.take(message)}
+    return make_batch(columns, len(message), SPANS)
 
 
 class _Blocks:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.values import LONG_MAX, text_attributes
+from spark_jobs.columns import take_groups
 from spark_jobs.schemas import LEDGER, READ_SPAN, bad_piece
 
 if TYPE_CHECKING:
@@ -55,21 +56,9 @@ class SpanColumns:
     expected: int
 
 
-def batch_of(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
-    """Return ``columns`` as a batch of ``SPANS``; those not given are null."""
-    arrays = [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in SPANS]
-    return pa.RecordBatch.from_arrays(arrays, schema=SPANS)
-
-
 def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield ``rows`` as batches of ``SPANS``."""
-    some: list[dict[str, Any]] = []
-    for row in rows:
-        some.append(row)
-        if len(some) >= _BATCH_ROWS:
-            yield pa.RecordBatch.from_pylist(some, schema=SPANS)
-            some = []
-    if some:
+    for some in take_groups(rows, lambda _row: (1, 0), rows=_BATCH_ROWS):
         yield pa.RecordBatch.from_pylist(some, schema=SPANS)
 
 
@@ -78,20 +67,9 @@ def grouped(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES
 
     Batches are joined until they hold 2,000 rows or ``most_bytes``.
     """
-    some: list[pa.RecordBatch] = []
-    rows = held = 0
-    for batch in batches:
-        some.append(batch)
-        rows, held = rows + batch.num_rows, held + batch.nbytes
-        if rows >= _BATCH_ROWS or held >= most_bytes:
-            yield from _joined(some)
-            some, rows, held = [], 0, 0
-    if rows:
-        yield from _joined(some)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+    filled = (batch for batch in batches if batch.num_rows)
+    for some in take_groups(filled, lambda batch: (batch.num_rows, batch.nbytes), rows=_BATCH_ROWS, size=most_bytes):
+        yield from some if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
 _NOT_PLAIN: Final = frozenset({"attributes", "links", "path", "line", "raw_hash", "bad", "expected", "tails"})

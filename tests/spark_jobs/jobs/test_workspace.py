@@ -55,28 +55,32 @@ _TERMINATED = """
 import os, signal, sys
 from otel_mqtrace import _program
 from spark_jobs.exchange import workers
-from spark_jobs.jobs import batch
+from spark_jobs.jobs import batch, stream
 
 workers.LONG_MAP, workers._TASK_BYTES = 1, 1 << 10  # a small input gets another process as well
-run = batch.run
 
-def watched(options, *, progress, **others):
-    def show(stage):
-        progress(stage)
-        if stage == "adding up":
-            os.kill(os.getpid(), signal.SIGTERM)
-    return run(options, progress=show, **others)
+def watched(run):
+    def run_until(options, *, progress, **others):
+        def show(stage):
+            progress(stage)
+            if stage in {"adding up", "starting Spark"}:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return run(options, progress=show, **others)
+    return run_until
 
-batch.run = watched
+batch.run, stream.run = watched(batch.run), watched(stream.run)
 sys.exit(_program.start())
 """
 
 
+@pytest.mark.parametrize("how", [["--engine", "local"], ["--stream", "--every", "1m"]], ids=["batch", "stream"])
 @pytest.mark.parametrize("background", [False, True])
-def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(tmp_path: Path, background: bool) -> None:
+def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
+    tmp_path: Path, background: bool, how: list[str]
+) -> None:
     """Also in the background of a shell script, where SIGINT is ignored."""
     sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
-    words = [sys.executable, "-c", _TERMINATED, "reconcile", *sides, "--engine", "local"]
+    words = [sys.executable, "-c", _TERMINATED, "reconcile", *sides, *how]
     done = subprocess.run(
         ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *words] if background else words,
         capture_output=True,  # until every process that inherited the pipes has ended
@@ -85,4 +89,4 @@ def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(tmp_p
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "mqtrace: interrupted\n")
-    assert left_in(tmp_path) == []
+    assert left_in(tmp_path) == (["stream"] if "--stream" in how else [])
