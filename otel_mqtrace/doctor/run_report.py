@@ -108,48 +108,21 @@ def report(instrumentor: _Instrumented, *, outcome: str) -> None:
         each.add(instrumentor, outcome)
 
 
-class _Client:
-    """The report of one instrumentor."""
-
-    def __init__(self, instrumentor: _Instrumented) -> None:
-        self.instrumentor = instrumentor
-        self.outcome = ""
-        self._survey: dict[str, dict[str, str]] = {}
-
-    def as_json(self) -> dict[str, Any]:
-        provider = self.instrumentor.provider
-        return {
-            "outcome": self.outcome,
-            "survey": self._untraced(),
-            "provider": f"{type(provider).__module__}.{type(provider).__qualname__}",
-            "records": hasattr(provider, "add_span_processor") or self.instrumentor.processor is not None,
-        }
-
-    def _untraced(self) -> dict[str, list[str]]:
-        """Return what was untraced at first and what is now; of entries ``name: count`` the last count stands."""
-        patches = self.instrumentor.patches
-        for kind, names in ({} if patches is None else patches.survey()).items():
-            counted = kind == "clients_untraced"
-            self._survey.setdefault(kind, {}).update(
-                {each.partition(": ")[0] if counted else each: each for each in names}
-            )
-        return {kind: sorted(names.values()) for kind, names in self._survey.items()}
-
-
 class _Report:
     """The report of this process: each client, and what they share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, tuple[_Instrumented, str]] = {}
+        """Each instrumentor, and the outcome of its ``instrument()``."""
+        self._surveys: dict[str, dict[str, dict[str, str]]] = {}
         self._logs = _LogCapture(passes_on=True)
         for name in _LOGGERS:
             logging.getLogger(name).addHandler(self._logs)
 
     def add(self, instrumentor: _Instrumented, outcome: str) -> None:
         """Add one instrumentor and write the file at once: the process may be killed."""
-        client = self._clients.setdefault(instrumentor.client, _Client(instrumentor))
-        client.outcome = outcome
+        self._clients[instrumentor.client] = instrumentor, outcome
         self._write(ended=False)
 
     @guarded("doctor.end")
@@ -169,16 +142,16 @@ class _Report:
         beside.replace(path)
 
     def _processors(self) -> list[MqTraceSpanProcessor]:
-        processors = (each.instrumentor.processor for each in self._clients.values())
+        processors = (instrumentor.processor for instrumentor, _ in self._clients.values())
         return list(dict.fromkeys(each for each in processors if each is not None))
 
     def _as_json(self, *, ended: bool) -> dict[str, Any]:
-        instrumentors = [each.instrumentor for each in self._clients.values()]
+        instrumentors = [instrumentor for instrumentor, _ in self._clients.values()]
         return {
             "pid": os.getpid(),
             "program": Path(sys.argv[0]).name if sys.argv else "",
             "ended": ended,
-            "clients": {name: each.as_json() for name, each in self._clients.items()},
+            "clients": {name: self._client(*each) for name, each in self._clients.items()},
             "processors": [each.stats() for each in self._processors()],
             "unrecorded": instrumentors[0].unrecorded,
             "propagated": sorted(propagate.get_global_textmap().fields),
@@ -186,6 +159,23 @@ class _Report:
             "warnings": list(self._logs.lines),
             "application_servers": servers_of(application_kafka_config() or {}) or None,
         }
+
+    def _client(self, instrumentor: _Instrumented, outcome: str) -> dict[str, Any]:
+        provider = instrumentor.provider
+        return {
+            "outcome": outcome,
+            "survey": self._untraced(instrumentor),
+            "provider": f"{type(provider).__module__}.{type(provider).__qualname__}",
+            "records": hasattr(provider, "add_span_processor") or instrumentor.processor is not None,
+        }
+
+    def _untraced(self, instrumentor: _Instrumented) -> dict[str, list[str]]:
+        """Return what was untraced at first and what is now; of entries ``name: count`` the last count stands."""
+        survey = self._surveys.setdefault(instrumentor.client, {})
+        for kind, names in ({} if instrumentor.patches is None else instrumentor.patches.survey()).items():
+            counted = kind == "clients_untraced"
+            survey.setdefault(kind, {}).update({each.partition(": ")[0] if counted else each: each for each in names})
+        return {kind: sorted(names.values()) for kind, names in survey.items()}
 
 
 _reports: Final[list[_Report]] = []

@@ -35,9 +35,6 @@ from otel_mqtrace.rocketmq.messages import compress_body, decode_messages, encod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.rocketmq.commands import Command
@@ -151,14 +148,6 @@ class RemotingClient:
         self._clock = clock or SystemClock()
         self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=self._clock)
         self._routes: dict[str, tuple[int, TopicRoute]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- topics ------------------------------------------------------------------------------------------------------
 

@@ -96,9 +96,8 @@ class SpanQueue(Generic[Item]):
     A re-entrant lock guards the account: a finalizer or a signal handler may end a span while the same thread is in
     here. Handlers run at calls, so counters that belong together change without a call between them.
 
-    An item that finds room is appended without the lock, in one atomic step. With the lock ``on_end`` takes half as
-    long again: benchmark row "`on_end` with room, under a lock". Threads that pass the check together may exceed the
-    bound, or come after the close: :meth:`_drop_surplus` drops the newest surplus before anything is counted.
+    An item that finds room is appended without the lock (docs/rationale.md). Threads that pass the check together may
+    exceed the bound, or come after the close: :meth:`_drop_surplus` drops the surplus before anything is counted.
 
     Full, ``drop_policy`` ``newest`` refuses an item, ``oldest`` evicts the one that has waited longest. ``note(reason,
     item)`` is called under the lock for each lost item and only counts. ``wake_worker`` is called without the lock.

@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    with RemotingClient(cluster.namesrv) as made:
+    with closing(RemotingClient(cluster.namesrv)) as made:
         yield made
 
 
@@ -83,7 +83,7 @@ def test_late_flush_or_missing_slave_is_a_success(cluster, client, code):
 
 
 def test_silent_broker_is_given_up_in_time(cluster):
-    with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
+    with closing(RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS)) as client:
         outgoing = _outgoing(client, 2)
         cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
         first, second = client.send(outgoing, group="g")
@@ -96,7 +96,10 @@ def test_silent_broker_is_given_up_in_time(cluster):
 def test_silent_server_leaves_time_for_the_next(cluster):
     [broker] = cluster.brokers
     cluster.slave(broker)
-    with RemotingCluster() as mute, RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000) as client:
+    with (
+        RemotingCluster() as mute,
+        closing(RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000)) as client,
+    ):
         mute.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
         broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
         queue = client.route("T").readable[0]
@@ -106,7 +109,7 @@ def test_silent_server_leaves_time_for_the_next(cluster):
 def test_answer_that_came_during_the_wait_for_another_is_used(cluster):
     with RemotingCluster("broker-b") as other:
         cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
-        with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
+        with closing(RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS)) as client:
             outgoing = [Outgoing(queue=queue, body=b"1", properties={}) for queue in client.writable("T")]
             cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE, SILENCE)
             answers = client.send(outgoing, group="g")
@@ -125,7 +128,7 @@ def test_broker_that_hangs_up_is_an_error_and_reached_again(cluster, client):
 def test_unreachable_name_server_is_replaced_by_the_next(cluster):
     with RemotingCluster() as other:
         other.name_server.brokers = cluster.brokers
-        with RemotingClient(f"{NOWHERE};{other.namesrv},{cluster.namesrv}") as client:
+        with closing(RemotingClient(f"{NOWHERE};{other.namesrv},{cluster.namesrv}")) as client:
             client.route("T")
             other.name_server.close()
             cluster.brokers[0].topics.add("U")
@@ -135,7 +138,7 @@ def test_unreachable_name_server_is_replaced_by_the_next(cluster):
 def test_error_without_a_name_server_lists_all_of_them(cluster):
     cluster.name_server.close()
     with (
-        RemotingClient(f"{NOWHERE};{cluster.namesrv}") as client,
+        closing(RemotingClient(f"{NOWHERE};{cluster.namesrv}")) as client,
         pytest.raises(SilentError, match=f"no name server.*{NOWHERE} cannot be reached.*{cluster.namesrv}"),
     ):
         client.route("T")
@@ -153,7 +156,7 @@ def test_server_other_than_rocketmq_is_reported():
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with RemotingClient(address) as client, pytest.raises(PeerError, match="not a RocketMQ remoting port"):
+        with closing(RemotingClient(address)) as client, pytest.raises(PeerError, match="not a RocketMQ remoting port"):
             client.route("T")
         thread.join()
 
@@ -163,7 +166,7 @@ def test_slave_answers_readers_while_the_master_is_away(cluster):
     broker.put(b"one", properties={"KEYS": "k"})
     cluster.slave(broker)
     broker.close()
-    with RemotingClient(cluster.namesrv) as client:
+    with closing(RemotingClient(cluster.namesrv)) as client:
         queue = client.route("T").readable[0]
         assert client.bounds([queue]) == {queue: (0, 1)}
         assert [message.stored_body for message in client.pull({queue: 0}, group="g")[queue].messages] == [b"one"]
@@ -202,7 +205,7 @@ def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, clien
 
 def test_every_request_is_signed_where_keys_are_given(cluster):
     """Also those to name servers, as Java's client does; the keys belong together."""
-    with RemotingClient(cluster.namesrv, access_key="me", secret_key="mine") as client:
+    with closing(RemotingClient(cluster.namesrv, access_key="me", secret_key="mine")) as client:
         client.send(_outgoing(client), group="g")
     for server in (cluster.name_server, *cluster.brokers):
         assert {request.fields["AccessKey"] for request in server.requests} == {"me"}

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def source(request):
         return
     server = request.getfixturevalue("rocketmq_server")
     topic = server.create_topic("FORWARDED_TRACE_TOPIC", queues=4)
-    with RemotingClient(server.name_server) as client:
+    with closing(RemotingClient(server.name_server)) as client:
         queues = client.writable(topic)
         outgoing = [
             Outgoing(queue=queues[at % len(queues)], body=body, properties={}) for at, body in enumerate(_bodies())

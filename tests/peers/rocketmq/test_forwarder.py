@@ -2,6 +2,7 @@
 
 import random
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -16,7 +17,7 @@ KILLS, SEED = 20, 2
 def test_kill_9_at_any_moment_loses_nothing(rocketmq_server, tmp_path, capsys):
     topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
     chance = random.Random(SEED)
-    with RemotingClient(rocketmq_server.name_server) as client:
+    with closing(RemotingClient(rocketmq_server.name_server)) as client:
         queues = client.writable(topic)
 
         def send(bodies):

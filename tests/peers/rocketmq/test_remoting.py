@@ -1,5 +1,6 @@
 """Our remoting client and source against a real name server and broker."""
 
+from contextlib import closing
 from itertools import count
 from threading import Event
 
@@ -28,7 +29,7 @@ def topic(rocketmq_server):
 @pytest.fixture
 def client(rocketmq_server):
     """A client of the real servers."""
-    with RemotingClient(rocketmq_server.name_server) as made:
+    with closing(RemotingClient(rocketmq_server.name_server)) as made:
         yield made
 
 
