@@ -169,15 +169,20 @@ def _as_os_error() -> Iterator[None]:
 
     try:
         yield
-    except Py4JJavaError as error:
-        thrown = error.java_exception
+    except Exception as error:
+        # Once a Spark session runs, pyspark converts errors of every JVM by their number in its own, where that may be
+        # any object: what it raises has the error itself as its context.
+        java_error = error if isinstance(error, Py4JJavaError) else error.__context__
+        if not isinstance(java_error, Py4JJavaError):
+            if isinstance(error, Py4JError):
+                raise OSError(5, f"the JVM of Hadoop ended: {error}") from None
+            raise
+        thrown = java_error.java_exception
         if any(words in str(thrown.getMessage()) for words in _NO_TICKET):
             raise PermissionError(13, "no valid Kerberos ticket (kinit) or token") from None
         kind, number = _KINDS.get(thrown.getClass().getName(), (OSError, 5))
         line = next(iter(str(thrown.getMessage() or "").splitlines()), "")
         raise kind(number, f"{thrown.getClass().getSimpleName()}: {line}") from None
-    except Py4JError as error:
-        raise OSError(5, f"the JVM of Hadoop ended: {error}") from None
 
 
 @cache

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from py4j import java_gateway
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from bridge.storage import (
     as_path,
@@ -66,6 +68,23 @@ def test_directories_are_listed_copied_moved_and_removed(mounted):
     assert not (root / "c").exists()
     with pytest.raises(FileNotFoundError):
         (root / "c" / "two").read_bytes()
+
+
+def test_error_that_pyspark_takes_for_one_of_its_own_jvm_is_still_read(mounted, monkeypatch):
+    """Once a session runs, its hook converts errors of every JVM by their number, which may be another object there."""
+    plain = java_gateway.get_return_value
+
+    def convert(*args):
+        try:
+            return plain(*args)
+        except Py4JJavaError:
+            raise Py4JError("An error occurred while calling z:org.apache.spark.util.Utils.exceptionString. Trace:")
+
+    monkeypatch.setattr(java_gateway, "get_return_value", convert)
+    root, _ = mounted
+    assert not (root / "none").exists()
+    with pytest.raises(FileNotFoundError):
+        (root / "none").read_bytes()
 
 
 def test_replaced_tree_is_what_the_last_run_wrote(mounted):
