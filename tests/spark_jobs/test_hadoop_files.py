@@ -78,7 +78,9 @@ def test_error_that_pyspark_takes_for_one_of_its_own_jvm_is_still_read(mounted, 
         try:
             return plain(*args)
         except Py4JJavaError:
-            raise Py4JError("An error occurred while calling z:org.apache.spark.util.Utils.exceptionString. Trace:")
+            raise Py4JError(
+                "An error occurred while calling z:org.apache.spark.util.Utils.exceptionString. Trace:"
+            ) from None
 
     monkeypatch.setattr(java_gateway, "get_return_value", convert)
     root, _ = mounted
