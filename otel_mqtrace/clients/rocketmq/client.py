@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from grpc import RpcError
@@ -43,24 +43,15 @@ _CLUSTERING: Final = "clustering"
 _NAMES: Final[dict[int, str]] = {number: name for name, number in Code.items()}
 
 
-class _State(Protocol):
-    def bind(self, tracing: Tracing, /) -> object: ...
-
-    def abandon(self) -> object: ...
-
-
-_S = TypeVar("_S", bound=_State)
-
-
-def state_of(client: Any, make: Callable[[ClientInfo], _S]) -> _S | None:
+def state_of(client: Any, make: Callable[[ClientInfo], Any]) -> Any:
     """Return the client's state, bound to the Tracing in force; ``None`` while nothing is traced."""
     tracing = active.tracing
     return None if tracing is None else _bound(client, make, tracing)
 
 
 @guarded("rocketmq.client")
-def _bound(client: Any, make: Callable[[ClientInfo], _S], tracing: Tracing) -> _S:
-    state: _S | None = known_state(client)
+def _bound(client: Any, make: Callable[[ClientInfo], Any], tracing: Tracing) -> Any:
+    state = known_state(client)
     if state is None:
         state = make(_info_of(client))
         attach_state(client, state)

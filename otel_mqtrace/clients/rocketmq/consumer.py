@@ -231,7 +231,8 @@ _states: Final[LiveObjects[RocketMqConsumerState]] = LiveObjects()
 
 def consumer_state(consumer: Any) -> RocketMqConsumerState | None:
     """Return the consumer's state; ``None`` while nothing is traced."""
-    return state_of(consumer, RocketMqConsumerState)
+    state: RocketMqConsumerState | None = state_of(consumer, RocketMqConsumerState)
+    return state
 
 
 def close_consumers() -> None:

@@ -64,7 +64,8 @@ class _ProducerState:
 
 
 def _producer_state(producer: Any) -> _ProducerState | None:
-    return state_of(producer, _ProducerState)
+    state: _ProducerState | None = state_of(producer, _ProducerState)
+    return state
 
 
 @guarded("rocketmq.answered")
