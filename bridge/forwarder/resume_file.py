@@ -66,16 +66,6 @@ _Partition = tuple[str, "int | None"]
 _Message = tuple[int, int]  # offset and arrival distinguish a message from another at its offset
 
 
-class _All:
-    """Every record of a message."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-EVERYTHING: Final[Container[int]] = _All()
-
-
 @dataclass(slots=True)
 class _Entry:
     """One partition. ``begins`` are the messages it may begin with again; ``pending`` is offset → waiting records."""
@@ -101,11 +91,11 @@ class ResumeFile:
         self._next: dict[_Partition, int] = {}
         self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
 
-    def remaining_records(self, message: LandedMessage) -> Container[int]:
-        """Return the indexes of the records of ``message`` that are still to be taken: ``EVERYTHING`` of a new one."""
+    def remaining_records(self, message: LandedMessage) -> Container[int] | None:
+        """Return the indexes of the records of ``message`` that are still to be taken: ``None`` stands for all."""
         offset, stored_ms = message.offset, message.arrival_ms
         if offset is None:
-            return EVERYTHING
+            return None
         partition = (message.source, message.partition)
         if partition not in self._started:
             self._started.add(partition)
@@ -115,7 +105,7 @@ class ResumeFile:
         entry = self._resumed.get(partition)
         if entry is None or offset >= entry.next_offset:
             self._resumed.pop(partition, None)
-            return EVERYTHING
+            return None
         return entry.pending.pop(offset, ())
 
     def remember(self, waiting: Iterable[Record]) -> None:

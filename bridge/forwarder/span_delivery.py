@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.codec.files import Reading
 from bridge.forwarder.pairing import Origin, Pairing, Place
-from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
+from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
@@ -252,7 +252,7 @@ class SpanForwarding:
             arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
             self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
             left = self._memory.remaining_records(message)
-            if left is EVERYTHING:
+            if left is None:
                 new.append(message)
             # A file may hold what arrived long ago: its records wait from now on for those of the next file.
             since_ms = arrival_ms if message.partition is not None else now_ms
@@ -295,10 +295,10 @@ class SpanForwarding:
         self._memory.remember(self._pairing.waiting())
         return self._pairing.uncommitted()
 
-    def _records(self, message: LandedMessage, origin: Origin, left: Container[int]) -> list[Record]:
+    def _records(self, message: LandedMessage, origin: Origin, left: Container[int] | None) -> list[Record]:
         how = self._reading
         records, errors = decode_rows(message.body, origin, msg_type_map=how.msg_type_map, charset=how.charset)
-        if left is EVERYTHING:
+        if left is None:
             self._counts.bad_records += len(errors)
         else:
             records = [record for record in records if record[1] in left]

@@ -310,18 +310,15 @@ class Archive(ABC):
     def _begin(self, whole: int) -> None:
         self._done, self._whole = 0, whole
         self._seen_messages = self._body_bytes = 0
-        self._first_ms: int | None = None
-        self._last_ms: int | None = None
+        self._arrivals_ms: tuple[int, ...] = ()  # the first and the last
         self._remarks: list[str] = []
 
     def _saw(self, message: LandedMessage) -> None:
         self._seen_messages += 1
         self._body_bytes += len(message.body)
-        arrival_ms = message.arrival_ms
-        if not arrival_ms:
-            return  # a file that has no arrival times
-        self._first_ms = arrival_ms if self._first_ms is None else min(self._first_ms, arrival_ms)
-        self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
+        if message.arrival_ms:  # some files have no arrival times
+            known_ms = (*self._arrivals_ms, message.arrival_ms)
+            self._arrivals_ms = min(known_ms), max(known_ms)
 
     def _advance(self, units: int) -> None:
         self._done += units
@@ -338,7 +335,7 @@ class Archive(ABC):
             where=self._where,
             messages=self._seen_messages,
             body_bytes=self._body_bytes,
-            first_arrival_ms=self._first_ms,
-            last_arrival_ms=self._last_ms,
+            first_arrival_ms=min(self._arrivals_ms, default=None),
+            last_arrival_ms=max(self._arrivals_ms, default=None),
             remarks=(*self._remarks[:MOST_REMARKS], *([f"and {more} more"] if more > 0 else [])),
         )

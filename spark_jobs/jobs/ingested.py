@@ -10,7 +10,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from bridge.storage import committed, list_files, move_tree, open_parquet, read_row_groups, remove_tree
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.reading import EventFile, EventSide
+from spark_jobs.jobs.reading import EventFile, EventSide, join_offsets, join_sides
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
 
@@ -91,7 +90,7 @@ class Ingested:
         batches = {name: self._read(name) for name in names}
         name = f"{_JOINED}{self._times_joined() + 1:09d}"
         incoming = self.incoming(name)
-        joined = {side: _join(found) for side in _SIDES if (found := _of_side(batches, side))}
+        joined = {side: join_sides(found) for side in _SIDES if (found := _of_side(batches, side))}
         for side, read in joined.items():
             _join_files(read.files, incoming / side)
         self.commit(name, joined, sizes=self._sizes_of(names), instead_of=names)
@@ -110,7 +109,7 @@ class Ingested:
         old = {name: batches[name] for name, end in ends.items() if end < middle - keep_ms}
         if old:
             dropped = self._dropped()
-            self._write_dropped({side: _join([dropped[side], *_of_side(old, side)]) for side in _SIDES})
+            self._write_dropped({side: join_sides([dropped[side], *_of_side(old, side)]) for side in _SIDES})
         for name in old:
             _remove(self._path(name))
 
@@ -151,7 +150,7 @@ class Ingested:
     def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
         """Return the range read of each partition of topics, by side."""
         batches, dropped = self.batches(), self._dropped()
-        return {side: _join_offsets([dropped[side], *_of_side(batches, side)]) for side in _SIDES}
+        return {side: join_offsets([dropped[side], *_of_side(batches, side)]) for side in _SIDES}
 
     def sizes(self) -> dict[str, int]:
         """Return the size in bytes of each source file when it was read."""
@@ -163,7 +162,7 @@ class Ingested:
     def sides(self) -> tuple[EventSide, EventSide]:
         """Return both sides as one batch run would have read them; :func:`survey_again` corrects the survey."""
         batches = self.batches()
-        native, otlp = (_join(_of_side(batches, side)) for side in _SIDES)
+        native, otlp = (join_sides(_of_side(batches, side)) for side in _SIDES)
         return native, replace(otlp, trace_topics=())
 
     def sources(self) -> set[str]:
@@ -253,31 +252,3 @@ def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 def _of_side(batches: Mapping[str, Mapping[str, EventSide]], side: str) -> list[EventSide]:
     return [found[side] for found in batches.values() if side in found]
-
-
-def _join(batches: Sequence[EventSide]) -> EventSide:
-    """Return the sum of one side of several batches."""
-    ends = [batch.last_event_ms for batch in batches if batch.last_event_ms is not None]
-    return EventSide(
-        files=tuple(path for batch in batches for path in batch.files),
-        records_read=sum(batch.records_read for batch in batches),
-        exploded=sum(batch.exploded for batch in batches),
-        sources=tuple(dict.fromkeys(source for batch in batches for source in batch.sources)),
-        layouts=tuple(sorted({layout for batch in batches for layout in batch.layouts})),
-        truncated_tails=sum(batch.truncated_tails for batch in batches),
-        last_event_ms=max(ends, default=None),
-        offsets=_join_offsets(batches),
-        offsets_without_message=sum(batch.offsets_without_message for batch in batches),
-        by_place=sum(batch.by_place for batch in batches),
-        trace_topics=tuple(sorted({topic for batch in batches for topic in batch.trace_topics})),
-        survey=merge_surveys(batch.survey for batch in batches),
-    )
-
-
-def _join_offsets(batches: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
-    found: dict[tuple[str, str, int], PartitionRange] = {}
-    for one in (one for batch in batches for one in batch.offsets):
-        key = (one.address.bootstrap_servers, one.address.topic, one.partition)
-        known = found.get(key, one)
-        found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
-    return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))

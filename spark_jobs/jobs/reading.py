@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -54,53 +55,26 @@ _GROUP_BYTES: Final = 32 << 20
 _DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gain nothing from
 
 
-@dataclass(slots=True, kw_only=True)
-class Written:
-    """The output of a task and the counts of its input.
-
-    Attributes:
-        path: the file; ``None`` when there was no row to write.
-        expected: records or spans in the input, counted apart from the events (``schemas.LEDGER``).
-        tails: files that were cut off inside a frame.
-        extra: rows beyond one per record or span.
-        by_place: events whose only message id is its position.
-        last_ms: the latest start or end, epoch milliseconds up to the year 9999: a damaged record may hold any.
-        survey: the task's part of the facts of the run.
-        messages: messages of a topic in the input.
-        topics: the topics that bodies were landed from.
-    """
-
-    path: str | None = None
-    expected: int = 0
-    tails: int = 0
-    extra: int = 0
-    by_place: int = 0
-    last_ms: int | None = None
-    survey: Survey = field(default_factory=Survey)
-    messages: int = 0
-    topics: set[str] = field(default_factory=set)
-
-
-def write_events(path: str, batches: Iterable[pa.RecordBatch], written: Written | None = None) -> Written:
+def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide | None = None) -> EventSide:
     """Write the rows of ``batches`` to ``path``, which is there when all of them are written, and return what they are.
 
     Args:
         path: where no other task writes; a task that is run again replaces its file.
         batches: ``READ_EVENT``; rows of the ledger are added up and not written.
-        written: counts of the same task so far; the rest is added to them.
+        read: counts of the same task so far; the rest is added to them.
     """
-    written = Written() if written is None else written
+    read = EventSide() if read is None else read
     with committed(path) as unready, EventFile(unready) as file:
         for batch in batches:
-            events = _without_ledger(batch, written)
+            events = _without_ledger(batch, read)
             if events.num_rows:
-                written.extra += pc.sum(events.column("extra")).as_py() or 0
+                read.exploded += pc.sum(events.column("extra")).as_py() or 0
                 rows = events.select(NORMALISED.names)
-                _add(written, rows)
+                _add(read, rows)
                 file.write(rows)
-    written.path = path if file.has_rows else None
-    written.survey = file.survey
-    return written
+    read.files = (path,) if file.has_rows else ()
+    read.survey = file.survey
+    return read
 
 
 class EventFile:
@@ -161,23 +135,23 @@ class EventFile:
         return self._writer
 
 
-def _without_ledger(batch: pa.RecordBatch, written: Written) -> pa.RecordBatch:
+def _without_ledger(batch: pa.RecordBatch, read: EventSide) -> pa.RecordBatch:
     """Return the rows of ``batch`` that are events or malformed; those of the ledger are added up."""
     expected = batch.column("expected")
     if expected.null_count == batch.num_rows:
         return batch
-    written.expected += pc.sum(expected).as_py() or 0
-    written.tails += pc.sum(batch.column("tails")).as_py() or 0
+    read.records_read += pc.sum(expected).as_py() or 0
+    read.truncated_tails += pc.sum(batch.column("tails")).as_py() or 0
     return batch.filter(expected.is_null())
 
 
-def _add(written: Written, rows: pa.RecordBatch) -> None:
+def _add(read: EventSide, rows: pa.RecordBatch) -> None:
     columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
     identified_by_offset: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
-    written.by_place += pc.sum(identified_by_offset).as_py() or 0
+    read.by_place += pc.sum(identified_by_offset).as_py() or 0
     known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
-    latest = (written.last_ms, *(pc.max(times).as_py() for times in known))
-    written.last_ms = max((time for time in latest if time is not None), default=None)
+    latest = (read.last_event_ms, *(pc.max(times).as_py() for times in known))
+    read.last_event_ms = max((time for time in latest if time is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,9 +186,11 @@ class ReadOptions:
         check_message_type_map(self.msg_type_map)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EventSide:
-    """One side, read. ``records_read + exploded`` is the number of rows in ``files``: events and malformed ones.
+    """One side, or what a task has read of it.
+
+    ``records_read + exploded`` is the number of rows in ``files``: events and malformed ones.
 
     Attributes:
         files: parquet files of ``NORMALISED`` rows.
@@ -226,7 +202,8 @@ class EventSide:
         truncated_tails: files whose last line or frame was cut off; the lost rest is not counted as read.
         last_event_ms: the latest start or end of any event, epoch milliseconds up to the year 9999.
         offsets: the offsets read, by partition.
-        offsets_without_message: offsets without a message: compacted, a transaction marker, or expired meanwhile.
+        offsets_without_message: offsets without a message: compacted, a transaction marker, or expired meanwhile. A
+            task subtracts the messages that it read.
         by_place: events whose only message id is its position in a Kafka topic.
         trace_topics: the distinct topics the native side was landed from.
         survey: the side's part of the facts of the run.
@@ -372,31 +349,56 @@ def _read_side(engine: Engine, how: _Reading, found: SideFiles, addresses: Seque
     splits = [_Task(number, splits=task) for number, task in enumerate(found.tasks)]
     messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
-    return EventSide(
-        files=tuple(sorted(one.path for one in done if one.path is not None)),
-        records_read=sum(one.expected for one in done),
-        exploded=sum(one.extra for one in done),
+    read = join_sides(done)
+    return replace(
+        read,
+        files=tuple(sorted(read.files)),
         sources=(*found.files, *map(str, addresses)),
         layouts=tuple(sorted({*found.layouts, *((LAYOUT,) if addresses else ())})),
-        truncated_tails=found.truncated_tails + sum(one.tails for one in done),
-        last_event_ms=max((one.last_ms for one in done if one.last_ms is not None), default=None),
+        truncated_tails=found.truncated_tails + read.truncated_tails,
         offsets=ranges,
-        offsets_without_message=sum(one.end - one.first for one in ranges) - sum(one.messages for one in done),
-        by_place=sum(one.by_place for one in done),
-        trace_topics=tuple(sorted({topic for one in done for topic in one.topics})),
-        survey=merge_surveys(one.survey for one in done),
+        offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),
     )
+
+
+def join_sides(parts: Sequence[EventSide]) -> EventSide:
+    """Return the sum of several parts of one side."""
+    ends = [part.last_event_ms for part in parts if part.last_event_ms is not None]
+    return EventSide(
+        files=tuple(path for part in parts for path in part.files),
+        records_read=sum(part.records_read for part in parts),
+        exploded=sum(part.exploded for part in parts),
+        sources=tuple(dict.fromkeys(source for part in parts for source in part.sources)),
+        layouts=tuple(sorted({layout for part in parts for layout in part.layouts})),
+        truncated_tails=sum(part.truncated_tails for part in parts),
+        last_event_ms=max(ends, default=None),
+        offsets=join_offsets(parts),
+        offsets_without_message=sum(part.offsets_without_message for part in parts),
+        by_place=sum(part.by_place for part in parts),
+        trace_topics=tuple(sorted({topic for part in parts for topic in part.trace_topics})),
+        survey=merge_surveys(part.survey for part in parts),
+    )
+
+
+def join_offsets(parts: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
+    """Return the range of each partition from its first to its last offset in any part."""
+    found: dict[tuple[str, str, int], PartitionRange] = {}
+    for one in (one for part in parts for one in part.offsets):
+        key = (one.address.bootstrap_servers, one.address.topic, one.partition)
+        known = found.get(key, one)
+        found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
+    return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))
 
 
 def _read_connected(
     engine: Engine, how: _Reading, addresses: Sequence[TopicAddress], ranges: Sequence[PartitionRange]
-) -> tuple[list[Written], list[PartitionRange]]:
+) -> tuple[list[EventSide], list[PartitionRange]]:
     """Read topics by Spark's connector where that can be; return also the ranges that are left to read."""
     held = [one for one in ranges if one.first < one.end]
     if engine.name != "spark" or not held:
         return [], held
     spark: Any = engine
-    done: list[Written] = []
+    done: list[EventSide] = []
     left: list[PartitionRange] = []
     for number, address in enumerate(addresses):
         some = [one for one in held if one.address == address]
@@ -409,35 +411,35 @@ def _read_connected(
 
 
 # -- in a task ------------------------------------------------------------------------------------------------------
-def _run_task(how: _Reading, task: _Task) -> Written:
+def _run_task(how: _Reading, task: _Task) -> EventSide:
     if task.range is not None:
         path = f"{how.directory}/topics-{task.number:05d}.parquet"
         return _run_messages(how, path, message_batches(task.range, how.options.client_config))
-    written, path = Written(), f"{how.directory}/files-{task.number:05d}.parquet"
+    read, path = EventSide(), f"{how.directory}/files-{task.number:05d}.parquet"
     batches = body_batches(task.splits) if how.side == "native" else split_batches(task.splits)
-    return write_events(path, _events(how, batches, written), written)
+    return write_events(path, _events(how, batches, read), read)
 
 
-def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> Written:
-    written = Written()
-    counted = _counted(messages, written)
+def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
+    read = EventSide()
+    counted = _counted(messages, read)
     batches = message_bodies(counted) if how.side == "native" else span_batches(map(_placed, counted))
-    return write_events(path, _events(how, batches, written), written)
+    return write_events(path, _events(how, batches, read), read)
 
 
-def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> Written:
+def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> EventSide:
     """Read a partition of a frame; its file is named by the first message, which no other partition holds."""
     first = next((batch for batch in messages if batch.num_rows), None)
     if first is None:
-        return Written()
+        return EventSide()
     partition, offset = (first.column(name)[0].as_py() for name in ("partition", "offset"))
     path = f"{how.directory}/connector-{number:03d}-{partition:05d}-{offset:020d}.parquet"
     return _run_messages(how, path, chain([first], messages))
 
 
-def _counted(messages: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
+def _counted(messages: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
     for batch in messages:
-        written.messages += batch.num_rows
+        read.offsets_without_message -= batch.num_rows
         yield batch
 
 
@@ -445,13 +447,13 @@ def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
 
 
-def _events(how: _Reading, batches: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
+def _events(how: _Reading, batches: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
     """Return bodies or spans as batches of ``READ_EVENT``; the topics that bodies were landed from are remembered."""
     options = how.options
     if how.side == "otlp":
         return event_batches(batches, trace_topics=options.trace_topics)
     return native_batches(
-        _with_topics(batches, written),
+        _with_topics(batches, read),
         writer=options.native_writer,
         writers=options.native_writers,
         msg_type_map=options.msg_type_map,
@@ -459,8 +461,8 @@ def _events(how: _Reading, batches: Iterable[pa.RecordBatch], written: Written) 
     )
 
 
-def _with_topics(bodies: Iterable[pa.RecordBatch], written: Written) -> Iterator[pa.RecordBatch]:
+def _with_topics(bodies: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
     for batch in bodies:
         topics: list[Any] = pc.unique(batch.column("source")).drop_null().to_pylist()
-        written.topics.update(topics)
+        read.trace_topics = tuple(sorted({*read.trace_topics, *topics}))
         yield batch

@@ -19,8 +19,6 @@ from spark_jobs.columns import take_groups
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
-    from otel_mqtrace._clock import Clock
-
 LAYOUT: Final = "kafka"
 """What the layout of a topic is called, beside those of files."""
 
@@ -168,11 +166,9 @@ MESSAGE: Final = pa.schema(_TYPES)
 """One message of a topic."""
 
 
-def message_batches(
-    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
-) -> Iterator[pa.RecordBatch]:
+def message_batches(span: PartitionRange, given: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range that are still there as batches of ``MESSAGE``; see ``messages_in``."""
-    rows = messages_in(span, given, timeout_ms=timeout_ms)
+    rows = messages_in(span, given)
     for some in take_groups(rows, lambda row: (1, len(row["value"] or b"")), rows=_BATCH_ROWS, size=_BATCH_BYTES):
         yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
 
@@ -185,7 +181,7 @@ def message_places(messages: pa.RecordBatch) -> Any:
 
 
 def messages_in(
-    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS, clock: Clock | None = None
+    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
 ) -> Generator[dict[str, Any], None, None]:
     """Yield the remaining messages of ``span`` in order of offset; the broker may be silent for ``timeout_ms``.
 
@@ -197,7 +193,7 @@ def messages_in(
         from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
     except ImportError as missing:
         raise MissingExtraError("reading a Kafka topic", "kafka") from missing
-    clock = clock or SystemClock()
+    clock = SystemClock()
     consumer: Any = Consumer(client_properties(span.address, given), logger=_logger)
     try:
         consumer.assign([TopicPartition(span.address.topic, span.partition, span.first)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.forwarder.pairing import Place
-from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
+from bridge.forwarder.resume_file import ResumeFile
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import LandedMessage
 from tests.support.forwarded_spans import record_of
@@ -19,7 +19,7 @@ def _message(offset, *, partition=0, arrival_ms=None):
 
 def _read(memory, *offsets, partition=0):
     left = [memory.remaining_records(_message(each, partition=partition)) for each in offsets]
-    return ["all" if each is EVERYTHING else [index for index in range(3) if index in each] for each in left]
+    return ["all" if each is None else [index for index in range(3) if index in each] for each in left]
 
 
 def _waiting(*places):
@@ -69,7 +69,7 @@ def test_moved_position_forwards_everything_again(file, first):
 def test_topic_created_anew_is_forwarded_from_its_beginning(file):
     _remember(file, (0, 0, 0), read=(0, 1))
     again = ResumeFile(file)
-    assert again.remaining_records(_message(0, arrival_ms=9_999)) is EVERYTHING
+    assert again.remaining_records(_message(0, arrival_ms=9_999)) is None
     assert _read(again, 1) == ["all"]
 
 

@@ -30,7 +30,7 @@ def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
     rows = [LEDGER_ROW, span({ID: "a"}), BAD_ROW, span({ID: "b,c"}), LEDGER_ROW]
     files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
-    assert files.path == str(file)
+    assert files.files == (str(file),)
     kept = [event for event in events(*rows) if event["expected"] is None]
     expected = [{name: event[name] for name in NORMALISED.names} for event in kept]
     assert parquet.read_table(file).to_pylist() == expected
@@ -40,19 +40,20 @@ def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
 def test_answer_counts_what_is_in_the_file(tmp_path):
     rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
     files = written(tmp_path, batch(*rows))
-    assert (files.extra, files.by_place, files.last_ms, files.expected, files.tails) == (2, 1, 9_000, 0, 0)
+    assert (files.exploded, files.by_place, files.last_event_ms) == (2, 1, 9_000)
+    assert (files.records_read, files.truncated_tails) == (0, 0)
 
 
 @given(dues=st.lists(st.integers(0, 9), max_size=5))
 def test_ledger_rows_of_all_batches_are_added_up(tmp_path_factory, dues):
     batches = [batch({**LEDGER_ROW, "expected": expected, "tails": 1}) for expected in dues]
     files = written(tmp_path_factory.mktemp("events"), *batches)
-    assert (files.expected, files.tails) == (sum(dues), len(dues))
+    assert (files.records_read, files.truncated_tails) == (sum(dues), len(dues))
 
 
 def test_task_without_an_event_writes_no_file(tmp_path):
     files = written(tmp_path, batch(LEDGER_ROW))
-    assert (files.path, files.expected, files.extra, files.by_place, files.last_ms) == (None, 3, 0, 0, None)
+    assert (files.files, files.records_read, files.exploded, files.by_place, files.last_event_ms) == ((), 3, 0, 0, None)
     assert files.survey.rows == ()
     assert not list(tmp_path.iterdir())
 
@@ -80,7 +81,7 @@ def test_rows_are_written_in_bounded_groups(tmp_path, monkeypatch, rows, size):
     monkeypatch.setattr(reading, "_GROUP_ROWS", rows)
     monkeypatch.setattr(reading, "_GROUP_BYTES", size)
     files = written(tmp_path, *(batch(*(span({ID: f"{at}-{copy}"}) for copy in range(4))) for at in range(9)))
-    file = parquet.ParquetFile(files.path)
+    file = parquet.ParquetFile(files.files[0])
     assert file.metadata.num_row_groups > 2
     assert [row["msg_id"] for row in file.read().to_pylist()] == [
         f"{at}-{copy}" for at in range(9) for copy in range(4)
