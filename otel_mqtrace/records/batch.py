@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
 from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -141,17 +142,6 @@ def _columns(batch: HandledBatch) -> _Columns | None:
         msg_ids = [each or f"{plan.topic}-{row[0]}@{row[1]}" for each, row in zip(msg_ids, rows, strict=True)]
     all_ids = "".join(msg_ids)
     return _Columns(msg_ids, origins, frozenset(msg_ids), all_ids.isascii() and all_ids.isprintable())
-
-
-def _is_utf8(key: bytes) -> bool:
-    """Whether a key is text; the conventions have no attribute for any other."""
-    if key.isascii():
-        return True
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class BatchSpan(WritableRecordSpan):
@@ -284,28 +274,41 @@ def _links(
 
     ``heads`` are what stands before the offset in the offset id of a message, by its partition.
     """
-    links: list[bytes] = []
-    own_fields = zip(*(_encoded(name, values) for name, values in own), strict=True) if own else repeat(())
-    messages = zip(rows, columns.msg_ids, columns.origins, own_fields, strict=False)
-    for (partition, offset, _, _, key, _), msg_id, origin, fields in messages:
-        ids = origin or _NO_ORIGIN
-        message = msg_id.encode("utf-8", "replace")
-        place = b"%b%d" % (heads[partition], offset)
-        parts = [TRACE_ID, ids[:16], SPAN_ID, ids[16:], _MSG_ID[len(message)], message]
-        parts += (_offset(offset), _OFFSET_ID[len(place)], place)
-        if key is not None and _is_utf8(key):
-            parts += (_KEY[len(key)], key)
-        parts += fields
-        parts.append(LINK_FLAGS[origin is not None])
-        link = b"".join(parts)
-        links += (_LINK[len(link)], link)
-    return links
+    partitions, offsets, _, _, keys, _ = zip(*rows, strict=True)
+    ids = [each or _NO_ORIGIN for each in columns.origins]
+    messages = [each.encode("utf-8", "replace") for each in columns.msg_ids]
+    places = [b"%b%d" % (heads[partition], offset) for partition, offset in zip(partitions, offsets, strict=True)]
+    parts: tuple[Iterable[bytes], ...] = (
+        repeat(TRACE_ID),
+        [each[:16] for each in ids],
+        repeat(SPAN_ID),
+        [each[16:] for each in ids],
+        map(_MSG_ID.__getitem__, map(len, messages)),
+        messages,
+        map(_offset, offsets),
+        map(_OFFSET_ID.__getitem__, map(len, places)),
+        places,
+        repeat(b"") if keys.count(None) == len(keys) else map(_key, keys),
+        *(_encoded(name, values) for name, values in own),
+        [LINK_FLAGS[origin is not None] for origin in columns.origins],
+    )
+    links = list(map(b"".join, zip(*parts)))  # noqa: B905 - some repeat without end
+    return list(chain.from_iterable(zip(map(_LINK.__getitem__, map(len, links)), links, strict=True)))
+
+
+def _key(key: bytes | None) -> bytes:
+    """Return the key's attribute; empty bytes where there is none or it is not text: the conventions have no other."""
+    if key is None:
+        return b""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return b""
+    return _KEY[len(key)] + key
 
 
 def _encoded(name: str, values: Sequence[Any]) -> list[bytes]:
     """Return one attribute of every message; empty bytes where it has none."""
-    if name in _NUMBERS:
-        write = _NUMBERS[name]
-        return [b"" if value is None else write(value) for value in values]
-    known = {value: b"" if value is None else attribute(_LINK_ATTRIBUTE, name, value) for value in set(values)}
+    write = _NUMBERS.get(name) or partial(attribute, _LINK_ATTRIBUTE, name)
+    known = {value: b"" if value is None else write(value) for value in set(values)}
     return [known[value] for value in values]
