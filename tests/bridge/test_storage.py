@@ -145,14 +145,6 @@ def test_ranges_read_ahead_are_those_of_the_file(ranges):
         assert file.read_at(length, offset) == _CONTENT[offset : offset + length]
 
 
-def test_ranges_near_one_another_are_one_read():
-    files = FilesInMemory()
-    file = files.open_input_file("x")
-    for offset in range(0, 1 << 20, 1 << 15):
-        file.read_at(1_000, offset)
-    assert files.read_from == [0]
-
-
 def test_file_is_committed_whole_or_not_at_all(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")

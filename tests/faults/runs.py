@@ -10,7 +10,7 @@ from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.report.result import Result
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import read_verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

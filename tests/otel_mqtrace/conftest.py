@@ -12,11 +12,12 @@ import confluent_kafka
 import pytest
 from hypothesis import settings
 from opentelemetry import context, trace
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
-from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 PATIENCE_S = 30
@@ -93,6 +94,31 @@ def no_failures_yet():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "_failures", {})
         yield
+
+
+@pytest.fixture
+def clock():
+    """Time that only the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture
+def reader():
+    """A reader of metrics for the test's own MeterProvider."""
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def points(reader):
+    """Return the points of a metric, each with its attributes."""
+
+    def read(name):
+        data = reader.get_metrics_data()
+        scopes = [scope for resource in (data.resource_metrics if data else ()) for scope in resource.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics if metric.name == name]
+        return [(dict(point.attributes), point) for metric in metrics for point in metric.data.data_points]
+
+    return read
 
 
 @pytest.fixture

@@ -24,8 +24,6 @@ WRONG = {
         ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin: invalid time 'tomorrow'"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
-        ([*SIDES, "--out", "o", "--begin", "9" * 30], "is not between the years"),
-        ([*SIDES, "--out", "o", "--grace", f"{10**22}"], "longer than a hundred years"),
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
@@ -45,7 +43,6 @@ WRONG = {
         ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         ([*SIDES, "--out", "o", "--complete", "--stream", "--every", "5m"], "leave out one of them"),
         (["--print-policy", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
-        (["--print-policy", "--grace", "soon"], "--grace: invalid duration 'soon'"),
     ],
     "graph": [
         (["--out", "o"], "give --native SRC, --otlp SRC, or both"),

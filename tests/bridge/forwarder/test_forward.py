@@ -69,14 +69,6 @@ def test_failed_landing_commits_nothing(topic, tmp_path):
         assert forward_once(source, LandingWriter(tmp_path)).messages == 2
 
 
-def test_many_messages_are_all_landed(topic, tmp_path):
-    values = [f"{number:05}".encode() for number in range(2345)]
-    topic.send(*values)
-    with topic.source() as source:
-        assert forward_once(source, LandingWriter(tmp_path)).messages == 2345
-    assert _bodies(tmp_path) == values
-
-
 class _WhileReading(SystemClock):
     """A clock that lets something happen when it is first read: after the ends are known, before anything is fetched."""
 

@@ -64,15 +64,6 @@ class _Log:
         return again
 
 
-def test_life_of_a_message_is_one_trace(receiver, delivery):
-    log = _Log(body_of(after()), body_of(before()), body_of(pub()))
-    spans = SpanForwarding(delivery, clock=ManualClock())
-    assert forward_once(log, spans=spans).spans == 2
-    assert len({trace_id for trace_id, _ in receiver.ids()}) == 1
-    assert log.committed == {0: 2, 1: 1}
-    assert receiver.paths == ["/v1/traces"]
-
-
 def test_waiting_half_holds_back_its_partition_only(receiver, delivery):
     log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3")), body_of(pub("M4")))
     clock = ManualClock()

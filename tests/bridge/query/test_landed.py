@@ -52,15 +52,6 @@ def test_text_in_the_keys_only_is_found(tmp_path):
     assert _bodies(FilesArchive([tmp_path]), "订单") == [b"Pub\xff"]
 
 
-def test_day_outside_the_range_is_not_opened(tmp_path):
-    land(tmp_path, MESSAGES)
-    for part in tmp_path.glob("native/date=2026-11-22/*.jsonl"):
-        part.write_text("broken\n")
-    archive = FilesArchive([tmp_path], arrivals=ArrivalRange(T0, T0 + 1))
-    assert len(_bodies(archive)) == 2
-    assert archive.searched.remarks == ()
-
-
 def test_part_outside_the_range_by_the_manifest_is_not_opened(tmp_path):
     (late,) = land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
     land(tmp_path, MESSAGES[:1])

@@ -11,10 +11,7 @@ from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.kafka_archive import TopicArchive
 from bridge.query.search import ArrivalRange, search
-from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.archives import ID, T0, TOPIC, consume, landed, pub
 
@@ -109,49 +106,3 @@ def test_topic_that_cannot_be_read_is_one_line(kafka):
     kafka.set_topic_error("forbidden", confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(PeerError, match="the trace topic forbidden cannot be read"):
         _search(kafka, "forbidden")
-
-
-def test_message_of_an_instrumented_application_is_found_by_its_key(kafka):
-    kafka.create_topic(TOPIC, 2)
-    kafka.create_topic("orders", 1)
-    exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=TOPIC)
-    provider = recording_provider(RecordingExporter())
-    provider.add_span_processor(MqTraceSpanProcessor(exporter, schedule_delay_millis=10))
-    instrumentor = MqTraceInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, exporters=())
-    try:
-        _run_the_shop(kafka.bootstrap_servers)
-    finally:
-        provider.force_flush()
-        instrumentor.uninstrument()
-        provider.shutdown()
-    (story,) = _search(kafka, TOPIC, query=Query(key="order-7")).stories
-    assert in_one_sentence(story) == "Sent once; consumed by 1 of 2 groups."
-    assert [(group.group, group.outcome.value) for group in story.groups] == [
-        ("billing", "success"),
-        ("stock", "failed"),
-    ]
-    assert [finding.code for finding in findings(story)] == ["group_failed"]
-    assert story.sends[0].offset_msg_id == "orders-0@0"
-    by_place = _search(kafka, TOPIC, query=Query(frozenset({"orders-0@0"}))).stories
-    assert [one.msg_id for one in by_place] == [story.msg_id]
-
-
-def _run_the_shop(servers):
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "log_level": 0})
-    producer.produce("orders", b"paid", headers={"KEYS": "order-7", "TAGS": "paid"})
-    assert producer.flush(20) == 0
-    for group, error in (("billing", None), ("stock", RuntimeError("no stock"))):
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
-        )
-        consumer.subscribe(["orders"])
-        message = consumer.poll(20)
-        assert message is not None
-        try:
-            with process(message):
-                if error is not None:
-                    raise error
-        except RuntimeError:
-            pass
-        consumer.close()

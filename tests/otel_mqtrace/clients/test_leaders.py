@@ -12,7 +12,6 @@ from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, leaders_of
 from otel_mqtrace.clients.state import STATE
 from otel_mqtrace.hooks.guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 NOBODY = "127.0.0.1:1"
@@ -33,11 +32,6 @@ class Cluster:
             if self.away:
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
             yield topic, self.leaders.get(topic, {}), self.cluster_id
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

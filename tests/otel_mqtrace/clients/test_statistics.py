@@ -10,24 +10,17 @@ from confluent_kafka.aio import AIOProducer
 from opentelemetry import metrics
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_mqtrace.clients.confluent_kafka.client import active
 from otel_mqtrace.clients.confluent_kafka.statistics import MEASUREMENTS, ClientReport, ClientStatistics
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
-from otel_mqtrace.testing import ManualClock
 
 LAG = "mqtrace.client.consumer.lag"
 FETCHED = "mqtrace.client.consumer.queue.messages"
 QUEUE = "mqtrace.client.producer.queue.messages"
 REQUESTS = "mqtrace.client.broker.requests"
-
-
-@pytest.fixture
-def reader():
-    return InMemoryMetricReader()
 
 
 @pytest.fixture
@@ -41,17 +34,9 @@ def measured(instrument, reader):
     provider.shutdown()
 
 
-def _points(reader, name):
-    data = reader.get_metrics_data()
-    points = [
-        point
-        for resource in (data.resource_metrics if data else ())
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        if metric.name == name
-        for point in metric.data.data_points
-    ]
-    return {tuple(sorted(point.attributes.items())): point.value for point in points}
+@pytest.fixture
+def points(points):
+    return lambda name: {tuple(sorted(attributes.items())): point.value for attributes, point in points(name)}
 
 
 def _until(result, turn, *, turns=200):
@@ -68,7 +53,7 @@ def test_statistics_are_off_by_default(instrument, kafka):
     assert active.configure is None
 
 
-def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fill, consumer_of, reader, spans):
+def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fill, consumer_of, points, spans):
     fill(topic, *[{"value": b"x"}] * 10)
     measured()
     consumer = consumer_of(topic)
@@ -76,8 +61,8 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
     consumer.commit(handled[-1], asynchronous=False)
 
     def lag():
-        points = _points(reader, LAG)
-        return points if 7 in points.values() else None
+        lags = points(LAG)
+        return lags if 7 in lags.values() else None
 
     ((attributes, _),) = _until(lag, lambda: consumer.poll(0.1)).items()
     consumer.close()
@@ -91,21 +76,21 @@ def test_lag_is_the_uncommitted_messages_of_the_group(measured, kafka, topic, fi
     }
 
 
-def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, reader, spans):
+def test_producer_reports_its_queue_and_brokers(measured, kafka, topic, points, spans):
     measured()
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"})
     producer.produce(topic, b"x")
     producer.flush(10)
-    requests = _until(lambda: _points(reader, REQUESTS), lambda: producer.poll(0.1))
+    requests = _until(lambda: points(REQUESTS), lambda: producer.poll(0.1))
     host, _, port = kafka.bootstrap_servers.rpartition(":")
     assert [dict(attributes) for attributes in requests] == [
         {"messaging.system": "kafka", "messaging.client.id": "till", "server.address": host, "server.port": int(port)}
     ]
-    assert _until(lambda: list(_points(reader, QUEUE).values()) == [0], lambda: producer.poll(0.1))
+    assert _until(lambda: list(points(QUEUE).values()) == [0], lambda: producer.poll(0.1))
     spans.take(f"send {topic}")
 
 
-def test_statistics_callback_of_the_application_is_called(measured, kafka, topic, reader):
+def test_statistics_callback_of_the_application_is_called(measured, kafka, topic, points):
     calls = []
 
     def refuse(text):
@@ -122,7 +107,7 @@ def test_statistics_callback_of_the_application_is_called(measured, kafka, topic
     with pytest.raises(ZeroDivisionError):
         _until(lambda: None, lambda: producer.poll(0.1))
     assert calls[0] == "till"
-    assert _points(reader, QUEUE)
+    assert points(QUEUE)
 
 
 def test_statistics_switched_off_stay_off(measured, kafka):
@@ -158,29 +143,24 @@ def test_suppressed_client_does_not_report(measured, kafka):
         assert active.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
 
 
-def test_serializing_client_reports(measured, kafka, reader):
+def test_serializing_client_reports(measured, kafka, points):
     measured()
     producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "serialising"})
-    points = _until(lambda: _points(reader, QUEUE), lambda: producer.poll(0.1))
-    assert dict(next(iter(points)))["messaging.client.id"] == "serialising"
+    seen = _until(lambda: points(QUEUE), lambda: producer.poll(0.1))
+    assert dict(next(iter(seen)))["messaging.client.id"] == "serialising"
 
 
-async def test_asyncio_client_reports(measured, kafka, reader):
+async def test_asyncio_client_reports(measured, kafka, points):
     measured()
     async with AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"}) as producer:
-        points = {}
-        while not points:
+        seen = {}
+        while not seen:
             await producer.poll(0.1)
-            points = _points(reader, QUEUE)
-    assert dict(next(iter(points)))["messaging.client.id"] == "aio"
+            seen = points(QUEUE)
+    assert dict(next(iter(seen)))["messaging.client.id"] == "aio"
 
 
 # -- without a client: what the texts mean -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
@@ -299,7 +279,7 @@ def test_number_of_series_is_limited(observe, clock):
     assert len(observe(LAG, report)) == 1000
 
 
-def test_instrumenting_again_reuses_the_instruments(measured, reader, caplog):
+def test_instrumenting_again_reuses_the_instruments(measured, caplog):
     measured()
     first = active.configure
     MqTraceInstrumentor().uninstrument()

@@ -132,3 +132,8 @@ class TestOffsets:
         with pytest.raises(KafkaException):
             transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
         assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
+
+    def test_offsets_are_not_recorded_by_default(self, transactional, spans, topic, group):
+        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
+        transactional.commit_transaction(10)
+        spans.assert_empty()

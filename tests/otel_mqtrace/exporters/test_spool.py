@@ -343,11 +343,6 @@ class Broker:
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def broker(clock):
     return Broker(clock)
 

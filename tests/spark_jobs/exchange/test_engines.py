@@ -2,8 +2,6 @@
 
 import operator
 import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -82,18 +80,6 @@ def test_long_map_uses_other_processes_and_ends_them():
             os.kill(process, 0)
 
 
-def test_short_map_stays_in_this_process():
-    with LocalEngine(3, clock=ManualClock()) as engine:
-        assert set(engine.map(process_of, list(range(50)))) == {os.getpid()}
-
-
-@pytest.mark.parametrize(("tasks", "processes"), [(3, 1), (4, 2), (50, 2)])
-def test_prepared_map_uses_other_processes_at_once(tasks, processes):
-    with LocalEngine(2, clock=ManualClock()) as engine:
-        engine.prepare("json", tasks)
-        assert len(set(engine.map(process_of, list(range(200))))) == processes
-
-
 @pytest.mark.parametrize(("mebibytes", "processes"), [(15, 1), (17, 2)])
 def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypatch, mebibytes, processes):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
@@ -106,15 +92,6 @@ def test_large_files_have_processes_started_before_an_engine(tmp_path, monkeypat
         pass  # no engine takes the processes, so the block stops them
     with LocalEngine(2, clock=ManualClock()) as engine:
         assert set(engine.map(process_of, list(range(200)))) == {os.getpid()}
-
-
-def test_worker_imports_no_pandas_with_pyarrow():
-    code = (
-        "import sys; from spark_jobs.exchange.engine import leave_pandas_out; leave_pandas_out()\n"
-        "import pyarrow; pyarrow.array(['a']); assert 'pandas' not in sys.modules\n"
-        "assert len(pyarrow.table({'a': [1]}).to_pandas()) == 1"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("clock", [ManualClock, TickingClock])

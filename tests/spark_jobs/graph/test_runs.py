@@ -102,10 +102,6 @@ def test_missing_messages_are_counted_in_the_settled_part_only(edge):
     assert edge("ghosts", "CG_billing")["origins"] == {"never_published": 1, "unidentified": 0, "unjudged": 1}
 
 
-def test_service_that_consumes_its_own_topic_is_a_loop(plain):
-    assert [one["source"] for one in plain["edges"] if one.get("loop")] == ["topic:ticks"]
-
-
 def test_calls_join_services_directly_and_over_topics(plain):
     """What Jaeger's own job would give, and the deliveries whose traces only link; no call within a service."""
     calls = {(row["parent"], row["child"]): row["direct"] + row["messages"] for row in plain["calls"]}

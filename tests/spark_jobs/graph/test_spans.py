@@ -11,8 +11,7 @@ from pyarrow import parquet
 
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.schemas import NORMALISED
-from tests.support.plain_engine import PlainEngine
-from tests.support.reading import rows_in
+from tests.support.reading import PlainEngine, rows_in
 
 Row = dict[str, Any]
 _ids = st.sampled_from(["a", "b", "c", None])
@@ -116,13 +115,6 @@ def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
     with tempfile.TemporaryDirectory() as directory:
         calls = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)
     assert calls == call_plainly(rows, begin_ms, end_ms)
-
-
-def test_files_of_spans_with_ids_are_not_rewritten(tmp_path):
-    named, other = {"kind": "publish", "msg_id": "M1"}, {"kind": None, "scope": "NOT_MESSAGING"}
-    files = files_of(str(tmp_path), [{"side": "otlp", **row} for row in (named, other)])
-    assert tie_spans(PlainEngine(), files, str(tmp_path / "tied")) == tuple(files)
-    assert not (tmp_path / "tied").exists()
 
 
 def test_malformed_rows_are_kept_beside_tied_spans_and_call_nothing(tmp_path):

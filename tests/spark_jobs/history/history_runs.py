@@ -20,7 +20,7 @@ from spark_jobs.judging.facts import survey
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.support.events import START_MS, publish
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import read_verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path

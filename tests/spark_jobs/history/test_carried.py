@@ -17,7 +17,7 @@ from spark_jobs.history.carried import (
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.schemas import EVENT, NORMALISED
 from tests.support.events import consumed, publish
-from tests.support.plain_engine import PlainEngine
+from tests.support.reading import PlainEngine
 
 ROWS = st.lists(
     st.tuples(

@@ -112,26 +112,6 @@ def test_key_that_the_first_run_leaves_open_is_new(monday):
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
 
 
-def test_every_event_of_an_open_key_is_left_with_its_run_and_reason(left_on_monday):
-    left = Counter((row["side"], row["msg_id"], row["half"], row["first_seen_run"]) for row in left_on_monday)
-    assert left == {
-        ("native", "B", "whole", 1): 1,
-        ("otlp", "C", "whole", 1): 1,
-        ("native", "D", "before", 1): 1,
-        ("native", "E", "before", 1): 1,
-        ("otlp", "E", "whole", 1): 1,
-        ("native", "F", "whole", 1): 1,
-        ("native", "G", "whole", 1): 2,
-        ("otlp", "orders-0@K", "whole", 1): 1,
-    }
-    assert {row["msg_id"]: row["left_as"] for row in left_on_monday} == {
-        **dict.fromkeys(["B", "G", "orders-0@K"], "PENDING"),
-        **dict.fromkeys("CF", "UNEXPLAINED"),
-        "D": "IN_FLIGHT",
-        "E": "HALF_RECORD",
-    }
-
-
 def test_key_left_open_is_resolved_by_a_later_run(tuesday):
     assert lifecycle_of(tuesday) == {
         **dict.fromkeys("BDEGK", ("resolved", 1)),
@@ -153,23 +133,11 @@ def test_span_identified_by_position_meets_its_message_when_the_send_is_read(tue
     assert "orders-0@K" not in tuesday.verdicts
 
 
-def test_reason_of_this_input_alone_does_not_explain_an_older_key(tuesday):
-    """Tuesday's files begin after Monday's losses, which is no reason: Monday's run read what was before them."""
-    assert {name: tuesday.verdicts[name]["reason"] for name in "CFI"} == dict.fromkeys("CFI", "UNEXPLAINED")
-    assert {tuesday.verdicts[name]["reason_detail"] for name in "CF"} == {None}
-
-
 def test_event_read_again_from_its_position_counts_once(tuesday):
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
     native, otlp = tuesday.result.inputs.native, tuesday.result.inputs.otlp
     assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 3, 1)
     assert tuesday.result.conservation.holds, tuesday.result.conservation
-
-
-def test_carried_key_outside_the_window_is_judged(tuesday):
-    """A key was in the window of the run that first saw it; one read only now is not."""
-    assert tuesday.verdicts["O"]["status"] == "OUT_OF_SCOPE"
-    assert tuesday.verdicts["F"]["status"] == "NATIVE_ONLY"
 
 
 def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):

@@ -16,7 +16,7 @@ from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.workspace import VERDICTS
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import read_verdicts
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
@@ -158,14 +158,6 @@ def test_balance_of_real_recordings_holds_and_rows_equal_the_counts(request, rec
     assert Counter(row["status"] for row in rows) == counts
     assert sum(1 for row in rows if row["native"]) == result.inputs.native.canonical_keys
     assert sum(1 for row in rows if row["otlp"]) == result.inputs.otlp.canonical_keys
-
-
-@pytest.mark.spark
-def test_run_takes_six_spark_jobs(spark, tmp_path):
-    options_on_spark = options("scenarios-5.3.3-old", tmp_path, "rocketmq-5.3.3", engine=None)
-    result = run(options_on_spark, spark=spark)
-    assert (result.engine, result.spark.jobs) == ("spark", 6)
-    assert result.spark.stages >= result.spark.jobs
 
 
 def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):

@@ -15,7 +15,7 @@ from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 from tests.support.events import publish
-from tests.support.plain_engine import PlainEngine
+from tests.support.reading import PlainEngine
 
 SPANS = TopicAddress("broker:9092", "spans")
 
@@ -90,13 +90,6 @@ def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
     assert ingested.names() == (joined,)
     ingested.remove_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == [f"batch={joined}"]
-
-
-def test_few_batches_are_left_as_they_are(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "b-1", "A")
-    ingested.compact()
-    assert ingested.names() == ("b-1",)
 
 
 def test_joined_batches_never_get_an_earlier_name(tmp_path):

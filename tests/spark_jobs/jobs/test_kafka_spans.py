@@ -11,8 +11,8 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
+from tests.support.reading import read_verdicts
 from tests.support.trace_stories import body_of
-from tests.support.verdict_rows import read_verdicts
 
 START_MS = 1_795_260_000_000
 MESSAGES = 6

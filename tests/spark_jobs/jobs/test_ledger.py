@@ -10,18 +10,15 @@ import pytest
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.report.prometheus import render_metrics
-from spark_jobs.report.summary import render_summary
 from tests.support.events import START_MS
 from tests.support.native_spans import pub, span_attributes
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import read_verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,13 +109,6 @@ def run_with_ledger(shop, tmp_path_factory):
     return result, {row["msg_id"]: (row["status"], row["reason"], row["reason_detail"]) for row in rows}
 
 
-def test_application_writes_its_drops_to_a_ledger_file(shop):
-    (path,) = shop[0].ledgers.glob("ledger-*.json")
-    (row,) = json.loads(path.read_text())["rows"]
-    assert (row["side"], row["cause"], row["service"], row["count"]) == ("otlp", "queue_full", "shop", SENDS - ROOM)
-    assert len(shop[1]) == SENDS - ROOM
-
-
 def test_loss_with_its_ledger_is_attributed_and_the_run_passes(shop, run_with_ledger):
     result, verdicts = run_with_ledger
     attributed = {msg_id for msg_id, verdict in verdicts.items() if verdict[1] == "DROP_ATTRIBUTED"}
@@ -129,16 +119,3 @@ def test_loss_with_its_ledger_is_attributed_and_the_run_passes(shop, run_with_le
     assert {gate.name: gate.outcome for gate in result.gates}["attributed_loss_otlp"] == "warn"
     assert (result.ledger.attributed["otlp"], result.ledger.surplus["otlp"]) == (SENDS - ROOM, 700)
     assert result.ledger.notes[0].startswith("700 losses were counted when their counters were first read")
-
-
-def test_reports_show_how_the_ledger_was_used(run_with_ledger):
-    result, _ = run_with_ledger
-    plain = json.loads(result.dumps())["ledger"]
-    lanes = {line["component"]: line["counted"] for line in plain["lines"]}
-    assert (plain["rows_read"], sorted(lanes.values())) == (2, [SENDS - ROOM, 700])
-    lane = min(lanes, key=lanes.get)
-    assert f"| otlp | {lane} | queue_full | shop | {SENDS - ROOM} | {SENDS - ROOM} | 0 |" in render_summary(result)
-    families = text_string_to_metric_families(render_metrics(result))
-    labels = {"cause": "queue_full", "service": "shop", "place": "attributed"}.items()
-    attributed = [each.value for family in families for each in family.samples if each.labels.items() >= labels]
-    assert sorted(attributed) == [0, SENDS - ROOM]

@@ -11,8 +11,7 @@ from spark_jobs.jobs import reading
 from spark_jobs.jobs.reading import EventSide, read_native, read_otlp
 from spark_jobs.sources import splits
 from spark_jobs.sources.kafka import MESSAGE, PartitionRange, TopicAddress
-from tests.support.plain_engine import PlainEngine
-from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
+from tests.support.reading import PlainEngine, events_of, malformed_of, native_side, otlp_side, rows_in
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"

@@ -23,9 +23,7 @@ from spark_jobs.jobs.options import no_progress
 from spark_jobs.jobs.reading import ReadOptions, read_native, read_otlp
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import TopicAddress
-from tests.support.plain_engine import PlainEngine
-from tests.support.reading import rows_in
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import PlainEngine, read_verdicts, rows_in
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape

@@ -21,7 +21,7 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
 from tests.support.archives import ID, consume, context, end, pub
-from tests.support.verdict_rows import read_verdicts
+from tests.support.reading import read_verdicts
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 DUAL = VECTORS / "dual"
@@ -156,12 +156,6 @@ def test_delivery_without_region_rules_out_later_clients(tmp_path):
     assert writers_of(with_region, [], profile="java-agent").native_writer == "rocketmq"
     without = landing(tmp_path / "b.jsonl", pub(offset_msg_id=BROKER_ID), replace(before, region_id=None))
     assert writers_of(without, [], profile="java-agent").native_writer == "rocketmq-4.9.8"
-
-
-def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(writers, "MOST_MESSAGING_SPANS", 3)
-    otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, OWN_SPAN)
-    assert writers_of([], otlp, native_writer="rocketmq").profile == "java-agent"
 
 
 def test_landing_in_parquet_shows_its_writer(tmp_path):

@@ -77,9 +77,14 @@ def test_page_shows_untrusted_text_without_odd_characters_and_gains_no_element(t
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_junit_stays_well_formed_with_untrusted_text(text):
-    suite = ET.fromstring(render_junit(poisoned(text)).encode())
+def test_files_stay_well_formed_with_untrusted_text(text):
+    made = poisoned(text)
+    suite = ET.fromstring(render_junit(made).encode())
     assert [case.get("name") for case in suite.iter("testcase")] == [visible(text)]
+    for block in re.findall(r"(?:^\|.*\n)+", render_summary(made), re.MULTILINE):
+        assert len({row.count("|") for row in block.splitlines()}) == 1, block
+    written = made.dumps().encode("utf-8", "backslashreplace").decode()
+    assert json.loads(written)["groups"][0]["topic"] == text
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -90,19 +95,6 @@ def test_metrics_keep_one_sample_per_line(text):
     assert len(lines) == len(render_metrics(poisoned("harmless")).splitlines())
     for line in lines:
         assert line.startswith("# ") or sample_line.fullmatch(line), line
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_summary_keeps_its_tables(text):
-    for block in re.findall(r"(?:^\|.*\n)+", render_summary(poisoned(text)), re.MULTILINE):
-        widths = {row.count("|") for row in block.splitlines()}
-        assert len(widths) == 1, block
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_result_json_keeps_untrusted_text(text):
-    written = poisoned(text).dumps().encode("utf-8", "backslashreplace").decode()
-    assert json.loads(written)["groups"][0]["topic"] == text
 
 
 @given(st.text(max_size=60))

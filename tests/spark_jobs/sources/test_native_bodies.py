@@ -197,10 +197,3 @@ def test_column_that_means_something_else_is_one_sentence(tmp_path):
     parquet.write_table(pa.table({"body": [b"a"], "arrival_ms": ["soon"]}), path)
     with pytest.raises(UnreadableInputError, match=r"x\.parquet: column 'arrival_ms' holds string, expected a whole"):
         find_bodies([str(path)], parallelism=1)
-
-
-def test_more_cores_are_more_tasks(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes((json.dumps({**LINE, "keys": "k" * 1000}) + "\n").encode() * 40_000)
-    sizes = [len(find_bodies([str(path)], parallelism=cores).tasks) for cores in (1, 2, 4, 64)]
-    assert sizes == [4, 8, 11, 11]

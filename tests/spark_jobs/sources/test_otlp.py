@@ -1,8 +1,6 @@
 """What an executor does with files and messages: the fast way as long as it can, the counts kept, in one task."""
 
 import json
-import subprocess
-import sys
 
 import pyarrow as pa
 import pytest
@@ -167,19 +165,3 @@ def test_small_batches_are_grouped():
     assert [batch.num_rows for batch in together] == [2000, 2000, 500]
     assert [row["a"] for row in rows(together)] == list(range(4500))
     assert list(grouped([empty])) == []
-
-
-def test_json_lines_are_read_without_protobuf(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(message(SPAN, ODD) + b"\ntorn\n" + message(SPAN) + b"\n")
-    code = (
-        "import sys\n"
-        "from bridge.otlp.detect import Layout\n"
-        "from spark_jobs.sources.splits import Split\n"
-        "from spark_jobs.sources.otlp import split_batches\n"
-        f"split = Split({str(path)!r}, Layout.JSON_LINES, 0, {path.stat().st_size})\n"
-        "print(sum(batch.num_rows for batch in split_batches([split])))\n"
-        "assert not {'google.protobuf', 'opentelemetry.proto'} & set(sys.modules)\n"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert output.stdout == "5\n"

@@ -7,7 +7,6 @@ import pytest
 import rocketmq
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from otel_mqtrace.testing import ManualClock
 from tests.support.rocketmq_proxy import RocketMqProxy
 
 _numbers = count(1)
@@ -34,12 +33,6 @@ def proxy():
 def topic():
     """A topic that no other test knows."""
     return f"orders-{next(_numbers)}"
-
-
-@pytest.fixture
-def clock():
-    """The time of the instrumentation; it moves when told."""
-    return ManualClock()
 
 
 @pytest.fixture

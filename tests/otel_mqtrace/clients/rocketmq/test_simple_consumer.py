@@ -128,6 +128,16 @@ def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer
     assert (_code(span), span.attributes["mqtrace.cost_time"]) == ("SUCCESS", 29_000)
 
 
+def test_ack_in_another_thread_leaves_no_current_span_here(received, consumer, spans, topic):
+    (message,) = received(b"hello")
+    assert trace.get_current_span().get_span_context().is_valid
+    worker = threading.Thread(target=consumer.ack, args=(message,))
+    worker.start()
+    worker.join(10)
+    assert not trace.get_current_span().get_span_context().is_valid
+    spans.take(f"process {topic}")
+
+
 def test_threads_that_share_a_consumer_have_their_own_messages(send, consumer, spans, topic):
     send(b"1", b"2")
     (mine,) = consumer.receive(1, 30)
