@@ -61,8 +61,11 @@ def test_blank_of_python_only_makes_a_line_bad(blank):
 
 
 @pytest.mark.parametrize("word", ["Inf", "-Inf", "-NaN"])
-def test_word_that_only_arrow_reads_as_a_number_is_declined(word):
-    written = message({**SPAN, "a": "word"})
+@pytest.mark.parametrize(
+    "field", [{"a": "word"}, {"events": [{"attributes": [{"key": "k", "value": {"doubleValue": "word"}}]}]}]
+)
+def test_word_that_only_arrow_reads_as_a_number_is_declined(word, field):
+    written = message({**SPAN, **field})
     assert read_json([written.replace(b"word", word.encode())]) is not None
     assert read_json([written.replace(b'"word"', word.encode())]) is None
     assert read_json([written.replace(b'"word"', b"Infinity")]) is not None
