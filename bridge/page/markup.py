@@ -58,19 +58,22 @@ def _markup(child: object) -> str:
         return str(child.__html__())
     if isinstance(child, (list, tuple)):
         return joined(child)
-    return html.escape(_text(child))
+    return _escape(child)
 
 
 def _attributes(attributes: dict[str, object]) -> str:
-    return "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(_text(value))}"'
-        for name, value in attributes.items()
-        if value is not None
-    )
+    return "".join([f' {_spell(name)}="{_escape(value)}"' for name, value in attributes.items() if value is not None])
 
 
-def _text(value: object) -> str:
-    return f"{value:.2f}".rstrip("0").removesuffix(".") if isinstance(value, float) else str(value)
+@cache
+def _spell(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _escape(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").removesuffix(".")
+    return str(value) if isinstance(value, int) else html.escape(str(value))
 
 
 @cache

@@ -33,7 +33,7 @@ LINK_FIELDS: Final = ("trace_id", "span_id", "msg_id", "topic", "group", "servic
 """The names that a link template may contain in braces."""
 
 _MOST_DIFFERENCES, _LONGEST_VALUE = 2, 36
-_AT_ONCE: Final = 25
+_AT_ONCE: Final = 10
 """Samples that one task renders."""
 _FACTS = (
     ("msg_id", "Message"),
