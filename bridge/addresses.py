@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import itertools
 import os
@@ -19,7 +18,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from bridge.storage import AnyPath
 
@@ -147,15 +146,13 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
     try:
         return _expand(path)
     except OSError as error:
-        shown, why = without_password(path), error.strerror or error
-        raise UsageError(f"cannot read {shown}: {why}") from error
+        where, why = error.filename or without_password(path), error.strerror or error
+        raise UsageError(f"cannot read {where}: {why}") from error
 
 
 def _expand(path: str) -> tuple[list[AnyPath], bool]:
     named = as_path(path)
     if named.is_dir():
-        if isinstance(named, Path) and not os.access(named, os.R_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a glob below it would match nothing
         return data_files(named), False
     if named.exists():
         return [named.resolve()], True
@@ -195,10 +192,25 @@ def reads_tree(path: str) -> bool:
 
 
 def data_files(directory: AnyPath) -> list[AnyPath]:
-    """Return every file below a directory except hidden ones, half-written ones and manifests."""
-    return sorted(
-        file.resolve() for file in directory.rglob("*") if file.is_file() and not _ignored(file.relative_to(directory))
-    )
+    """Return every file below a directory except hidden ones, half-written ones and manifests.
+
+    Raises:
+        OSError: the directory, or one below it, cannot be listed.
+    """
+    found = _walk(directory) if isinstance(directory, Path) else directory.rglob("*")
+    return sorted(file.resolve() for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
+
+
+def _walk(directory: Path) -> Iterator[AnyPath]:
+    """Yield the files below ``directory``; ``rglob`` passes over what it may not list."""
+    for parent, below, names in os.walk(directory, onerror=_raise):
+        below[:] = [name for name in below if not _ignored(PurePath(name))]
+        yield from (Path(parent, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # removed meanwhile
+        raise error
 
 
 def _ignored(relative: PurePath) -> bool:

@@ -55,6 +55,12 @@ class _FilesSource(TraceSource):
         self._path, self._directory = str(path), root_of(str(path)).resolve()
         self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
 
+    def _name(self, path: AnyPath) -> str:
+        try:
+            return path.relative_to(self._directory).as_posix()
+        except ValueError:  # a link in the directory to a file elsewhere
+            return str(path)
+
     def _remembered(self, parse: Callable[[Any], Any]) -> Any:
         return read_memory(self._memory, parse, hint=CANNOT_READ)
 
@@ -87,7 +93,7 @@ class FilesTraceSource(_FilesSource):
         """
         of_spans: list[AnyPath] = []
         for path in present_files(self._path):
-            name = path.relative_to(self._directory).as_posix()
+            name = self._name(path)
             if name in self._done or name in self._read:
                 continue
             if _holds_spans(path):
@@ -104,7 +110,7 @@ class FilesTraceSource(_FilesSource):
         if of_spans and not self._done and not self._read:
             raise UsageError(f"{of_spans[0]} holds spans, no native trace bodies: give --native URL to forward spans")
         self.bad_bodies += len(of_spans)
-        self._read |= {path.relative_to(self._directory).as_posix() for path in of_spans}
+        self._read |= set(map(self._name, of_spans))
 
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
@@ -183,7 +189,7 @@ class SpanFilesSource(_FilesSource):
             return
         if detected.side is not Side.OTLP:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
-        name = path.relative_to(self._directory).as_posix()
+        name = self._name(path)
         key, number = None, 0
         for item in read_messages(path, detected.layout, parse=parse_message):
             if isinstance(item, Tail):

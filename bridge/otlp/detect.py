@@ -82,7 +82,11 @@ class LineTooLongError(Exception):
 
 
 class DamagedInputError(UnreadableInputError):
-    """A file that may be data and cannot be read: never passed over, even among others."""
+    """A native file that is incomplete: never passed over, even among others."""
+
+
+class InaccessibleInputError(UnreadableInputError):
+    """A file that the system cannot read: never passed over, whatever it may hold."""
 
 
 _EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
@@ -92,15 +96,18 @@ def detect(path: AnyPath) -> Detected:
     """Return what ``path`` holds.
 
     Raises:
-        UnreadableInputError: the file cannot be opened, or is nothing this project reads.
+        UnreadableInputError: the file is nothing this project reads, or was removed meanwhile.
+        InaccessibleInputError: the file cannot be read.
         DamagedInputError: the file is a parquet file cut short.
     """
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             size = file.seek(0, io.SEEK_END)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
+    except OSError as error:
+        raise InaccessibleInputError(f"cannot read {path}: {error.strerror or error}") from error
     refuse_compressed(head, path, also_zstd=_is_native_in_zstd(head))
     if head.startswith(_PARQUET_MAGIC):
         _check_parquet(path)

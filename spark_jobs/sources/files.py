@@ -14,6 +14,7 @@ from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
     OTLP_FORMATS,
     DamagedInputError,
+    InaccessibleInputError,
     Layout,
     LineTooLongError,
     Side,
@@ -59,7 +60,7 @@ def source_files(
 
     Raises:
         UsageError: a source names nothing, or is an address that has to be landed first.
-        UnreadableInputError: a named file, or everything in a directory, is something else.
+        UnreadableInputError: a named file, or everything in a directory, is something else; a file cannot be read.
     """
     found: dict[AnyPath, SourceFile] = {}
     for src in srcs:
@@ -90,7 +91,9 @@ def _source_files(
     passed_over: list[str] = []
     for path, detected in zip(paths, _detect_all(paths), strict=True):
         if isinstance(detected, UnreadableInputError):
-            if isinstance(detected, DamagedInputError) and side is not Side.OTLP:
+            if isinstance(detected, InaccessibleInputError) or (
+                isinstance(detected, DamagedInputError) and side is not Side.OTLP
+            ):
                 raise detected
             passed_over.append(str(detected))
             continue

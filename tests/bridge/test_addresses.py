@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from bridge.addresses import Kind, data_files, expand_files, parse_address, parse_directory, reads_tree
@@ -39,6 +42,21 @@ def test_unreadable_kind_names_the_readable_ones_and_no_password():
         parse_address("jaeger://user:secret@host:1/x", readable=(Kind.FILES, Kind.KAFKA))
     assert "secret" not in str(refusal.value)
     assert f"give {Kind.FILES.value} or {Kind.KAFKA.value}" in str(refusal.value)
+
+
+def test_directory_below_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    listed = os.scandir
+
+    def list_some(path):
+        if Path(path) != tmp_path:
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", list_some)
+    with pytest.raises(UsageError, match=f"cannot read {tmp_path / 'sub'}: Permission denied"):
+        expand_files(str(tmp_path))
 
 
 def test_directory_and_glob_hold_data_files_only(tmp_path):

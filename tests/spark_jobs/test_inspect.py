@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs import inspect
+from spark_jobs.sources.files import source_files
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -110,6 +112,17 @@ def test_ignored_files_of_a_directory_are_named(tmp_path, capsys):
     assert [Path(name).name for name in report["files"]] == ["part-1.jsonl"]
     (entry,) = report["passed_over"]
     assert "notes.jsonl" in entry
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that root cannot read")
+@pytest.mark.parametrize("side", [Side.NATIVE, Side.OTLP, None])
+def test_file_of_a_directory_that_cannot_be_read_is_an_error(tmp_path, side):
+    """Passed over, its records would be losses in the verdicts."""
+    line = '{"resourceSpans": []}' if side is Side.OTLP else '{"body_base64": ""}'
+    (tmp_path / "a.jsonl").write_text(line, encoding="utf-8")
+    (tmp_path / "b.jsonl").symlink_to("/proc/self/mem")
+    with pytest.raises(UnreadableInputError, match=r"cannot read .*mem: "):
+        source_files([str(tmp_path)], side)
 
 
 def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):

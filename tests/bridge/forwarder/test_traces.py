@@ -227,6 +227,13 @@ def test_files_are_forwarded_once(files, open_files, delivery):
     assert len(list(open_files("other").drain())) == 4
 
 
+def test_link_to_a_file_elsewhere_is_forwarded_once(files, open_files, delivery, tmp_path):
+    (tmp_path / "elsewhere.bin").write_bytes(body_of(pub("M2")))
+    (files / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
+    assert forward_once(open_files(), spans=SpanForwarding(delivery)).messages == 3
+    assert list(open_files().drain()) == []
+
+
 def test_file_with_a_waiting_half_is_read_again(files, open_files, delivery):
     (files / "raw.bin").rename(files / ".raw.bin")
     forward_once(open_files(), spans=SpanForwarding(delivery))
