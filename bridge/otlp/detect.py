@@ -152,8 +152,9 @@ def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Detected:
 
 
 def _is_native_in_zstd(head: bytes) -> bool:
-    found = _json(_first_zstd_bytes(head, _HEAD_BYTES)) if head.startswith(ZSTD_MAGIC) else None
-    return found is not None and found.side is Side.NATIVE
+    text = _first_zstd_bytes(head, _HEAD_BYTES).lstrip() if head.startswith(ZSTD_MAGIC) else b""
+    sides = {found.side for key, found in _JSON_SIGNS if f'"{key}"'.encode() in text}  # an attribute may be so named
+    return text[:1] in _JSON_STARTS and sides == {Side.NATIVE}
 
 
 def _binary(head: bytes, size: int) -> Detected | None:

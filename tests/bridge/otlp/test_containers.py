@@ -10,8 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import zstandard
+from google.protobuf.json_format import MessageToJson
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pyarrow import parquet
 
 from bridge.otlp import containers
@@ -264,6 +266,20 @@ def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
     span, ledger = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
     assert (span.num_rows, ledger.num_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("layout", [Layout.PROTO_FRAMED_ZSTD, Layout.JSON_LINES_ZSTD])
+def test_spans_in_zstd_that_name_body_base64_are_no_native_file(tmp_path, layout):
+    message = TracesData()
+    span = message.resource_spans.add().scope_spans.add().spans.add()
+    span.attributes.add(key="body_base64").value.string_value = '{"body_base64": ""}'
+    data = message.SerializeToString()
+    spans = struct.pack(">I", len(data)) + data
+    if layout is Layout.JSON_LINES_ZSTD:
+        spans = MessageToJson(message).encode()
+    path = tmp_path / "x"
+    path.write_bytes(zstandard.compress(spans))
+    assert detect(path).layout is layout
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
