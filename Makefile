@@ -49,7 +49,7 @@ test-peers: java ## the tests against real servers, made from packages by Maven 
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
 
 .PHONY: test-install
-test-install: $(READY) wheel ## the documented commands in environments of their own, one client each, and the oldest OpenTelemetry
+test-install: $(READY) wheel ## the documented commands in environments of their own, one client each, and the oldest OpenTelemetry and pyarrow
 	@$(BIN)/python -m pytest -m install -n 2 --dist worksteal -v tests/install $(ARGS)
 
 .PHONY: wheel

@@ -112,7 +112,19 @@ def _parse(block: bytes, shape: Any, only: frozenset[bytes] | None) -> Column | 
         )
     except pa.ArrowInvalid:
         return None
-    return table.column("resourceSpans").combine_chunks().cast(shape.field("resourceSpans").type)
+    return _widen(table.column("resourceSpans").combine_chunks(), shape.field("resourceSpans").type)
+
+
+def _widen(column: Column, kind: Any) -> Column:
+    """Return ``column`` with the fields of ``kind`` that it lacks, as nulls; pyarrow before 19 cannot cast it so."""
+    if column.type == kind:
+        return column
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(column.offsets, _widen(column.values, kind.value_type), mask=mask)
+    held = {one.name: column.field(at) for at, one in enumerate(column.type)}
+    fields = [_widen(held[one.name], one.type) if one.name in held else pa.nulls(len(column), one.type) for one in kind]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=mask)
 
 
 def _columns(listed: Column) -> tuple[SpanColumns, int]:

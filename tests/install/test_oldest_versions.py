@@ -1,4 +1,4 @@
-"""The library's own tests with the oldest OpenTelemetry that is declared, without the development tools."""
+"""Tests with the oldest OpenTelemetry and pyarrow that are declared, without the development tools."""
 
 import re
 import subprocess
@@ -29,12 +29,9 @@ def _oldest():
     return [f"{name}=={version if 'b' in version else version + '.0'}" for name, version in pins.items()]
 
 
-def test_library_passes_its_tests_with_the_oldest_opentelemetry(wheel, make_environment, tmp_path):
-    programs = make_environment()
-    pip_install(programs, f"{wheel}[cli,kafka,aiokafka,otlp,reconcile]", *_TOOLS, *_oldest())
-    command = [programs / "python", "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *_TESTED]
+def _run_tests(programs, tmp_path, *arguments):
     done = subprocess.run(
-        command,
+        [programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
         env={**CLEAN, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -43,3 +40,16 @@ def test_library_passes_its_tests_with_the_oldest_opentelemetry(wheel, make_envi
         timeout=900,
     )
     assert done.returncode == 0, done.stdout[-4_000:]
+
+
+def test_library_passes_its_tests_with_the_oldest_opentelemetry(wheel, make_environment, tmp_path):
+    programs = make_environment()
+    pip_install(programs, f"{wheel}[cli,kafka,aiokafka,otlp,reconcile]", *_TOOLS, *_oldest())
+    _run_tests(programs, tmp_path, "-n", "2", *_TESTED)
+
+
+def test_spans_in_json_are_read_with_the_oldest_pyarrow(wheel, make_environment, tmp_path):
+    programs = make_environment()
+    (version,) = re.findall(r"^pyarrow>=([0-9.]+)", "\n".join(requires("otel-mqtrace") or ()), re.MULTILINE)
+    pip_install(programs, f"{wheel}[cli,reconcile]", *_TOOLS[:3], f"pyarrow=={version}.*", "numpy<2")
+    _run_tests(programs, tmp_path, "tests/spark_jobs/sources/test_otlp_json.py")
