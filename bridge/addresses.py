@@ -59,6 +59,7 @@ _KINDS: Final = {
 }
 _DIRECTORIES: Final = frozenset({"--landing", "--state", "--out", "--history", "--policy", "--ledger"})
 _GLOB_MAGIC: Final = frozenset("*?[")
+_HIDDEN: Final = (".", "_")
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
 """Written beside and renamed by every writer that cares, or not data at all."""
@@ -204,7 +205,7 @@ def data_files(directory: AnyPath) -> list[AnyPath]:
 def _walk(directory: Path) -> Iterator[AnyPath]:
     """Yield the files below ``directory``; ``rglob`` passes over what it may not list."""
     for parent, below, names in os.walk(directory, onerror=_raise):
-        below[:] = [name for name in below if not _ignored(PurePath(name))]
+        below[:] = [name for name in below if not name.startswith(_HIDDEN)]
         yield from (Path(parent, name) for name in names)
 
 
@@ -214,7 +215,7 @@ def _raise(error: OSError) -> None:
 
 
 def _ignored(relative: PurePath) -> bool:
-    hidden = any(part.startswith((".", "_")) for part in relative.parts)
+    hidden = any(part.startswith(_HIDDEN) for part in relative.parts)
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
 
 

@@ -140,7 +140,7 @@ class _Succeeding:
 def observe_transaction(
     transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState | None = None
 ) -> Begin:
-    """Return what observes ``begin_transaction`` or, by its ``state``, an end; ``transaction_of`` is of a producer."""
+    """Return the observer of a transaction's end with ``state``, of its begin without; ``transaction_of`` finds it."""
 
     def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
         transaction = transaction_of(producer)

@@ -75,6 +75,13 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
         expand_files(str(tmp_path / "missing"))
 
 
+def test_files_below_a_directory_with_an_ignored_suffix_are_read(tmp_path):
+    (tmp_path / "run.tmp").mkdir()
+    wanted = tmp_path / "run.tmp" / "a.jsonl"
+    wanted.touch()
+    assert data_files(tmp_path) == [wanted]
+
+
 def test_only_directories_read_files_written_later(tmp_path):
     (tmp_path / "one.jsonl").touch()
     trees = {"": True, "one.jsonl": False, "missing.jsonl": False, "*.jsonl": False, "*": True, "**/*.jsonl": True}
