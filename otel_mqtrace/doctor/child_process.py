@@ -165,8 +165,14 @@ _UNTRACED: Final = {
     "untraceable": (
         "untraceable_class",
         "warning",
-        "{name} cannot be traced: it has no place for headers, cannot be replaced, or is not in this client",
-        "let its produce take headers and on_delivery (or *args, **kwargs), and its objects have a __dict__",
+        (
+            "{name} is not traced: this client lacks it, or its class was made before instrument(). Of such a class "
+            "only a produce that names topic, headers and on_delivery (or callback), or *args and **kwargs, is traced"
+        ),
+        (
+            "call instrument() before that module is imported, or let its produce name these, its other methods call "
+            "self.produce, self.poll or self.consume, and its objects have a __dict__"
+        ),
     ),
     "classes_made_later": (
         "class_of_original",

@@ -7,8 +7,12 @@ place, and never imported for that; those imported later are changed when they m
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 import sys
+from itertools import takewhile
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import confluent_kafka
@@ -35,7 +39,8 @@ from otel_mqtrace.clients.patching import Patches, Wrappers, identify_class, rep
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import CodeType
 
     from otel_mqtrace.hooks.tracing import Tracing
 
@@ -169,3 +174,26 @@ class ClientPatches(Patches):
                 traced = False
             if not traced:
                 self.untraceable.append(f"{owner_name(subclass)}.{name}")
+        self.untraceable.extend(_find_super_callers(subclass, wrappers) or ())
+
+
+@guarded("Patches.super_callers")
+def _find_super_callers(subclass: type[Any], wrappers: Wrappers) -> list[str]:
+    """Return the methods that call the client's with ``super()``: they pass by what was changed in the subclass."""
+    return [
+        f"{owner_name(owner)}.{name}"
+        for owner in takewhile(lambda each: each.__flags__ & _HEAP_TYPE, subclass.__mro__)
+        for name, function in list(vars(owner).items())
+        if type(function) is FunctionType and name not in wrappers
+        if not wrappers.keys().isdisjoint(_super_methods(inspect.unwrap(function).__code__))
+    ]
+
+
+def _super_methods(code: CodeType) -> Iterator[str]:
+    is_super = False
+    for each in dis.get_instructions(code) if "super" in code.co_names else ():
+        if each.argval == "super":
+            is_super = True
+        elif is_super and ("ATTR" in each.opname or "METHOD" in each.opname):
+            yield each.argval
+            is_super = False

@@ -208,3 +208,38 @@ def replace_arguments(
         else:
             named[name] = value
     return tuple(positional), named
+
+
+def _by_name(method: str) -> Callable[..., Any]:
+    """Return ``dict``'s method for a list of pairs; what has no name for its first argument goes to ``list``'s."""
+    of_list = vars(list).get(method)
+
+    def call(self: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if of_list is not None and not (args and isinstance(args[0], str)):
+            return of_list(self, *args, **kwargs)
+        before = dict([*self])
+        named = before.copy()
+        result = getattr(named, method)(*args, **kwargs)
+        if named != before:
+            self[:] = named.items()
+        return result
+
+    return call
+
+
+class HeaderPairs(list[Any]):
+    """Headers where the caller gave none: an application's own ``produce`` may take them for a list or for a dict."""
+
+    __contains__, __delitem__, __getitem__, __setitem__, pop = map(
+        _by_name, ("__contains__", "__delitem__", "__getitem__", "__setitem__", "pop")
+    )
+    __or__, __ror__, get, items, keys, setdefault, update, values = map(
+        _by_name, ("__or__", "__ror__", "get", "items", "keys", "setdefault", "update", "values")
+    )
+
+
+def as_given(given: Any, pairs: list[Any]) -> Any:
+    """Return the headers to send in the form in which the caller gave theirs."""
+    if given:
+        return dict(pairs) if isinstance(given, Mapping) else pairs
+    return HeaderPairs(pairs)

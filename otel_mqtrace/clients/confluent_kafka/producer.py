@@ -16,6 +16,7 @@ from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.client import (
     PRODUCE_ORDER,
     active,
+    as_given,
     describe_error,
     parameter_order,
     replace_arguments,
@@ -50,7 +51,7 @@ ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 
 
 def _prepare(
-    producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool
+    producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_c_code: bool
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = active.tracing
@@ -66,7 +67,7 @@ def _prepare(
     value, partition = given.get("value"), given.get("partition")
     call = hook.before(
         topic,
-        body=value if raw or value is None else UNKNOWN_BODY,
+        body=value if order is PRODUCE_ORDER or value is None else UNKNOWN_BODY,
         key=given.get("key"),
         headers=headers,
         partition=partition if isinstance(partition, int) else None,
@@ -76,7 +77,9 @@ def _prepare(
         return None
     if state.leaders is not None and call.is_recorded:
         state.leaders.want(topic)
-    changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
+    changes: dict[str, Any] = {}
+    if call.headers is not None:
+        changes["headers"] = call.headers if is_c_code else as_given(headers, call.headers)
     if not call.is_recorded and not call.current_ctx:
         return None, *replace_arguments(order, args, kwargs, changes)  # as above
     # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
@@ -105,13 +108,13 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     order = parameter_order(original)
     if order is None:
         return None
-    raw = order is PRODUCE_ORDER
-    send = original if isinstance(original, MethodDescriptorType) else _outer(original, order)
+    is_c_code = isinstance(original, MethodDescriptorType)
+    send = original if is_c_code else _outer(original, order)
 
     @functools.wraps(original)
     def produce_with_span(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            prepared = _prepare(self, order, args, kwargs, raw=raw)
+            prepared = _prepare(self, order, args, kwargs, is_c_code=is_c_code)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
             note_failure("produce.before")
             prepared = None
@@ -129,7 +132,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
             sending.returned()
         return result
 
-    if not (raw and isinstance(original, MethodDescriptorType)):
+    if not (is_c_code and order is PRODUCE_ORDER):
         return produce_with_span
     return _recorded_produce(original, produce_with_span)
 

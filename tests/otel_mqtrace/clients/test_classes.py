@@ -83,6 +83,48 @@ class WithACopy(ThroughTheName):
         super().produce(topic, value, headers, callback)
 
 
+class AddsOne(cimpl.Producer):
+    """Adds a header of its own to the caller's."""
+
+    def produce(self, topic, value=None, headers=None, on_delivery=None):
+        super().produce(topic, value, headers=self.add(headers), on_delivery=on_delivery)
+
+
+class AddsToAnything(cimpl.Producer):
+    """The same, but passes everything on and takes the headers out of it."""
+
+    def produce(self, topic, *args, **kwargs):
+        super().produce(topic, *args, headers=self.add(kwargs.pop("headers", None)), **kwargs)
+
+
+def _append(headers):
+    headers = headers or []
+    headers.append(("app", b"1"))
+    return headers
+
+
+def _set(headers):
+    headers = headers or {}
+    headers["app"] = b"1"
+    return headers
+
+
+def _call(headers):
+    headers = headers or {}
+    headers.setdefault("app", b"1")
+    headers.update({"gone": b"1"}, also=b"1")
+    del headers["gone"]
+    assert (headers.pop("also"), headers.pop("also", None), headers["app"], headers.get("gone")) == (
+        b"1",
+        None,
+        b"1",
+        None,
+    )
+    assert ("app" in headers, "gone" in headers) == (True, False)
+    assert [*zip(headers.keys(), headers.values(), strict=True)] == [*headers.items()]
+    return headers
+
+
 class InBatches(cimpl.Producer):
     """A produce_batch of its own, with an argument of its own."""
 
@@ -129,6 +171,32 @@ def test_callback_of_the_name_that_produce_does_not_name_is_called(sent_by, span
     assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
 
+@pytest.mark.parametrize("make_producer", [AddsOne, AddsToAnything])
+@pytest.mark.parametrize(
+    ("given", "add"),
+    [
+        ({}, _append),
+        ({}, lambda headers: [("app", b"1"), *((name, value) for name, value in headers or [])]),
+        ({"headers": [("theirs", b"2")]}, _append),
+        ({}, _set),
+        ({}, _call),
+        ({}, lambda headers: {"app": b"1"} | {**(headers or {})} | dict(headers or {})),
+        ({}, lambda headers: {} | (headers or {}) | {"app": b"1"}),
+        ({"headers": {"theirs": b"2"}}, _set),
+    ],
+)
+def test_headers_that_produce_adds_are_sent_with_those_of_the_trace(
+    sent_by, spans, topic, monkeypatch, make_producer, given, add
+):
+    monkeypatch.setattr(make_producer, "add", staticmethod(add), raising=False)
+    message = sent_by(make_producer, topic, b"x", **given)
+    send = spans.take(f"send {topic}")
+    names = [name for name, _ in message.headers()]
+    assert sorted(names) == sorted({"app", "traceparent", "UNIQ_KEY", *dict(given.get("headers", ()))})
+    assert dict(message.headers())["app"] == b"1"
+    assert dict(message.headers())["UNIQ_KEY"].decode() == send.attributes["messaging.message.id"]
+
+
 @pytest.mark.parametrize(
     ("make_producer", "args", "fields"),
     [(ByPosition, [b"x"], {}), (WithoutHeaders, [b"x"], {}), (AsFields, [], {"value": "x"})],
@@ -140,6 +208,51 @@ def test_produce_without_room_for_headers_sends_its_own_message_and_is_reported(
     assert (message.value(), message.headers()) == (b"x" if args else b'{"value": "x"}', None)
     spans.assert_empty()
     assert f"{__name__}.{make_producer.__name__}.produce" in MqTraceInstrumentor().patches.untraceable
+
+
+class Sends(cimpl.Producer):
+    """Calls the client's methods from others of its own."""
+
+    def send(self, topic, value):
+        super().produce(topic, value)
+
+    def send_traced(self, topic, value):
+        self.produce(topic, value)
+        super().poll(0)
+
+
+def _decorated(function):
+    @functools.wraps(function)
+    def call(self):
+        return function(self)
+
+    return call
+
+
+class _Reads:
+    @_decorated
+    def read(self):
+        return super().poll(0.5)
+
+    async def read_all(self):
+        return super(_Reads, self).consume(2)  # noqa: UP008 - the older form
+
+    def poll(self, timeout=None):
+        return super().poll(timeout)
+
+
+class Reads(_Reads, cimpl.Consumer):
+    """Has such methods from a base."""
+
+
+def test_methods_that_call_the_client_through_super_are_reported(instrument):
+    instrument()
+    here = [each.removeprefix(f"{__name__}.") for each in MqTraceInstrumentor().patches.untraceable]
+    assert [each for each in here if each.startswith(("Sends", "_Reads", "Reads"))] == [
+        "Sends.send",
+        "_Reads.read",
+        "_Reads.read_all",
+    ]
 
 
 def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
