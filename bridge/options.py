@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,4 +16,7 @@ def option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 TypeMap = Annotated[MessageTypeMap, option("Input", "Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")]
 Charset = Annotated[str, option("Input", "The writer's charset, such as gbk.", metavar="NAME")]
-TimeoutMs = Annotated[float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1)]
+LONGEST_TIMEOUT_MS: Final = 24 * 60 * 60 * 1_000
+TimeoutMs = Annotated[
+    float, option("Input", "How long one answer of a broker may take.", metavar="MS", min=1, max=LONGEST_TIMEOUT_MS)
+]

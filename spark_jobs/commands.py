@@ -192,13 +192,14 @@ History = Annotated[
     ),
 ]
 Stream = Annotated[
-    bool, option("Spark", "Read only what is new since the last such run, and judge everything.", "--stream")
+    bool,
+    option("Spark", "On Spark only: read only what is new since the last such run, and judge everything.", "--stream"),
 ]
 Every = Annotated[
     int | None,
     option(
         "Spark",
-        "With --stream: again and again, as in 30s, until SIGINT or SIGTERM.",
+        "With --stream, on Spark: again and again, as in 30s, until SIGINT or SIGTERM.",
         "--every",
         parser=partial(parse_duration_ms, name="--every"),
         metavar="DURATION",

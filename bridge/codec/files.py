@@ -279,6 +279,8 @@ def _may_hold_bodies(path: AnyPath) -> bool:
 @contextmanager
 def _opened(name: str) -> Iterator[io.BufferedReader]:
     if name == _STDIN:
+        if sys.stdin is None:  # as `<&-` leaves it
+            raise UsageError("standard input is closed: name a file, or pipe into it")
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
     try:

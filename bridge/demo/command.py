@@ -18,6 +18,8 @@ _NEEDED: Final = (
     ("pyarrow", "spark"),
     ("rich", "cli"),
 )
+MIN_MESSAGES: Final = 100
+"""One full block of the order book: fewer have no room for one fault of each kind."""
 _SETTINGS: Final = ("MQTRACE_", "OTEL_")
 
 
@@ -26,7 +28,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to write; an earlier run's output is replaced.")] = Path(
         "mqtrace-demo"
     ),
-    messages: Annotated[int, typer.Option(min=1, help="How many orders to send.")] = 2000,
+    messages: Annotated[int, typer.Option(min=MIN_MESSAGES, help="How many orders to send.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="What the orders and the faults are drawn from.")] = 7,
 ) -> int:
     """Run an order system on an embedded broker, break its traces on purpose, and find every break.

@@ -17,7 +17,6 @@ from rich.table import Table
 
 from bridge.demo.shop import BILLING, CONSUME, PUBLISH, TRANSACTION_END, Event, OrderKind, draw, event_of, events_of
 from otel_mqtrace import semconv
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import encode_context
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from bridge.demo.shop import Order
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native import EncodedContext
-
-MIN_MESSAGES: Final = 100
-"""One full block of the order book: fewer have no room for one fault of each kind."""
 
 
 class FaultKind(Enum):
@@ -107,8 +103,8 @@ FaultPlan = dict[Event, Fault]
 def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
     """Return what will be broken: the same number of faults for every kind of fault and every kind of event it fits.
 
-    Oversize orders (they fail by themselves) and the last order (it must be clean) are left alone. Raises
-    ``UsageError`` when the book is too short to hold every fault.
+    Oversize orders (they fail by themselves) and the last order (it must be clean) are left alone. The book has at
+    least ``command.MIN_MESSAGES`` orders.
     """
     quota = min(_MOST_PER_ROW, max(1, len(book) // _MESSAGES_PER_FAULT))
     eligible = [order for order in book[:-1] if order.kind is not OrderKind.OVERSIZE]
@@ -125,9 +121,7 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
             and (fault_kind is not FaultKind.CRASHED or _may_crash(event, declines))
         )
         for _ in range(quota):
-            event = next(free, None)
-            if event is None:
-                raise UsageError(f"{len(book)} messages cannot hold every fault: use --messages {MIN_MESSAGES} or more")
+            event = next(free)
             taken.add(event.msg_id)
             plan[event] = Fault(fault_kind, event, _altered_field(fault_kind, event, seed))
     return plan

@@ -10,7 +10,7 @@ import typer
 
 from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
-from bridge.options import Charset, TimeoutMs, TypeMap, option
+from bridge.options import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 
@@ -70,7 +70,14 @@ _ClientConfig = Annotated[
 _LandingFormat = Annotated[str, option("Output", "parquet, or jsonl, which needs no extra.", metavar="parquet|jsonl")]
 _AcceptTrimmed = Annotated[bool, option("Input", "Go on after messages that retention removed.", "--accept-trimmed")]
 _OtlpTimeoutMs = Annotated[
-    float, option("Output", "How long an OTLP request may take, with retries.", metavar="MS", min=1)
+    float,
+    option(
+        "Output",
+        "How long an OTLP request may take, with retries.",
+        metavar="MS",
+        min=1,
+        max=LONGEST_TIMEOUT_MS,
+    ),
 ]
 _PairTimeout = Annotated[
     str, option("Spans", "How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")

@@ -83,6 +83,7 @@ class FilesTraceSource(_FilesSource):
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
         self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()
+        self.has_been_read = bool(self._done)
         self._read: set[str] = set()
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
@@ -158,6 +159,7 @@ class SpanFilesSource(_FilesSource):
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
         self._done: dict[str, int] = self._remembered(_counts) or {}
+        self.has_been_read = bool(self._done)
         self._read = dict(self._done)
         self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
 

@@ -122,6 +122,7 @@ class KafkaTraceSource(TopicSource[int]):
             self._start[remembered.partition] = max(remembered.offset, _NO_OFFSET)
             if remembered.offset >= _NO_OFFSET:
                 self._committed[remembered.partition] = remembered.offset
+                self.has_been_read |= remembered.offset > 0
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""

@@ -120,6 +120,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
             self._start[queue] = offset or 0
             if offset is not None:
                 self._committed[queue] = offset
+                self.has_been_read |= offset > 0
 
     def _check_position(self, queue: Queue, low: int, end: int) -> None:
         position = self._next[queue]

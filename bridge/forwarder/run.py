@@ -349,6 +349,9 @@ def _trimmed(source: TraceSource) -> tuple[int, str]:
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
     if counts.messages or source.bad_bodies:
         return ""
+    if not source.has_been_read:
+        wanted = "trace messages" if options.native is None else "OTLP messages"
+        return f"; --source {without_password(options.source)} holds no {wanted}"
     return f"; nothing new for group {options.group}: use another --group to start over"
 
 

@@ -42,12 +42,14 @@ class TraceSource(ABC):
 
     ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
     ``has_answered`` is whether a drain has reached the source since the start. ``trimmed`` is what retention had
-    removed, ``bad_bodies`` counts pieces of files that are not messages.
+    removed, ``bad_bodies`` counts pieces of files that are not messages. ``has_been_read`` is whether the group had a
+    position beyond the beginning at the start.
     """
 
     def __init__(self) -> None:
         self.behind: Collection[int | None] = ()
         self.has_answered = False
+        self.has_been_read = False
         self.trimmed: list[Trimmed[Any]] = []
         self.bad_bodies = 0
 

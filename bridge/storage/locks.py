@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import cache
@@ -39,7 +40,7 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
     may both be refused; never do both continue.
 
     Raises:
-        UsageError: another run holds it, or it cannot be made; from the check: another run took it.
+        UsageError: another run holds it, or it cannot be made or written to; from the check: another run took it.
     """
     absent = [path for path in (directory, *directory.parents) if isinstance(path, Path) and not path.exists()]
     try:
@@ -57,6 +58,10 @@ def hold(directory: AnyPath, *, name: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise UsageError(f"cannot write to {name} {directory}: {error.strerror}; choose another directory") from error
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:

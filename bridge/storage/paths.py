@@ -26,7 +26,12 @@ _NO_HOST: Final = "-"  # stands in paths where hdfs:/// has none: a PurePath wou
 _BLOCK_BYTES: Final = 256 << 10
 _COPIES: Final = 8  # requests at a time
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_COMPRESSED: Final = ((b"\x1f\x8b", "gzip", "gunzip"), (ZSTD_MAGIC, "zstd", "unzstd"))
+_COMPRESSED: Final = (
+    (b"\x1f\x8b", "gzip", "gunzip"),
+    (b"BZh", "bzip2", "bunzip2"),
+    (b"\xfd7zXZ\x00", "xz", "unxz"),
+    (ZSTD_MAGIC, "zstd", "unzstd"),
+)
 
 
 class _Status(NamedTuple):

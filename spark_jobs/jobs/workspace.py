@@ -5,8 +5,10 @@ pyspark is imported only where Spark is chosen.
 
 from __future__ import annotations
 
+import errno
 import secrets
 import shutil
+import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -84,14 +86,10 @@ def open_workspace(
         PeerError: Spark failed within the block.
     """
     started = clock.monotonic_ns()
-    _check_verdicts(out)
-    with (
-        hold(out, name="--out") as check_held,
-        work_directory(out) as work,
-        open_history(history) as past,
-        start() as engine,
-    ):
-        yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
+    with hold(out, name="--out") as check_held:
+        _check_verdicts(out)
+        with work_directory(out) as work, open_history(history) as past, start() as engine:
+            yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
 
 
 def _check_verdicts(out: AnyPath) -> None:
@@ -106,7 +104,11 @@ def _check_verdicts(out: AnyPath) -> None:
 
 @contextmanager
 def work_directory(out: AnyPath) -> Iterator[AnyPath]:
-    """Yield an empty hidden directory below the held ``out``, removed at the end; remove those of killed runs."""
+    """Yield an empty hidden directory below the held ``out``, removed at the end; remove those of killed runs.
+
+    Raises:
+        UsageError: the disk of a local ``out`` became full within the block, or that of temporary files.
+    """
     for left in sorted_glob(out, f"{_WORK}*"):
         if not isinstance(left, Path) or (left / _MARK).exists():
             _remove(left)
@@ -115,6 +117,12 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
         work.mkdir()
         (work / _MARK).write_bytes(b"")
         yield work
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not isinstance(out, Path):
+            raise
+        # pyarrow's error has no file name, so both places are named
+        fix = f"free space below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
+        raise UsageError(f"no space left on device: {fix}") from error
     finally:
         _remove(work)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import zstandard
 from bridge.codec.files import LARGE_BYTES
 from bridge.codec.framing import Framing, detect
 from bridge.codec.records_json import RECORD_KEYS
+from otel_mqtrace.cli import main
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
@@ -288,6 +291,8 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     [
         ("a.jsonl", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
         ("a.gz", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
+        ("a.jsonl.bz2", bz2.compress, "bzip2-compressed; decompress it first (bunzip2)"),
+        ("a.jsonl.xz", lzma.compress, "xz-compressed; decompress it first (unxz)"),
         ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
     ],
 )
@@ -302,6 +307,24 @@ def test_compressed_native_file_is_one_line_that_names_the_way_out(mqtrace, tmp_
     code, out, err = mqtrace(command, *arguments.get(command, [f"{path}"]))
     assert (code, out, err.count("\n")) == (2, b"", 1)
     assert err.endswith(f"{name}: {text}\n")
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_compressed_file_of_spans_is_one_line_that_names_the_way_out(mqtrace, tmp_path, compress):
+    path = tmp_path / "spans"
+    path.write_bytes(compress(b'{"resourceSpans": []}\n'))
+    code, out, err = mqtrace("inspect", path)
+    assert (code, out, err.count("\n")) == (2, b"", 1)
+    assert "-compressed; decompress it first (" in err
+
+
+@pytest.mark.parametrize("command", ["decode", "encode", "dialects"])
+def test_closed_standard_input_is_one_line_that_names_the_way_out(monkeypatch, capsys, command):
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
+    assert main([command, "-"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "mqtrace: error: standard input is closed: name a file, or pipe into it\n"
 
 
 # -- encode -----------------------------------------------------------------------------------------------------------

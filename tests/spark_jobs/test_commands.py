@@ -13,6 +13,7 @@ from spark_jobs.commands import parse_settings, repeat_options
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
 AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0", "--engine", "local"]
+NOT_WRITABLE = "/proc/self/fdinfo"  # not even by root
 
 
 WRONG = {
@@ -25,6 +26,8 @@ WRONG = {
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
+        ([*SIDES, "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}: No such file or directory; choose"),
+        ([*SIDES, "--out", "o", "--history", NOT_WRITABLE], f"cannot write to --history {NOT_WRITABLE}"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
@@ -53,6 +56,7 @@ WRONG = {
         (["--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SIDES[3], "--out", "o"], "not native"),
         (["--otlp", SIDES[3], "--out", "taken"], "cannot create --out taken"),
+        (["--otlp", SIDES[3], "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}"),
         (["--otlp", SIDES[3], "--out", ""], "--out is empty"),
     ],
 }

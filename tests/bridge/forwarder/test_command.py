@@ -175,6 +175,31 @@ def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(
     assert again.endswith("; nothing new for group mqtrace-forward: use another --group to start over")
 
 
+@pytest.mark.parametrize(("target", "wanted"), [("--landing", "trace messages"), ("--native", "OTLP messages")])
+def test_source_without_messages_is_said_to_hold_none(target, wanted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    options = ["forward", "--source", "empty", target, "out", "--state", "state", "--once"]
+    for _ in range(2):
+        assert main(options) == 0
+        assert capsys.readouterr().out.endswith(f"; --source empty holds no {wanted}\n")
+    (tmp_path / "empty" / "a.jsonl").write_text("{}\n")
+    assert main(options) == (0 if target == "--landing" else 2)
+    assert "holds no" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--timeout-ms", "--otlp-timeout-ms"])
+@pytest.mark.parametrize("value", ["99999999999999999999", "86400001", "inf", "nan", "0"])
+def test_timeout_that_is_no_time_within_a_day_is_refused(option, value, tmp_path, capsys):
+    source = tmp_path / "a.bin"
+    source.write_bytes(body_of(pub()))
+    options = ["forward", "--source", str(source), "--landing", str(tmp_path / "landing"), "--once"]
+    assert main([*options, option, value]) == 2
+    err = capsys.readouterr().err
+    assert (f"Invalid value for '{option}'" in err, err.count("\n")) == (True, 1)
+    assert main([*options, option, "86400000"]) == 0
+
+
 @pytest.mark.parametrize("name", ["otlp.jsonl", "otlp.pb.framed"])
 def test_file_of_spans_is_refused_as_native_bodies(name, tmp_path, capsys):
     source = str(DUAL / name)

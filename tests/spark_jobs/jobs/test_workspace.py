@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import work_directory
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -49,6 +50,13 @@ def test_directory_without_a_lock_is_not_removed(tmp_path: Path) -> None:
 def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"), work_directory(tmp_path):
         raise OSError("no space left")
+
+
+def test_full_disk_within_the_block_is_a_line_that_names_out(tmp_path: Path) -> None:
+    message = f"no space left on device: free space below --out {tmp_path}, or set TMPDIR"
+    with pytest.raises(UsageError, match=message), work_directory(tmp_path):
+        Path("/dev/full").write_bytes(b"some")
+    assert left_in(tmp_path) == []
 
 
 _TERMINATED = """
