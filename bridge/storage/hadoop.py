@@ -10,6 +10,7 @@ import importlib.util
 import os
 import posixpath
 import secrets
+import sys
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -167,13 +168,14 @@ def _as_os_error() -> Iterator[None]:
     """Give errors of Java one line."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415  (with pyspark)
 
+    handled = sys.exc_info()[1]
     try:
         yield
     except Exception as error:
         # Once a Spark session runs, pyspark converts errors of every JVM by their number in its own, where that may be
         # any object: what it raises has the error itself as its context.
         java_error = error if isinstance(error, Py4JJavaError) else error.__context__
-        if not isinstance(java_error, Py4JJavaError):
+        if java_error is handled or not isinstance(java_error, Py4JJavaError):
             if isinstance(error, Py4JError):
                 raise OSError(5, f"the JVM of Hadoop ended: {error}") from None
             raise
