@@ -82,11 +82,15 @@ def build_reading(msg_type_map: str, otlp_format: str | None, charset: str, clie
 
 
 # -- the options -------------------------------------------------------------------------------------------------------
+_NATIVE_HELP: Final = "Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."
+_OTLP_HELP: Final = (
+    "OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; several may follow."
+)
 Native = Annotated[
     list[str] | None,
     option(
         "Input",
-        "Required. Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+        f"Required. {_NATIVE_HELP}",
         show_default=False,
         metavar="SRC…",
     ),
@@ -95,8 +99,7 @@ Otlp = Annotated[
     list[str] | None,
     option(
         "Input",
-        "Required. OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
-        "several may follow.",
+        f"Required. {_OTLP_HELP}",
         show_default=False,
         metavar="SRC…",
     ),
@@ -447,20 +450,8 @@ def inspect(
 # -- graph -------------------------------------------------------------------------------------------------------------
 _GRAPH_FILES: Final = {name: f"graph.{name}" for name in ("html", "svg", "dot", "json")}
 
-GraphNative = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.", metavar="SRC"
-    ),
-]
-GraphOtlp = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
-        "several may follow.",
-        metavar="SRC",
-    ),
-]
+GraphNative = Annotated[list[str] | None, typer.Option(help=_NATIVE_HELP, metavar="SRC")]
+GraphOtlp = Annotated[list[str] | None, typer.Option(help=_OTLP_HELP, metavar="SRC")]
 GraphOut = Annotated[
     Path,
     typer.Option(
