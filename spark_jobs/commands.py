@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
-from bridge.options import option
+from bridge.commands import option
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
@@ -366,7 +366,7 @@ def _run(
 
             result = streaming.run(options, every_ms=every_ms, progress=progress, report=report)
         else:
-            from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
+            from spark_jobs.jobs import reconcile as batch  # noqa: PLC0415  (pyarrow, of the optional extra)
 
             result = batch.run(options, progress=progress, report=report)
     if every_ms is None:

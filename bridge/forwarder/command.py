@@ -10,7 +10,7 @@ import typer
 
 from bridge.addresses import parse_directory, parse_duration_ms
 from bridge.codec.framing import MessageTypeMap
-from bridge.options import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
+from bridge.commands import LONGEST_TIMEOUT_MS, Charset, TimeoutMs, TypeMap, option
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 

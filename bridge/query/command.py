@@ -13,7 +13,7 @@ import typer
 
 from bridge.addresses import Address, Kind, check_stores, parse_address
 from bridge.codec.framing import MessageTypeMap
-from bridge.options import Charset, TimeoutMs, TypeMap, option
+from bridge.commands import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, UsageError

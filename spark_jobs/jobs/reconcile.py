@@ -1,4 +1,4 @@
-"""Reconcile what was read: judge every key, explain what has no reason, add up, and leave the rest to the next run.
+"""Reconcile: read both sides, judge every key, explain what has no reason, add up, leave the rest to the next run.
 
 Everything is written beside its final place first; an interrupted run leaves the last one's verdicts as they were.
 """
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from bridge.storage import as_path, committed, list_files, open_parquet, replace_tree
+from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.packing import (
     count_buckets,
     count_together,
@@ -43,19 +44,26 @@ from spark_jobs.jobs.judge_tasks import (
     pack_events,
 )
 from spark_jobs.jobs.naming import with_message_ids
+from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
+from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import VERDICTS, record_engine
+from spark_jobs.jobs.workspace import VERDICTS, open_engine, open_workspace, record_engine
+from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.policy import hash_policy, make_plan
 from spark_jobs.session import delay_interrupt
+from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
+
     from bridge.storage import AnyPath
+    from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.explain.evidence import Evidence, WantedKeys
@@ -68,6 +76,41 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import MessageEvent, Result
     from spark_jobs.schemas import LedgerRead
+
+
+def run(
+    options: ReconcileOptions,
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[str], None] = no_progress,
+    report: Callable[[Result, Engine], object] = no_report,
+    clock: Clock | None = None,
+) -> Result:
+    """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
+
+    ``progress`` is called with the name of each stage, ``report`` with the result and the
+    engine before the history is committed.
+
+    Raises:
+        UsageError: an option, a policy or a source is wrong.
+        UnreadableInputError: the content of a source is wrong.
+        MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
+    """
+    clock = clock or SystemClock()
+    chosen = check_options(options, has_session=spark is not None)
+    ledger = read_ledgers(options.ledger) if options.ledger else None
+    options = chosen.options
+    opener = partial(open_engine, chosen.engine, options, spark=spark, progress=progress, clock=clock)
+    with open_workspace(options.out, options.history, opener, clock) as workspace:
+        how = name_native_writers(options.native, options.reading)
+        sides = read_sides(
+            workspace.engine, options.native, options.otlp, workspace.work, options=how, progress=progress
+        )
+        result = reconcile(
+            workspace, sides, chosen.policy, most_samples=options.samples, progress=progress, ledger=ledger
+        )
+        return conclude(workspace, result, report, out=options.out)
+
 
 _EXPLAINED: Final = "explained-"
 _TASK_ROWS: Final = 200

@@ -16,10 +16,9 @@ from confluent_kafka.cimpl import Producer
 from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from spark_jobs.jobs import batch, stream
-from spark_jobs.jobs.batch import ReconcileOptions
+from spark_jobs.jobs import reconcile, stream
 from spark_jobs.jobs.ingested import survey_again
-from spark_jobs.jobs.options import no_progress
+from spark_jobs.jobs.options import ReconcileOptions, no_progress
 from spark_jobs.jobs.reading import ReadOptions, read_native, read_otlp
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import TopicAddress
@@ -33,7 +32,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from spark_jobs.jobs import stream
-from spark_jobs.jobs.batch import ReconcileOptions
+from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.jobs.ingested import Ingested
 
 native, otlp, out = sys.argv[1:]
@@ -91,7 +90,7 @@ def recorded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(recorded, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    return batch.run(options(*recorded, out, engine="local")), rows(out)
+    return reconcile.run(options(*recorded, out, engine="local")), rows(out)
 
 
 @pytest.fixture(scope="module")
