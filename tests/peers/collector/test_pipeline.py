@@ -60,15 +60,18 @@ def _dump(kafka, topic, path):
     consumer.close()
 
 
-def _reconciled(ran, otlp, out):
-    done = mqtrace("reconcile", "--native", ran / "landing", "--otlp", otlp, "--out", out, "--grace", "1s", "--strict")
+def _reconciled(ran, otlp, out, engine):
+    sides = ("--native", ran / "landing", "--otlp", otlp)
+    done = mqtrace("reconcile", *sides, "--out", out, "--grace", "1s", "--strict", "--engine", engine)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((out / "result.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("otlp", ["collector/out/traces*.jsonl", *(f"{topic}.jsonl" for topic in TOPICS)])
-def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, otlp):
-    result = _reconciled(ran, ran / otlp, tmp_path / "report")
+@pytest.mark.parametrize(
+    ("otlp", "engine"), [("collector/out/traces*.jsonl", "spark"), *((f"{topic}.jsonl", "local") for topic in TOPICS)]
+)
+def test_spans_of_a_collector_reconcile_with_the_native_records(ran, tmp_path, otlp, engine):
+    result = _reconciled(ran, ran / otlp, tmp_path / "report", engine)
     matched = {status: count for status, count in result["status"].items() if count}
     assert (result["verdict"], result["conservation"]["holds"]) == ("PASS", True)
     assert set(matched) <= {"MATCHED_EXACT", "MATCHED_NORMALISED"}
