@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
@@ -100,12 +101,9 @@ class FilesTraceSource(_FilesSource):
             if _holds_spans(path):
                 of_spans.append(path)
                 continue
-            batch: list[LandedMessage] = []
-            for message in self._messages(path, name):
-                batch.append(message)
-                if len(batch) >= _BATCH:
-                    yield batch
-                    batch = []
+            messages = self._messages(path, name)
+            while len(batch := list(islice(messages, _BATCH))) == _BATCH:
+                yield batch
             self._read.add(name)
             yield batch
         if of_spans and not self._done and not self._read:
@@ -170,12 +168,9 @@ class SpanFilesSource(_FilesSource):
             known = (status.st_size, status.st_mtime_ns)
             if self._seen.get(path) == known:
                 continue
-            batch: list[LandedMessage] = []
-            for message in self._messages(path, status.st_mtime_ns // NS_PER_MS):
-                batch.append(message)
-                if len(batch) >= _SPAN_BATCH:
-                    yield batch
-                    batch = []
+            messages = self._messages(path, status.st_mtime_ns // NS_PER_MS)
+            while len(batch := list(islice(messages, _SPAN_BATCH))) == _SPAN_BATCH:
+                yield batch
             self._seen[path] = known
             yield batch
 

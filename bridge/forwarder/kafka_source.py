@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS, SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError, UsageError
@@ -24,7 +24,6 @@ _logger = logging.getLogger(__name__)
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
 _MOVING: Final = frozenset({KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE})
-_NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negative
 
 
 class KafkaTraceSource(TopicSource[int]):
@@ -37,6 +36,8 @@ class KafkaTraceSource(TopicSource[int]):
     Raises:
         PeerError: the broker does not answer, the topic does not exist or was created anew, or messages were trimmed.
     """
+
+    _retention = "the topic's retention"
 
     def __init__(  # noqa: PLR0913 - every tunable by name
         self,
@@ -79,6 +80,9 @@ class KafkaTraceSource(TopicSource[int]):
     def _number(self, partition: int) -> int:
         return partition
 
+    def _name(self, partition: int) -> str:
+        return f"{self.topic} [{partition}]"
+
     def _remember(self, offsets: dict[int, int]) -> None:
         try:
             results = self._consumer.commit(
@@ -102,27 +106,24 @@ class KafkaTraceSource(TopicSource[int]):
         ends: dict[int, int] = {}
         try:
             partitions = partitions_of(self._consumer, self.topic, self._bootstrap_servers, self._timeout_s)
-            self._recall([partition for partition in partitions if partition not in self._start])
+            self._recall_all([partition for partition in partitions if partition not in self._start])
             self._next = dict(self._start)
             for partition in partitions:
                 low, ends[partition] = self._consumer.get_watermark_offsets(
                     TopicPartition(self.topic, partition), timeout=self._timeout_s
                 )
-                self._check_overrun(partition, ends[partition])
-                self._check_trimmed(partition, low)
+                self._check_position(partition, low, ends[partition])
         except KafkaException as error:
             raise self._silent(error) from error
         return ends
 
-    def _recall(self, partitions: list[int]) -> None:
+    def _recall_all(self, partitions: list[int]) -> None:
         wanted = [TopicPartition(self.topic, partition) for partition in partitions]
         for remembered in self._remembered(wanted) if wanted else ():
             if remembered.error is not None:
                 raise self._silent(remembered.error)
-            self._start[remembered.partition] = max(remembered.offset, _NO_OFFSET)
-            if remembered.offset >= _NO_OFFSET:
-                self._committed[remembered.partition] = remembered.offset
-                self.has_been_read |= remembered.offset > 0
+            # librdkafka's "nothing committed" and "none" are negative
+            self._recall(remembered.partition, remembered.offset if remembered.offset >= 0 else None)
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""
@@ -138,21 +139,6 @@ class KafkaTraceSource(TopicSource[int]):
             else:
                 return known
             self._consumer.poll(_POLL_S)  # nothing is assigned yet: the client looks for the coordinator meanwhile
-
-    def _check_overrun(self, partition: int, end: int) -> None:
-        """Raise for a partition shorter than what was committed: nothing new would be read of it for long."""
-        if self._next[partition] > end:
-            raise PeerError(
-                f"{self.topic} [{partition}] ends at {end}, but the group {self._group} remembers "
-                f"{self._next[partition]}: the topic was made anew, or messages were lost; go on with another --group"
-            )
-
-    def _check_trimmed(self, partition: int, low: int) -> None:
-        position = self._next[partition]
-        if position >= low:
-            return
-        self._pass_over(Trimmed(partition, position, low), f"{self.topic} [{partition}]", "the topic's retention")
-        self._start[partition] = self._next[partition] = low
 
     def _position(self, partition: int) -> int:
         """Return where reading goes on, past transaction markers, which are never handed out."""

@@ -6,7 +6,7 @@ import logging
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource, Trimmed
+from bridge.forwarder.trace_source import DEFAULT_GROUP, TopicSource
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import PeerError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 QUEUES_AT_ONCE: Final = 16
 """Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
-_SETTING: Final = "fileReservedTime on the brokers"
 _SUSPEND_MS: Final = 500  # of a broker that had nothing
 _QUEUE_BITS: Final = 10
 _BROKER_MASK: Final = 0xF_FFFF
@@ -48,6 +47,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
     """
 
     _unset = 0
+    _retention = "fileReservedTime on the brokers"
 
     def __init__(  # noqa: PLR0913 - every tunable by name
         self,
@@ -108,39 +108,24 @@ class RemotingTraceSource(TopicSource["Queue"]):
     def _ends(self) -> dict[Queue, int]:
         queues = self._client.route(self.topic).readable
         _check_partitions(queues)
-        self._recall([queue for queue in queues if queue not in self._start])
+        new = [queue for queue in queues if queue not in self._start]
+        for queue, offset in (self._client.committed(new, self._group) if new else {}).items():
+            self._recall(queue, offset)
         self._next = dict(self._start)
         bounds = self._client.bounds(queues)
         for queue, (low, end) in bounds.items():
-            self._check_position(queue, low, end)
+            self._check_position(queue, low, self._proven_end(queue, end))
         return {queue: end for queue, (_, end) in bounds.items()}
 
-    def _recall(self, queues: Sequence[Queue]) -> None:
-        for queue, offset in (self._client.committed(queues, self._group) if queues else {}).items():
-            self._start[queue] = offset or 0
-            if offset is not None:
-                self._committed[queue] = offset
-                self.has_been_read |= offset > 0
-
-    def _check_position(self, queue: Queue, low: int, end: int) -> None:
+    def _proven_end(self, queue: Queue, end: int) -> int:
+        """Return the end of a queue; the master's, where it is shorter than what was committed: a slave catches up."""
         position = self._next[queue]
-        if position > end:
-            self._check_overrun(queue)
-        if position < low:
-            self._pass_over(Trimmed(queue, position, low), str(queue), _SETTING)
-            self._start[queue] = self._next[queue] = low
-
-    def _check_overrun(self, queue: Queue) -> None:
-        """Raise for a queue shorter than what was committed; a slave may be, and catches up."""
+        if position <= end:
+            return end
         try:
-            _, end = self._client.bounds([queue], masters_only=True)[queue]
+            return self._client.bounds([queue], masters_only=True)[queue][1]
         except SilentError:  # no master answers, and the slave's end proves nothing
-            return
-        if self._next[queue] > end:
-            raise PeerError(
-                f"{queue} ends at {end}, but the group {self._group} remembers {self._next[queue]}: the topic was made "
-                "anew, or the broker lost messages; go on with another --group"
-            )
+            return position
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +138,7 @@ class RemotingTraceSource(TopicSource["Queue"]):
         if gone > 0:
             there = {message.queue_offset for message in messages}
             first = next(offset for offset in range(position, behind) if offset not in there)
-            self._pass_over(Trimmed(queue, first, first + gone), str(queue), _SETTING)
+            self._pass_over(queue, first, first + gone)
         self._next[queue] = behind
         return [_landed(message, partition_of(queue)) for message in messages]
 

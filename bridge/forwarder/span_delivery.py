@@ -94,8 +94,8 @@ def open_exporter(
     endpoint: str,
     *,
     timeout_s: float,
-    on_reply: Callable[[bytes], None] | None = None,
-    on_error: Callable[[str], None] | None = None,
+    on_reply: Callable[[bytes], object] = bool,
+    on_error: Callable[[str], object] = bool,
 ) -> SpanExporter:
     """Return OpenTelemetry's exporter; over HTTP ``on_reply`` gets each good body, ``on_error`` a failed connection."""
     try:
@@ -115,7 +115,7 @@ def open_exporter(
 _body_of: Final = attrgetter("body")
 
 
-def _session(on_reply: Callable[[bytes], None] | None, on_error: Callable[[str], None] | None) -> Any:
+def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], object]) -> Any:
     try:
         import requests  # noqa: PLC0415 - comes with the otlp extra
     except ImportError as error:
@@ -126,10 +126,9 @@ def _session(on_reply: Callable[[bytes], None] | None, on_error: Callable[[str],
             try:
                 reply = super().send(request, **how)
             except requests.ConnectionError as error:
-                if on_error is not None:
-                    on_error(str(error))
+                on_error(str(error))
                 raise
-            if on_reply is not None and reply.ok:
+            if reply.ok:
                 on_reply(reply.content)
             return reply
 

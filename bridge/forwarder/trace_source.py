@@ -96,6 +96,8 @@ class TopicSource(TraceSource, Generic[_P]):
 
     _unset: int | None = None
     """What a group has that never committed: nothing is committed where that is the position."""
+    _retention: str
+    """The setting that keeps messages longer."""
 
     def __init__(self, topic: str, group: str, clock: Clock, *, accept_trimmed: bool, timeout_ms: float) -> None:
         super().__init__()
@@ -136,10 +138,34 @@ class TopicSource(TraceSource, Generic[_P]):
     def _remember(self, offsets: dict[_P, int]) -> None:
         """Commit ``offsets``."""
 
-    def _pass_over(self, gone: Trimmed[_P], name: str, setting: str) -> None:
+    def _name(self, partition: _P) -> str:
+        """Return the partition as errors name it."""
+        return str(partition)
+
+    def _recall(self, partition: _P, offset: int | None) -> None:
+        """Begin the first drain at ``offset``, where the group stopped; ``None``: it has never committed."""
+        self._start[partition] = offset or 0
+        if offset is not None:
+            self._committed[partition] = offset
+            self.has_been_read |= offset > 0
+
+    def _check_position(self, partition: _P, low: int, end: int) -> None:
+        """Raise for a partition shorter than what was committed: nothing new would be read of it for long."""
+        position = self._next[partition]
+        if position > end:
+            raise PeerError(
+                f"{self._name(partition)} ends at {end}, but the group {self._group} remembers {position}: the topic "
+                "was made anew, or messages were lost; go on with another --group"
+            )
+        if position < low:
+            self._pass_over(partition, position, low)
+            self._start[partition] = self._next[partition] = low
+
+    def _pass_over(self, partition: _P, first: int, last: int) -> None:
+        """Note that offsets ``[first, last)`` are gone, or refuse to go on without them."""
         if not self._accept_trimmed:
             raise PeerError(
-                f"{name} was trimmed: offsets {gone.first} to {gone.last - 1} are gone before they were forwarded; "
-                f"raise {setting}, and pass --accept-trimmed to go on without them"
+                f"{self._name(partition)} was trimmed: offsets {first} to {last - 1} are gone before they were "
+                f"forwarded; raise {self._retention}, and pass --accept-trimmed to go on without them"
             )
-        self.trimmed.append(gone)
+        self.trimmed.append(Trimmed(partition, first, last))
