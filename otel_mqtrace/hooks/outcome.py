@@ -17,6 +17,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.worker import at_child_exit
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -157,7 +158,11 @@ deferred_ends: Final[deque[tuple[_Hook, SingleEnd, dict[str, Any]]]] = deque()
 
 A finaliser may run while its own thread holds a lock of the SDK, so it must not end a span itself.
 """
-_at_exit: Final[list[weakref.finalize[Any, Any]]] = []
+_at_exit: Final[list[int]] = []
+"""The generations of this process that end at exit what is open."""
+_finalizers: Final[dict[int, weakref.finalize[Any, Any]]] = {}
+_numbers: Final = count()
+_BEFORE_CHILDREN_ARE_JOINED: Final = 0  # a processor that gets its first span then can still have its turn
 
 
 @guarded("outcome.defer_end")
@@ -187,12 +192,28 @@ def drain_deferred_ends() -> None:
 def when_collected(client: object, end: Callable[[], object]) -> None:
     """Call ``end`` when ``client`` is collected or the process exits; it must do no more than :func:`defer_end`."""
     _drain_at_exit()  # before the first client: at exit the finaliser made first is called last
-    weakref.finalize(client, end)
+    number = next(_numbers)
+    _finalizers[number] = weakref.finalize(client, _collected, number, end)
+
+
+def _collected(number: int, end: Callable[[], object]) -> None:
+    _finalizers.pop(number, None)
+    end()
 
 
 def _drain_at_exit() -> None:
-    if not _at_exit:
-        _at_exit.append(weakref.finalize(deferred_ends, drain_deferred_ends))
+    generation = process_generation()
+    if generation not in _at_exit:
+        if not _at_exit:
+            weakref.finalize(deferred_ends, drain_deferred_ends)
+        _at_exit.append(generation)
+        at_child_exit(_end_all, priority=_BEFORE_CHILDREN_ARE_JOINED)
+
+
+def _end_all() -> None:
+    while _finalizers:
+        _finalizers.popitem()[1]()
+    drain_deferred_ends()
 
 
 # -- what never became a span -----------------------------------------------------------------------------------

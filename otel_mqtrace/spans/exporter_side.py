@@ -39,6 +39,7 @@ class ExporterSide:
     def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings) -> None:
         self._exporter = exporter
         self._name = name
+        self._logged: set[tuple[str, str]] = set()
         self._batch_size = settings.max_export_batch_size
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
         self.takes_records = bool(getattr(exporter, "takes_records", False))
@@ -72,8 +73,8 @@ class ExporterSide:
             else:
                 result = self._exporter.export(spans, **self._export_arguments)
             outcome = self._take_outcome() if self._take_outcome else None
-        except Exception as error:  # counted as failed; the worker goes on
-            _logger.debug("%s raised during export", self._name, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - counted as failed; the worker goes on
+            self.report_raised("export", error)
             return ExportOutcome(failed=len(spans))
         if outcome is not None and outcome.total == len(spans):
             return outcome
@@ -94,8 +95,8 @@ class ExporterSide:
         try:
             with suppress_instrumentation():
                 self._exporter.shutdown(**arguments)
-        except BaseException as error:  # on our thread or at exit no caller could handle it
-            _logger.debug("%s raised during shutdown", self._name, exc_info=error)
+        except BaseException as error:  # noqa: BLE001 - on our thread or at exit no caller could handle it
+            self.report_raised("shutdown", error)
 
     def after_fork(self) -> None:
         """Notify the exporter, in the child."""
@@ -108,9 +109,16 @@ class ExporterSide:
         try:
             with suppress_instrumentation():
                 return method() is not False
-        except Exception as error:  # the worker, and the other lanes, go on
-            _logger.debug("%s raised in %s", self._name, name, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the worker, and the other lanes, go on
+            self.report_raised(name, error)
             return False
+
+    def report_raised(self, method: str, error: BaseException) -> None:
+        """Log what a method of the exporter raised: with its traceback, once for each type of exception."""
+        kind = method, type(error).__qualname__
+        level = logging.DEBUG if kind in self._logged else logging.WARNING
+        self._logged.add(kind)
+        _logger.log(level, "mqtrace: %s raised in %s() (logged once)", self._name, method, exc_info=error)
 
 
 @lru_cache(maxsize=8)

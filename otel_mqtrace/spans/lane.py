@@ -5,7 +5,6 @@ There is one lane per exporter, so that a slow Collector never delays Kafka, nor
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.queue import LaneStats
     from otel_mqtrace.spans.settings import LaneSettings
 
-_logger = logging.getLogger(__name__)
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker; it also paces ``on_idle``."""
 _GATHER_S: Final = 0.02
@@ -149,7 +147,7 @@ class Lane:
                 self._queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
-        self._report_losses()
+        self.report_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:
@@ -165,7 +163,7 @@ class Lane:
         finally:
             queue.worker_stopped()
         try:
-            self._report_losses(last=True)  # a shutdown that timed out before the last batch has reported without it
+            self.report_losses(last=True)  # a shutdown that timed out before the last batch has reported without it
         finally:
             with self._exporting:  # no export is running
                 self._close_exporter()
@@ -179,8 +177,8 @@ class Lane:
             if self._flushes:
                 self._answer_flushes()
             self.run_once(self._clock.monotonic_ns())
-        except BaseException:  # SystemExit from an exporter must not end the lane for good
-            _logger.debug("%s raised in its lane", self.name, exc_info=True)
+        except BaseException as error:  # noqa: BLE001 - SystemExit from an exporter must not end the lane for good
+            self._side.report_raised("export", error)
         return True
 
     def _gather(self, queue: SpanQueue[ReadableSpan]) -> None:
@@ -208,12 +206,13 @@ class Lane:
                 queue.wait(min(due_ns / 1e9, _IDLE_S), wake_at=self._settings.max_export_batch_size)
             is_idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._reached_flushes()
         if is_idle:
-            self._report_losses()
+            self.report_losses()
             with self._exporting:
                 self._side.idle()
         return True
 
-    def _report_losses(self, *, last: bool = False) -> None:
+    def report_losses(self, *, last: bool = False) -> None:
+        """Report what was lost since the last report; ``last``: no later one will follow."""
         self._losses.report(self.stats(), self._clock.monotonic_ns(), last=last)
 
     # -- flush -------------------------------------------------------------------------------------------------------
@@ -307,7 +306,7 @@ class Lane:
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._queue.abandon()
-        self._report_losses(last=True)
+        self.report_losses(last=True)
         if not self._closing.locked():
             # On a separate thread: an exporter that hangs in there must not hang the application's exit.
             closer = Worker(f"mqtrace {self.name} shutdown", self._close_exporter)
@@ -317,7 +316,7 @@ class Lane:
         self._worker.join(self._remaining_ms(self._close_by) / 1e3)
         # With time left, the export that is unfinished called this shutdown itself, and goes on after it.
         if not self._remaining_ms(self._close_by) and self._queue.abandon_in_flight():
-            self._report_losses(last=True)
+            self.report_losses(last=True)
 
     def after_fork(self) -> None:
         """Start over in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""

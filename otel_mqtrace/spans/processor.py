@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from otel_mqtrace.spans.limits import keep_limits
 from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.queue import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
 from otel_mqtrace.spans.settings import LaneSettings, preset_options, resolve
-from otel_mqtrace.spans.worker import refuse_subinterpreter
+from otel_mqtrace.spans.worker import at_child_exit, refuse_subinterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _NONE: Final = -1
+_LAST_OF_ALL: Final = -100
+"""After its clients' spans have ended, and its own children were joined."""
 _LONGEST_MS: Final = 365 * 86_400_000
 """Longest wait, infinite ones included: the system's locks have a bound."""
 
@@ -116,7 +117,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
         self._bind_lanes()
         self._shut = False
-        self._pid = self._prepared_pid = os.getpid()
+        self._pid, self._prepared_pid = os.getpid(), _NONE
         self._internal_errors = 0
         _after_fork_in_child(self)
         if meter_provider is not None:
@@ -138,7 +139,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             return
         try:
             if self._prepared_pid != os.getpid():
-                self._prepare_child()
+                self._prepare()
             if getattr(span, "is_record", False):
                 self.offer_record_start(span)
                 return
@@ -167,7 +168,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
             if self._prepared_pid != os.getpid():  # the pid also shows forks that ran no Python hook (uWSGI)
-                self._prepare_child()
+                self._prepare()
             if getattr(span, "is_record", False):  # sampled, and wanted by every exporter of ours
                 offers = self._record_offers
             else:
@@ -183,7 +184,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Offer a record, or its started span, to the lanes that export starts; as :meth:`on_start` otherwise."""
         try:
             if self._prepared_pid != os.getpid():
-                self._prepare_child()
+                self._prepare()
             for offer in self._record_start_offers:
                 offer(started)
         except Exception:  # noqa: BLE001 - as above
@@ -261,18 +262,20 @@ class MqTraceSpanProcessor(SpanProcessor):
         if self._pid != os.getpid():
             self.after_fork()
 
-    def _prepare_child(self) -> None:
-        """At the child's first span: notice a fork without hooks, and flush when a multiprocessing child ends.
-
-        Such a child leaves by ``os._exit``, past ``atexit``. It clears its finalizers while starting, after the fork
-        hooks ran: hence only now.
-        """
+    def _prepare(self) -> None:
+        """At the first span of a process: notice a fork without hooks, and flush when a multiprocessing child ends."""
         self._notice_fork()
         self._prepared_pid = self._pid
-        for module in ("multiprocessing.util", "billiard.util"):
-            util: Any = sys.modules.get(module)
-            if util is not None:
-                util.Finalize(self, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
+        reference = weakref.ref(self)
+
+        def flush() -> None:
+            alive = reference()
+            if alive is not None:
+                alive.force_flush(alive.settings.shutdown_timeout_ms)
+                for lane in alive.lanes:
+                    lane.report_losses(last=True)
+
+        at_child_exit(flush, priority=_LAST_OF_ALL)
 
 
 _Offers = tuple["Callable[[ReadableSpan], bool]", ...]
@@ -286,12 +289,6 @@ def _offer_wanted(lane: Lane) -> Callable[[ReadableSpan], bool]:
 
 def _offer_record(lane: Lane) -> Callable[[ReadableSpan], bool]:
     return lane.offer if lane.takes_records else _offer_wanted(lane)
-
-
-def _flush_at_exit(processor: weakref.ref[MqTraceSpanProcessor]) -> None:
-    alive = processor()
-    if alive is not None:
-        alive.force_flush(alive.settings.shutdown_timeout_ms)
 
 
 def _after_fork_in_child(processor: MqTraceSpanProcessor) -> None:

@@ -1,10 +1,11 @@
-"""A background thread: started when first needed, restarted if it died, never delaying exit."""
+"""A background thread: started when first needed, restarted if it died, never delaying exit. And how workers exit."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import SubinterpreterError
 
@@ -26,6 +27,21 @@ def refuse_subinterpreter() -> None:
         if interpreters.get_current() != interpreters.get_main():
             raise SubinterpreterError
         return
+
+
+def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
+    """Call ``callback`` at the end of a process that multiprocessing or Celery's billiard forked; higher ones first.
+
+    Such a process leaves by ``os._exit``, past ``atexit``; any other is left alone. Call this once the process runs the
+    application's code: before, it clears its finalizers.
+    """
+    for package in ("multiprocessing", "billiard"):
+        process: Any = sys.modules.get(f"{package}.process")
+        util: Any = sys.modules.get(f"{package}.util")
+        if process is None or util is None or process.current_process()._parent_pid is None:  # noqa: SLF001 - billiard has no parent_process()
+            continue
+        if sys.modules[package].get_start_method() != "spawn":
+            util.Finalize(None, callback, exitpriority=priority)
 
 
 class Worker:

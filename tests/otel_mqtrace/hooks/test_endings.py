@@ -3,7 +3,11 @@
 import gc
 import logging
 import os
+import subprocess
+import sys
+import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 from opentelemetry.propagators.textmap import TextMapPropagator
@@ -174,6 +178,53 @@ def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, e
     span = exporter.take(name="send orders")
     assert span.end_time - span.start_time == 5_000_000
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
+    """A forked one leaves past ``atexit``; a spawned one does not."""
+    program = tmp_path / "application.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing, os, sys
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+            from otel_mqtrace import MqTraceSpanProcessor, SendHook
+            from otel_mqtrace.hooks.outcome import defer_end, when_collected
+            from opentelemetry import trace
+
+            class Client:
+                pass
+
+            def write(span):
+                return f"{span.name} {span.attributes['mqtrace.send_outcome']}\\n"
+
+            def child():
+                provider = TracerProvider()
+                provider.add_span_processor(MqTraceSpanProcessor(ConsoleSpanExporter(formatter=write)))
+                trace.set_tracer_provider(provider)
+                hook, Client.still_there = SendHook(), Client()
+                call = hook.before("orders")
+                outcome = {"error": "abandoned", "outcome": "abandoned"}
+                when_collected(Client.still_there, lambda: defer_end(hook, call, **outcome))
+
+            if __name__ == "__main__":
+                process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
+                process.start()
+                process.join()
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, program, start],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert (done.stdout, done.stderr) == ("send orders abandoned\n", "")
 
 
 def test_deferred_end_of_an_ended_call_has_no_effect(sender, exporter):

@@ -176,6 +176,17 @@ def test_losses_are_logged_in_sums(caplog):
     assert len(caplog.records) == 2
 
 
+def test_what_an_exporter_raises_is_logged_once_for_each_type(caplog):
+    lane = lane_of(Scripted(ValueError("no key"), ValueError("again"), KeyError("other")), max_export_batch_size=1)
+    with caplog.at_level(logging.WARNING):
+        _offer(lane, "a", "b", "c")
+        for _ in range(3):
+            lane.run_once(FOREVER)
+    raised = [record for record in caplog.records if "raised" in record.getMessage()]
+    assert [str(record.exc_info[1]) for record in raised] == ["no key", "'other'"]
+    assert raised[0].getMessage() == "mqtrace: test raised in export() (logged once)"
+
+
 def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
     late = []
     for between in every_line_of(SpanQueue.offer):

@@ -247,7 +247,7 @@ def test_callback_gets_new_losses_by_reason_once():
     assert calls[1:] == [("Scripted", {QUEUE_FULL: 1})]
 
 
-def test_exception_of_the_loss_callback_is_ignored():
+def test_exception_of_the_loss_callback_is_logged_once(caplog):
     def fail(lane, lost):
         raise RuntimeError(lane, lost)
 
@@ -258,6 +258,11 @@ def test_exception_of_the_loss_callback_is_ignored():
     processor.on_end(span())
     assert processor.force_flush()
     assert processor.stats()["Scripted"]["exported"] == 1
+    for _ in range(3):
+        processor.on_end(span())
+    processor.shutdown()
+    raised = [record for record in caplog.records if record.exc_info]
+    assert [record.getMessage() for record in raised] == ["mqtrace: on_drop of Scripted raised (logged once)"]
 
 
 def test_losses_reported_out_of_order_are_passed_once():

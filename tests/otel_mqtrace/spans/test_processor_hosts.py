@@ -84,6 +84,39 @@ def test_forked_child_exports_its_own_spans_only(run, way):
     assert run(FORKING, way) == [[False, "of the child"], [True, "of the parent"]]
 
 
+MADE_IN_THE_CHILD = """
+import importlib
+
+def child(directory):
+    def end_span(exporter, name):
+        processor = MqTraceSpanProcessor(exporter, schedule_delay_millis=60_000, ledger_dir=directory)
+        provider = TracerProvider()
+        provider.add_span_processor(processor)
+        provider.get_tracer("x").start_span(name).end()
+        return processor, provider
+
+    end_span(Writing(), "of the child")
+    processor, provider = end_span(Writing(*["failed"] * 2), "lost")
+    processor.force_flush()
+    provider.get_tracer("x").start_span("lost, too").end()
+
+process = importlib.import_module(sys.argv[1]).get_context("fork").Process(target=child, args=(sys.argv[2],))
+process.start()
+process.join()
+assert process.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("way", ["multiprocessing", "billiard"])
+def test_processor_made_in_a_forked_child_exports_and_accounts_at_its_end(run, way, tmp_path):
+    """As in a ``worker_process_init`` of Celery; the second loss comes sooner than the ledger's next line is due."""
+    logging_off = "import logging; logging.disable()\n"
+    written = run(MADE_IN_THE_CHILD, way, tmp_path, prefix=logging_off)
+    assert [name for _, name in written] == ["lost", "lost, too", "of the child"]
+    (ledger,) = tmp_path.glob("ledger-*.json")
+    assert [row["count"] for row in json.loads(ledger.read_text())["rows"]] == [2]
+
+
 def test_exporter_that_raises_after_a_fork_leaves_the_other_lanes_empty():
     class Raising(Scripted):
         def after_fork(self):
