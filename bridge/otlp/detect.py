@@ -186,7 +186,7 @@ _JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
     *((name, Detected(Side.OTLP, Layout.JSON)) for name in _PARTS),
 )
 _LINE_START: Final = re.compile(rb'[ \t]*\{[ \t]*"resource(?:Spans|Metrics|Logs)"[ \t]*:')
-_SNAKE_CASE: Final = re.compile(rb'"(resource_spans|scope_spans)"')
+_SNAKE_CASE: Final = re.compile(rb'"(?:resource|scope|instrumentation_library)_spans"')
 
 
 def _json(head: bytes) -> Detected | None:

@@ -51,8 +51,8 @@ def count_ids(value: Any) -> int:
         return sum(map(count_ids, value))
     if not isinstance(value, Mapping):
         return 0
-    own = (value.get("spanId") is not None) + (value.get("span_id") is not None)
-    return own + sum(count_ids(item) for item in value.values() if isinstance(item, (list, Mapping)))
+    held = (item for item in value.values() if isinstance(item, (list, Mapping)))
+    return (value.get("spanId") is not None) + sum(map(count_ids, held))
 
 
 def _fields(data: bytes, at: int, end: int, wanted: frozenset[int]) -> Iterator[tuple[int, int]]:

@@ -71,7 +71,7 @@ def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     return count_spans(resource_spans) + max(written - sum(map(_count_json_ids, resource_spans)), 0)
 
 
-_SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+_SCOPE_SPANS: Final = ("scopeSpans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
 _BASE64_LENGTHS: Final = frozenset({12, 24})
 _DEEPEST_VALUE: Final = 100  # levels; protobuf's own readers stop earlier
@@ -80,6 +80,8 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
+_SNAKE_NAME: Final = re.compile(r'_[a-z]\w*"\s*:')  # a quote inside a text is escaped: no text can look like it
+_SNAKE_PART: Final = re.compile("_([a-z])")
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 
 
@@ -87,7 +89,8 @@ def parse_json(payload: bytes) -> list[Any] | None:
     """Return the ResourceSpans of one JSON message, ``None`` for any other bytes."""
     text = payload.decode("utf-8", errors="replace").lstrip("\ufeff")
     try:
-        value = json.loads(_without_lone_surrogates(text), parse_int=_json_number)
+        in_camel = _camel_names if _SNAKE_NAME.search(text) else None
+        value = json.loads(_without_lone_surrogates(text), parse_int=_json_number, object_pairs_hook=in_camel)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, dict) and isinstance(value.get("result"), (dict, list)):
@@ -96,6 +99,10 @@ def parse_json(payload: bytes) -> list[Any] | None:
         nested = [_parse_value(item) for item in value]
         return [one for many in nested if many is not None for one in many] if None not in nested else None
     return _parse_value(value)
+
+
+def _camel_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {_SNAKE_PART.sub(lambda found: found[1].upper(), name): value for name, value in pairs}
 
 
 def _without_lone_surrogates(text: str) -> str:
@@ -122,7 +129,7 @@ def _parse_value(value: object) -> list[Any] | None:
         return [value]
     if not value or "resourceMetrics" in value or "resourceLogs" in value:
         return []
-    found = _pick(value, "resourceSpans", "resource_spans")
+    found = value.get("resourceSpans")
     return list(found) if isinstance(found, list) else None
 
 
@@ -201,7 +208,7 @@ def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
     if not isinstance(one, dict):
         yield None, None, one
         return
-    service = _service(_pick(one, "resource"))
+    service = _service(one.get("resource"))
     for part in _parts(one):
         if not isinstance(part, dict):
             yield service, None, part
@@ -223,12 +230,12 @@ def _service(resource: Any) -> str | None:
 
 
 def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) -> Span:
-    status = _object(_pick(span, "status"))
-    start, end = (_pick(span, f"{edge}TimeUnixNano", f"{edge}_time_unix_nano") for edge in ("start", "end"))
+    status = _object(span.get("status"))
+    start, end = span.get("startTimeUnixNano"), span.get("endTimeUnixNano")
     return {
-        "trace_id": _json_id(_pick(span, "traceId", "trace_id")),
-        "span_id": _json_id(_pick(span, "spanId", "span_id")),
-        "parent_span_id": parent_or_none(_json_id(_pick(span, "parentSpanId", "parent_span_id"))),
+        "trace_id": _json_id(span.get("traceId")),
+        "span_id": _json_id(span.get("spanId")),
+        "parent_span_id": parent_or_none(_json_id(span.get("parentSpanId"))),
         "name": _text(span.get("name")),
         "kind": enum_name(span.get("kind"), KINDS, "SPAN_KIND_"),
         "start_ns": long_or_none(start) or 0,
@@ -241,8 +248,8 @@ def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) 
         "attributes": _json_attributes(span.get("attributes")),
         "links": [_json_link(link) for link in _objects(span.get("links"))],
         "events": [_json_event(event) for event in _objects(span.get("events"))],
-        "dropped_attributes": long_or_none(_pick(span, "droppedAttributesCount", "dropped_attributes_count")) or 0,
-        "dropped_links": long_or_none(_pick(span, "droppedLinksCount", "dropped_links_count")) or 0,
+        "dropped_attributes": long_or_none(span.get("droppedAttributesCount")) or 0,
+        "dropped_links": long_or_none(span.get("droppedLinksCount")) or 0,
         "bad": _bad_time("start_ns", start) or _bad_time("end_ns", end),
     }
 
@@ -254,15 +261,15 @@ def _bad_time(field: str, value: object) -> tuple[str, str, str] | None:
 
 def _json_link(link: Mapping[str, Any]) -> Span:
     return {
-        "trace_id": _json_id(_pick(link, "traceId", "trace_id")),
-        "span_id": _json_id(_pick(link, "spanId", "span_id")),
+        "trace_id": _json_id(link.get("traceId")),
+        "span_id": _json_id(link.get("spanId")),
         "flags": long_or_none(link.get("flags")) or 0,
         "attributes": _json_attributes(link.get("attributes")),
     }
 
 
 def _json_event(event: Mapping[str, Any]) -> Span:
-    time_ns = long_or_none(_pick(event, "timeUnixNano", "time_unix_nano")) or 0
+    time_ns = long_or_none(event.get("timeUnixNano")) or 0
     attributes = _json_attributes(event.get("attributes"))
     return {"name": _text(event.get("name")), "time_ns": time_ns, "attributes": attributes}
 

@@ -42,10 +42,11 @@ _HEAD_BYTES: Final = 64 << 10
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 # A null in place of a message can end the process in the parser; under these names null is not the same as absent.
 _NULL: Final = re.compile(
-    rb'\}\s*null|"(?:scopeSpans|scope_spans|instrumentationLibrarySpans|resourceMetrics|resourceLogs)"\s*:\s*null'
+    rb'\}\s*null|"(?:scopeSpans|instrumentationLibrarySpans|resourceMetrics|resourceLogs)"\s*:\s*null'
 )
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)\s*[,\]}]")  # which the parser takes for one
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
+_SNAKE_NAME: Final = re.compile(rb'_\w+"\s*:')
 
 
 class _DeclinedError(Exception):
@@ -90,6 +91,8 @@ def _read(block: bytes) -> Column | None:
     head = block[:_HEAD_BYTES]
     names = frozenset((b"resourceSpans", *_NAME.findall(head)))
     for part, only in ((head, names), (block, None)):
+        if _SNAKE_NAME.search(part):
+            return None
         is_lenient = only is None or b"doubleValue" in only  # other numbers are integers
         if is_lenient and (_has(block, b"Inf", _NO_NUMBER) or _has(block, b"-NaN", _NO_NUMBER)):
             return None
@@ -293,9 +296,9 @@ def _shape(others: frozenset[str]) -> Any:
         "resource": _object(attributes),
         "scopeSpans": _list_of(part),
         "schemaUrl": pa.string(),
-        **_nothing("scope_spans", "instrumentationLibrarySpans"),
+        **_nothing("instrumentationLibrarySpans"),
     }
-    bare = ("resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+    bare = ("scopeSpans", "instrumentationLibrarySpans")
     message = {"resourceSpans": _list_of(resource), **_nothing("result", *bare, "resourceMetrics", "resourceLogs")}
     return _object(message)
 
@@ -311,7 +314,7 @@ def _fields_named(names: frozenset[bytes], kind: Any) -> Any:
 
 def _span(leaf: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
     texts = dict.fromkeys(("traceId", "spanId", "traceState"), pa.string())
-    place = {**texts, "flags": leaf["flags"], **attributes, **_nothing("trace_id", "span_id")}
+    place = {**texts, "flags": leaf["flags"], **attributes}
     return {
         **place,
         **dict.fromkeys(("parentSpanId", "name"), pa.string()),
@@ -320,8 +323,6 @@ def _span(leaf: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
         "links": _list_of(place),
         # not read, but odd ones make a span odd
         "events": _list_of({"timeUnixNano": leaf["timeUnixNano"], "name": pa.string(), **attributes}),
-        **_nothing("parent_span_id", "start_time_unix_nano", "end_time_unix_nano"),
-        **_nothing("dropped_attributes_count", "dropped_links_count"),
     }
 
 

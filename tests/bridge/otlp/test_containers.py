@@ -187,6 +187,28 @@ def test_variant_of_a_producer_is_read(write_json, document, indent):
     assert (span["start_ns"], span["end_ns"]) == (5, 7)
 
 
+@pytest.mark.parametrize("name", ["layouts/traces.pb.framed", "odd/request1.pb"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_names_in_snake_case_are_read_at_every_level(tmp_path, name, indent):
+    usual, snake = tmp_path / "usual.json", tmp_path / "snake.json"
+    data = (OTLP / name).read_bytes()
+    message = TracesData.FromString(data if name.endswith("request1.pb") else data[4 : 4 + int.from_bytes(data[:4])])
+    usual.write_text(MessageToJson(message, indent=indent))
+    snake.write_text(MessageToJson(message, indent=indent, preserving_proto_field_name=True))
+    assert repr(read(snake)) == repr(read(usual))  # NaN among them
+
+
+@pytest.mark.parametrize("name_before", ["s", "s" * 100_000], ids=["near the head", "far behind it"])
+def test_values_in_snake_case_among_usual_lines_are_kept(tmp_path, name_before):
+    attributes = [{"key": "a", "value": {"string_value": "x"}}, {"key": "b", "value": {"int_value": "7"}}]
+    path = tmp_path / "x.jsonl"
+    lines = [request({**SPAN, "name": name_before}), request({**SPAN, "attributes": attributes})]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
+    _, span, _ = [row for batch in batches for row in batch.to_pylist()]
+    assert dict(span["attributes"]) == {"a": "x", "b": "7"}
+
+
 def test_named_file_of_another_side_is_refused(tmp_path):
     run = DUAL / "app-4.9.8-dup"
     assert {file.path.name for file in source_files([str(run)], Side.OTLP)} == {"otlp.jsonl", "otlp.pb.framed"}

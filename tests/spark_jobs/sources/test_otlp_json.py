@@ -88,7 +88,7 @@ OTHER_NAMES = {
     "parentSpanId": ["parent_span_id"],
     "startTimeUnixNano": ["start_time_unix_nano"],
     "droppedLinksCount": ["dropped_links_count"],
-    "stringValue": ["kvlistValue", "intValue", "boolValue", "doubleValue", "bytesValue", "arrayvalue"],
+    "stringValue": ["string_value", "kvlistValue", "intValue", "boolValue", "doubleValue", "bytesValue", "arrayvalue"],
 }
 ODD_VALUES = (
     *(None, True, 0, -0.0, 1.5, -1, 7, 2**63, 2**64, 10**400),
