@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.settlement import Positions
-from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.clients.state import ClientState, known_state
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_span
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries, leaving_with
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NONE: Final[frozenset[int]] = frozenset()
 
 
-class ConsumerState(ABC):
+class ConsumerState(ClientState, ABC):
     """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected."""
 
     def __init__(self, info: ClientInfo) -> None:

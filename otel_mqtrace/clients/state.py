@@ -29,6 +29,14 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
 
 
+class ClientState:
+    """The tracing state of one client; a copy or a pickle of the client begins without it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become ``None``: an application may pickle its own client class by what its objects have."""
+        return type(None), ()
+
+
 class ActiveTracing:
     """The Tracing in force for one kind of client; with ``None`` every patched method only calls the original.
 

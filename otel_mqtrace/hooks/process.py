@@ -400,18 +400,22 @@ class AsyncLoop(AsyncIterator[_M], Generic[_M]):
 class _Process:
     """Callable as ``process(message)`` for a block and as ``@process`` for a function that takes the message."""
 
-    def __call__(self, target: Any = None, *, consumer: object | None = None) -> Any:
+    @overload
+    def __call__(self, *, consumer: object | None = None) -> Callable[[_F], _F]: ...
+    @overload
+    def __call__(self, target: _F, *, consumer: object | None = None) -> _F: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: object, *, consumer: object | None = None) -> Block: ...
+    def __call__(self, target: Any = ..., *, consumer: object | None = None) -> Any:
         """Return a context manager for a message, or the decorated function for a function.
 
         ``consumer`` names the group where the message alone does not (another thread, much later). A decorated function
         may return a ``ContextCode``; anything else is ``SUCCESS``. A generator's span begins with its first step and
         ends with its last; closed before that it is ``RETURNNULL``.
         """
-        if callable(target):
-            return _decorated(target, consumer)
-        if target is None and consumer is not None:
+        if target is ...:
             return functools.partial(_decorated, consumer=consumer)
-        return Block((target,), consumer)
+        return _decorated(target, consumer) if callable(target) else Block((target,), consumer)
 
     @overload
     def each(self, messages: Iterable[_M], *, consumer: object | None = None) -> Iterator[_M]: ...

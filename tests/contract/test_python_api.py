@@ -1,6 +1,9 @@
 """Names and signatures that are promised and that no behaviour shows."""
 
 import inspect
+import re
+import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -36,3 +39,36 @@ def test_exporters_are_entry_points_with_plain_keywords(name):
     parameters = inspect.signature(point.load()).parameters.values()
     assert {each.kind for each in parameters} == {inspect.Parameter.KEYWORD_ONLY}
     assert all(each.default is not inspect.Parameter.empty for each in parameters)
+
+
+APPLICATION = """
+from otel_mqtrace import process
+
+@process
+def handle(message: object, attempt: int = 1) -> str: return ""
+
+@process(consumer=None)
+async def handle_later(message: object) -> int: return 1
+
+def poll(message: object) -> None:
+    with process(message) as handling:
+        reveal_type(handling)
+
+reveal_type(handle)
+reveal_type(handle_later)
+"""
+
+
+def test_type_checker_sees_what_process_returns(tmp_path):
+    """A decorator without types would make every handler of a strict application untyped."""
+    (tmp_path / "application.py").write_text(APPLICATION)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
+    done = subprocess.run(
+        [*command, tmp_path / "application.py"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.findall(r'Revealed type is "(.*)"', done.stdout) == [
+        "otel_mqtrace.hooks.outcome.Handling",
+        "def (message: object, attempt: int =) -> str",
+        "def (message: object) -> typing.Coroutine[Any, Any, int]",
+    ]

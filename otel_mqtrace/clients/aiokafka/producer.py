@@ -30,7 +30,7 @@ from otel_mqtrace.clients.aiokafka.client import (
 )
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
-from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.clients.state import ClientState, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import header_text, index_headers
@@ -87,7 +87,7 @@ def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
     }
 
 
-class ProducerState:
+class ProducerState(ClientState):
     """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
 
     def __init__(self, producer: Any) -> None:

@@ -16,6 +16,7 @@ from opentelemetry import context
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.client import error_text, error_type
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
+from otel_mqtrace.clients.state import ClientState
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope
@@ -33,7 +34,7 @@ _ABANDONED: Final = "the producer was closed or collected before the broker answ
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
 
 
-class ProducerState:
+class ProducerState(ClientState):
     """The state of one producer; it never refers to the producer, or neither would ever be collected.
 
     ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio``: an

@@ -20,6 +20,7 @@ from otel_mqtrace.clients.rocketmq.client import (
     open_send,
     state_of,
 )
+from otel_mqtrace.clients.state import ClientState
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.settle import EndTransactionHook, RecallHook
@@ -41,7 +42,7 @@ _STATES: Final[Mapping[int, TransactionState]] = {
 """What a resolution is called; any other is ``UNKNOW``: the broker will check (again)."""
 
 
-class _ProducerState:
+class _ProducerState(ClientState):
     """The hooks of one producer under the Tracing in force."""
 
     send: SendHook

@@ -1,11 +1,13 @@
 """Which classes are traced: subclasses, names taken early, and the classes of other instrumentations."""
 
 import abc
+import copy
 import ctypes
 import functools
 import gc
 import json
 import logging
+import pickle
 import sys
 from types import ModuleType
 
@@ -265,6 +267,32 @@ def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
     MqTraceInstrumentor().uninstrument()
     sent_by(Late, b"x", where=topic)
     spans.take(f"send {topic}")
+
+
+class Portable(cimpl.Producer):
+    """Is copied and pickled by what it has, as jobs of Dask or Spark do with their arguments."""
+
+    def __init__(self, configuration):
+        self.configuration = configuration
+        super().__init__(configuration)
+
+    def __getstate__(self):
+        return dict(vars(self))
+
+    def __setstate__(self, state):
+        self.__init__(state.pop("configuration"))
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_copied_producer_is_traced_as_the_first(instrument, kafka, spans, topic, duplicate):
+    instrument()
+    first = Portable({"bootstrap.servers": kafka.bootstrap_servers})
+    first.produce(topic, b"1")
+    second = duplicate(first)
+    second.produce(topic, b"2")
+    assert [first.flush(20), second.flush(20)] == [0, 0]
+    assert len(spans.take_all(f"send {topic}")) == 2
 
 
 def test_message_sent_inside_produce_has_its_own_span(sent_by, kafka, spans, topic):

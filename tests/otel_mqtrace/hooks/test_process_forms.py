@@ -235,13 +235,21 @@ class TestDecorated:
         assert trace.get_current_span() is trace.INVALID_SPAN
         assert _codes(exporter) == ["SUCCESS", "RETURNNULL"]
 
-    def test_consumer_may_be_given(self, exporter):
-        @process(consumer=object())
+    @pytest.mark.parametrize("options", [{}, {"consumer": object()}])
+    def test_decorator_may_be_called_with_options(self, exporter, options):
+        @process(**options)
         def handle(letter):
             return _offset()
 
         assert handle(Letter(7)) == 7
         assert _codes(exporter) == ["SUCCESS"]
+
+
+@pytest.mark.parametrize("consumer", [None, object()])
+def test_poll_that_returned_nothing_is_a_block_without_a_span(exporter, consumer):
+    with process(None, consumer=consumer) as handling:
+        handling.failed()
+    exporter.assert_empty()
 
 
 def _parent_of(span):
