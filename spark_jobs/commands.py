@@ -294,7 +294,7 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
 
     name, obstacle = choose_engine(**where, stream=stream)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
-    with started_early(early, "spark_jobs.jobs.reconcile", "spark_jobs.report.samples"):
+    with started_early(early, "spark_jobs.jobs.batch", "spark_jobs.report.samples"):
         yield name == "local"
     if obstacle is not None:
         typer.echo(f"mqtrace: judged in this process (--engine local): {obstacle}", err=True)
@@ -366,7 +366,7 @@ def _run(
 
             result = streaming.run(options, every_ms=every_ms, progress=progress, report=report)
         else:
-            from spark_jobs.jobs import reconcile as batch  # noqa: PLC0415  (pyarrow, of the optional extra)
+            from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
 
             result = batch.run(options, progress=progress, report=report)
     if every_ms is None:

@@ -17,10 +17,10 @@ from bridge.otlp.detect import Layout, Side
 from bridge.storage import as_path, hold
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
 from spark_jobs.jobs.reading import read_native, read_otlp
-from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls

@@ -40,7 +40,7 @@ _VARYING = """
 import json, sys
 from pathlib import Path
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
+from spark_jobs.jobs.batch import run
 from spark_jobs.report.files import write_reports
 from spark_jobs.session import build_session
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
 from spark_jobs.report.result import Result
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid

@@ -18,11 +18,11 @@ DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 # The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
 INTERRUPTED = """
 import os, signal, sys, threading
-from spark_jobs.jobs import reconcile
+from spark_jobs.jobs import batch
 from otel_mqtrace.cli import main
 
 stage, delay_s, *arguments = sys.argv[1:]
-run = reconcile.run
+run = batch.run
 
 def pressing(options, *, progress, **others):
     def watched(now):
@@ -31,7 +31,7 @@ def pressing(options, *, progress, **others):
             threading.Timer(float(delay_s), os.kill, [os.getpid(), signal.SIGINT]).start()
     return run(options, progress=watched, **others)
 
-reconcile.run = pressing
+batch.run = pressing
 sys.exit(main(arguments))
 """
 

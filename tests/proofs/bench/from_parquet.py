@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
-from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_engine, open_workspace
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.html import PageOptions

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from otel_mqtrace._clock import SystemClock
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
 
 _PARTS = ("driver", "JVM", "daemon", "worker")
 """The processes of a run, each the child of the one before; Spark's daemon only starts workers."""

@@ -13,9 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.jobs import reconcile
+from spark_jobs.jobs import batch
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
 from spark_jobs.jobs.workspace import VERDICTS
 from tests.support.reading import read_verdicts
 
@@ -183,7 +183,7 @@ def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
 
 
 def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkeypatch):
-    read = reconcile.read_sides
+    read = batch.read_sides
 
     def leaking(*arguments, **keywords):
         native, whole = read(*arguments, **keywords)
@@ -192,7 +192,7 @@ def test_record_lost_between_reading_and_judging_is_exit_code_3(tmp_path, monkey
         parquet.write_table(rows.filter(pc.not_equal(pc.bit_wise_and(rows["raw_hash"], 7), 0)), path)
         return native, whole
 
-    monkeypatch.setattr(reconcile, "read_sides", leaking)
+    monkeypatch.setattr(batch, "read_sides", leaking)
     result = run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8"))
     assert (result.verdict, result.exit_code) == ("FAIL", 3)
     assert not result.conservation.holds

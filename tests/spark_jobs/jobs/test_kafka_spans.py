@@ -10,8 +10,8 @@ from confluent_kafka.cimpl import Producer
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import graph
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
 from tests.support.reading import read_verdicts
 from tests.support.trace_stories import body_of
 

@@ -15,8 +15,8 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
-from spark_jobs.jobs.reconcile import run
 from tests.support.events import START_MS
 from tests.support.native_spans import pub, span_attributes
 from tests.support.reading import read_verdicts

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import Producer
 from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from spark_jobs.jobs import reconcile, stream
+from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.ingested import survey_again
 from spark_jobs.jobs.options import ReconcileOptions, no_progress
 from spark_jobs.jobs.reading import ReadOptions, read_native, read_otlp
@@ -90,7 +90,7 @@ def recorded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(recorded, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    return reconcile.run(options(*recorded, out, engine="local")), rows(out)
+    return batch.run(options(*recorded, out, engine="local")), rows(out)
 
 
 @pytest.fixture(scope="module")

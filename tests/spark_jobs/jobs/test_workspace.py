@@ -63,7 +63,7 @@ _TERMINATED = """
 import os, signal, sys
 from otel_mqtrace import _program
 from spark_jobs.exchange import workers
-from spark_jobs.jobs import reconcile, stream
+from spark_jobs.jobs import batch, stream
 
 workers.LONG_MAP, workers._TASK_BYTES = 1, 1 << 10  # a small input gets another process as well
 
@@ -76,7 +76,7 @@ def watched(run):
         return run(options, progress=show, **others)
     return run_until
 
-reconcile.run, stream.run = watched(reconcile.run), watched(stream.run)
+batch.run, stream.run = watched(batch.run), watched(stream.run)
 sys.exit(_program.start())
 """
 

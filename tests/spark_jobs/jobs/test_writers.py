@@ -15,9 +15,9 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs import writers
+from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.jobs.reading import ReadOptions
-from spark_jobs.jobs.reconcile import run
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
