@@ -554,7 +554,9 @@ def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] 
     """
     if headers is None:
         return [], _NO_HEADERS
-    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
+    pairs = (
+        headers.copy() if type(headers) is list else pairs_of(headers) if isinstance(headers, (dict, list)) else None
+    )
     if pairs is None:
         return None
     describing = _NO_HEADERS

@@ -191,7 +191,7 @@ def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
     if state is None or state.leaders is None or tracing is None or not args:
         return
     for each in args[0]:
-        topic = each if isinstance(each, str) else each.topic
+        topic = str(getattr(each, "topic", each))  # the client takes anything that can be printed
         if not topic.startswith("^") and tracing.is_traced(topic):
             state.leaders.want(topic)
 

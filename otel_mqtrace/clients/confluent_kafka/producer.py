@@ -65,11 +65,12 @@ def _prepare(
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
         return None
     value, partition = given.get("value"), given.get("partition")
+    is_refused = is_c_code and not isinstance(headers, (list, dict, type(None)))  # any other mapping, too
     call = hook.before(
         topic,
         body=value if order is PRODUCE_ORDER or value is None else UNKNOWN_BODY,
         key=given.get("key"),
-        headers=headers,
+        headers=() if is_refused else headers,
         partition=partition if isinstance(partition, int) else None,
         transaction_id=transaction_id,
     )

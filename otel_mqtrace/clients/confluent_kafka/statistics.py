@@ -342,8 +342,8 @@ def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatist
     conf = configuration_of(*arguments)
     interval_ms = int(conf.get(_INTERVAL, tracing.settings.client_metrics_interval_ms))
     user = conf.get(_CALLBACK)
-    if interval_ms <= 0 or isinstance(user, ClientReport):
-        return None  # switched off in so many words; or a constructor that calls another one
+    if interval_ms <= 0 or isinstance(user, ClientReport) or (_CALLBACK in conf and not callable(user)):
+        return None  # switched off in so many words; a constructor that calls another one; a mistake for the client
     report = ClientReport(_attributes(conf), interval_ms=interval_ms, user=user, clock=tracing.clock)
     statistics.add(report)
     return _with(arguments, {_CALLBACK: report, _INTERVAL: interval_ms})

@@ -291,7 +291,7 @@ def test_application_ends_at_once_during_a_look_up(run_code):
 def test_look_up_does_not_create_the_topic(instrument, kafka, spans):
     instrument()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "early"})
-    consumer.subscribe(["not-yet"])
+    consumer.subscribe(["not-yet", 5])
     consumer.__dict__[STATE].leaders.settle(10)
     consumer.close()
     assert "not-yet" not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics

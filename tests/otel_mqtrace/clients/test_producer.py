@@ -1,5 +1,7 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, and every way a send can end."""
 
+from types import MappingProxyType
+
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
@@ -182,7 +184,14 @@ class TestCallbacks:
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {}), (("t",), {"nope": 1}), (("t",), {"headers": (("a", b"1"),)}), ((5,), {})]
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        (("t",), {"nope": 1}),
+        (("t",), {"headers": (("a", b"1"),)}),
+        (("t",), {"headers": MappingProxyType({"a": b"1"})}),
+        ((5,), {}),
+    ],
 )
 def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans, args, kwargs):
     errors = []

@@ -110,10 +110,15 @@ def test_statistics_callback_of_the_application_is_called(measured, kafka, topic
     assert points(QUEUE)
 
 
-def test_statistics_switched_off_stay_off(measured, kafka):
+@pytest.mark.parametrize(
+    "settings",
+    [{"statistics.interval.ms": 0}, {"stats_cb": None}, {"stats_cb": "print"}],
+    ids=["switched off", "no callback", "a name"],
+)
+def test_configuration_without_statistics_or_with_a_mistake_is_left_alone(measured, kafka, settings):
+    """The client refuses what is no callback, and has to go on doing so."""
     measured()
-    given = ((), {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 0})
-    assert active.configure(given) is None
+    assert active.configure(((), {"bootstrap.servers": kafka.bootstrap_servers, **settings})) is None
 
 
 @pytest.mark.parametrize(
