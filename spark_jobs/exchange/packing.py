@@ -44,14 +44,14 @@ _MOST_BUCKETS: Final = 10_000
 _CODEC: Final = "zstd"
 _SIZE: Final = Struct("<q")
 """A blob begins with the size of its Arrow IPC stream."""
-_REPEATED: Final = (
+REPEATED: Final = (
     *("side", "kind", "half", "topic", "group_name", "region_id", "tags", "store_host", "client_host", "msg_type"),
     *("context_code", "transaction_state", "service", "path", "writer", "id_source", "left_as"),
 )
 """Columns whose values repeat stay dictionaries from the file through the shuffle."""
 _COLUMNS: Final = tuple(name for name in EVENT.names if name not in {"scope", "links"})
 COLUMN_TYPES: Final[Mapping[str, Any]] = {
-    name: pa.dictionary(pa.int32(), pa.string()) if name in _REPEATED else EVENT.field(name).type for name in _COLUMNS
+    name: pa.dictionary(pa.int32(), pa.string()) if name in REPEATED else EVENT.field(name).type for name in _COLUMNS
 }
 """The columns of packed rows, as they are judged."""
 _Item = TypeVar("_Item")
@@ -145,8 +145,9 @@ def split_blobs(blobs: list[bytes], buckets: int) -> Iterator[tuple[int, list[by
 
 
 def _read(piece: Piece) -> pa.Table:
-    file = open_parquet(piece.path, read_dictionary=list(_REPEATED))
-    names = [name for name in (*_COLUMNS, "scope", "bad") if name in file.schema_arrow.names]
+    file = open_parquet(piece.path, read_dictionary=list(REPEATED))
+    held = frozenset(file.schema_arrow.names)
+    names = [name for name in (*_COLUMNS, "scope", "bad") if name in held]
     table = file.read_row_group(piece.group, columns=names, use_threads=False)
     has_bad = "bad" in names and table["bad"].null_count < len(table)
     inside = pc.is_null(table["scope"])
@@ -172,7 +173,7 @@ def _mentions(bad: pa.Table) -> pa.Table:
     ]
     found = pa.Table.from_pylist(rows, schema=pa.schema([EVENT.field(name) for name in _COLUMNS]))
     for at, name in enumerate(found.column_names):
-        if name in _REPEATED:
+        if name in REPEATED:
             found = found.set_column(at, name, found[name].dictionary_encode())
     return found
 

@@ -20,6 +20,7 @@ from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.columns import greater, where
+from spark_jobs.exchange.packing import REPEATED
 from spark_jobs.judging.facts import Survey, merge_surveys, survey
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""
-_DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gain nothing from
+_WITH_DICTIONARY: Final[Any] = list(REPEATED)  # ids gain nothing from one
 
 
 def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide | None = None) -> EventSide:
@@ -129,7 +130,7 @@ class EventFile:
                 self._path,
                 schema,
                 compression="zstd",
-                dictionary_pagesize_limit=_DICTIONARY_BYTES,
+                use_dictionary=_WITH_DICTIONARY,
                 write_statistics=False,
             )
         return self._writer

@@ -198,7 +198,7 @@ class Attributes:
         bounds, (keys, self._values) = opened(maps, maps.keys, maps.items)
         codes: Column = pc.index_in(keys, pa.array(_NAMES, pa.string()))
         known = np.flatnonzero(is_known(codes) & is_known(self._values))
-        found = codes.fill_null(0).to_numpy()[known]
+        found = codes.fill_null(0).to_numpy()[known].astype(np.int16)  # which numpy sorts in linear time
         order = np.argsort(found, kind="stable")
         self._places = known[order]
         self._owners = np.repeat(np.arange(len(maps)), np.diff(bounds))[self._places]

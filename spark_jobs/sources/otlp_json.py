@@ -22,6 +22,7 @@ from spark_jobs.columns import (
     HEX,
     LOWER_HEX,
     Column,
+    coalesced,
     each,
     fields_of,
     has_repeats,
@@ -234,7 +235,7 @@ def _pairs(lists: Column) -> tuple[Column, Column]:
 def _texts(values: dict[str, Column]) -> Column:
     """Return values as text: of scalars the first that is there, arrays before them."""
     known = [_scalar(name, values[name]) for name in _SCALARS if values[name].null_count < len(values[name])]
-    texts = pc.coalesce(*known) if known else pa.nulls(len(values[_SCALARS[0]]), pa.string())
+    texts = coalesced(*known) if known else pa.nulls(len(values[_SCALARS[0]]), pa.string())
     arrays = values["arrayValue"]
     if pa.types.is_null(arrays.type) or arrays.null_count == len(arrays):
         return texts
