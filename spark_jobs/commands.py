@@ -358,7 +358,8 @@ def _run(
                 _print_writers(result.writers)
             printed.add(result.writers)
             if not as_json:
-                typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
+                kept = [f"{keys:,} {name.replace('_', ' ')}" for name, keys in sorted(result.lifecycle.items()) if keys]
+                typer.echo(f"run {result.run}: {result.verdict}, {', '.join(kept) or 'nothing open'}")
 
     with shown_progress() as progress:
         if stream:
@@ -394,11 +395,6 @@ def _warn_of_newer(native_writer: str) -> None:
     if profiles.is_newer_than_known(native_writer):
         judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
-
-
-def _open_keys(result: Result) -> str:
-    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
-    return ", ".join(counts) or "nothing open"
 
 
 def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:

@@ -257,7 +257,9 @@ def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory)
         return
     times_ms = (span["start_ns"] // NS_PER_MS, span["end_ns"] // NS_PER_MS)
     inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
-    yield _span_json(span, index)
+    as_read = {name: span[name] for name in _AS_READ}
+    times = {name: str(span[name]) for name in ("start_ns", "end_ns")}
+    yield {**as_read, **times, **{name: _plain(span[name]) for name in _AFTER_TIMES}, "source_index": index}
 
 
 def _attribute(span: dict[str, Any], name: str) -> str | None:
@@ -267,12 +269,6 @@ def _attribute(span: dict[str, Any], name: str) -> str | None:
 
 _AS_READ: Final = ("trace_id", "span_id", "parent_span_id", "name", "kind")
 _AFTER_TIMES: Final = ("status", "status_message", "service", "scope", "attributes", "links", "events")
-
-
-def _span_json(span: dict[str, Any], index: int) -> dict[str, Any]:
-    times = {name: str(span[name]) for name in ("start_ns", "end_ns")}
-    rest = {name: _plain(span[name]) for name in _AFTER_TIMES}
-    return {**{name: span[name] for name in _AS_READ}, **times, **rest, "source_index": index}
 
 
 def _plain(value: Any) -> Any:

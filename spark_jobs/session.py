@@ -51,7 +51,10 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise PeerError(f"Spark failed: {_root_cause(error.java_exception)}; fix that and run it again") from error
+        thrown = error.java_exception
+        while (cause := thrown.getCause()) is not None:
+            thrown = cause
+        raise PeerError(f"Spark failed: {_first_line(thrown.toString())}; fix that and run it again") from error
     except PythonException as error:
         messages = _OWN_MESSAGE.findall(str(error))
         if not messages:
@@ -61,12 +64,6 @@ def peer_errors() -> Iterator[None]:
         if type(error).__name__ != _FAILED_AT_THE_SERVER:
             raise
         raise PeerError(f"Spark failed: {_first_line(error)}; fix that and run it again") from error
-
-
-def _root_cause(thrown: Any) -> str:
-    while (cause := thrown.getCause()) is not None:
-        thrown = cause
-    return _first_line(thrown.toString())
 
 
 @contextmanager

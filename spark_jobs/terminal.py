@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.storage import AnyPath
-    from spark_jobs.report.graph import Edge, Graph
+    from spark_jobs.report.graph import Graph
     from spark_jobs.report.result import Result
 
 _STYLES: Final = {
@@ -133,19 +133,15 @@ def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
     for edge in busiest:
         shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))
         queued = duration(edge.queued.p95) if edge.queued.count else "-"
-        table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, _missing(edge), queued)
+        missing = edge.never_consumed + edge.never_published
+        lacks = count(missing) if missing else "-"
+        table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, lacks, queued)
     console = open_console()
     print_table(table, console)
     if len(drawn.edges) > _MOST_EDGES:
         console.print(f"and {count(len(drawn.edges) - _MOST_EDGES)} more edges in graph.json", soft_wrap=True)
     for name, path in written.items():
         sys.stdout.write(f"{name}: {path}\n")
-
-
-def _missing(edge: Edge) -> str:
-    """Return the number of messages never consumed or never published."""
-    missing = edge.never_consumed + edge.never_published
-    return f"{missing:,}" if missing else "-"
 
 
 class Tasks(NamedTuple):

@@ -222,7 +222,8 @@ def _why_refused(item: EncodedLine | Refusal) -> str | None:
 def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
     for body_index, body in _bodies(names, framing, how):
         if isinstance(body, BadBody):
-            yield _bad_body(body_index, body)
+            error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
+            yield {"body_index": body_index, "record_index": None, "error": error}
         else:
             yield from body_json(body_index, body, explode_batches=explode_batches)
 
@@ -235,11 +236,6 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
             for index, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
                 yield before + index, body
         before += index + 1
-
-
-def _bad_body(body_index: int, body: BadBody) -> dict[str, Any]:
-    error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
-    return {"body_index": body_index, "record_index": None, "error": error}
 
 
 def _body_line(records: list[EncodedLine]) -> dict[str, Any]:

@@ -51,12 +51,9 @@ def _table(columns: Iterable[tuple[str, int | None]]) -> Table:
 
 def _cell(first: object, second: object) -> Text:
     """Two lines; Text, so that [brackets] in a value stay brackets."""
-    shown = ["" if value is None else _harmless(str(value)) for value in (first, second)]
+    lines = (("" if value is None else str(value)).split("\n") for value in (first, second))
+    shown = ["\n".join(visible(line, limit=len(line)) for line in each) for each in lines]
     return Text.assemble(shown[0], "\n", (shown[1], "dim"))
-
-
-def _harmless(text: str) -> str:
-    return "\n".join(visible(line, limit=len(line)) for line in text.split("\n"))
 
 
 def _place(item: Mapping[str, Any]) -> tuple[object, object]:

@@ -41,7 +41,8 @@ def demo(
     Example:
         mqtrace demo --messages 500 --seed 42
     """
-    _forget_settings()
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
+        del os.environ[name]  # what is set for an application here is not meant for the demo
     for module, extra in _NEEDED:
         if not _present(module):
             raise MissingExtraError("mqtrace demo", extra)
@@ -62,12 +63,6 @@ def demo(
     console.print(verdict)
     console.print(f"report: {workspace.report / 'report.html'}", soft_wrap=True)
     return 0 if findings.agree else 1
-
-
-def _forget_settings() -> None:
-    """Make the demo the same in every shell: what is set for an application here is not meant for it."""
-    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
-        del os.environ[name]
 
 
 def _present(module: str) -> bool:

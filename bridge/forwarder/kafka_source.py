@@ -66,7 +66,9 @@ class KafkaTraceSource(TopicSource[int]):
             deadline_ns = compute_deadline(self._clock, self._timeout_ms)
             while behind:
                 batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
-                landed = [self._landed(message) for message in batch]
+                self._next.update({message.partition(): message.offset() + 1 for message in batch})
+                now_ms = self._clock.wall_ns() // NS_PER_MS
+                landed = [landed_message(message, otherwise_ms=now_ms) for message in batch]
                 behind = {partition for partition in behind if self._position(partition) < ends[partition]}
                 self.behind = frozenset(behind)
                 if landed:
@@ -155,10 +157,6 @@ class KafkaTraceSource(TopicSource[int]):
         if error is not None:
             raise self._silent(error)
         return message
-
-    def _landed(self, message: Any) -> LandedMessage:
-        self._next[message.partition()] = message.offset() + 1
-        return landed_message(message, otherwise_ms=self._clock.wall_ns() // NS_PER_MS)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,10 @@ class ResumeFile:
 
     def __init__(self, file: AnyPath | None = None) -> None:
         self._file = file
-        self._resumed = self._read()  # what an earlier process left, until its messages were read again
+        # what an earlier process left, until its messages were read again
+        self._resumed: dict[_Partition, _Entry] = (
+            file and read_memory(file, _entries_of, hint="remove it to go on by offsets alone")
+        ) or {}
         self._written: dict[_Partition, _Entry] | None = None
         self._started: set[_Partition] = set()  # partitions of which this process has seen a message
         self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
@@ -99,7 +102,9 @@ class ResumeFile:
         partition = (message.source, message.partition)
         if partition not in self._started:
             self._started.add(partition)
-            self._begin(partition, (offset, stored_ms))
+            begun = self._resumed.get(partition)
+            if begun is not None and (offset, stored_ms) not in begun.begins:  # it begins where it may not begin again
+                del self._resumed[partition]
         self._first.setdefault(partition, (offset, stored_ms))
         self._next[partition] = max(offset + 1, self._next.get(partition, 0))
         entry = self._resumed.get(partition)
@@ -130,16 +135,20 @@ class ResumeFile:
         for partition in self._first.keys() | held.keys():
             entries[partition] = self._entry(partition, held.get(partition))
         if entries != self._written:
-            self._write(self._file, entries)
+            partitions = [
+                {
+                    "source": source,
+                    "partition": partition,
+                    "next": entry.next_offset,
+                    "begins": sorted(entry.begins),
+                    "pending": sorted(entry.pending.items()),
+                }
+                for (source, partition), entry in entries.items()
+            ]
+            write_memory(self._file, {"version": _VERSION, "partitions": partitions})
             self._written = entries
         self._held = {partition: min(entry.begins) for partition, entry in held.items()}
         self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
-
-    def _begin(self, partition: _Partition, first: _Message) -> None:
-        """Drop what is remembered of ``partition`` unless it begins at a message where it may begin again."""
-        entry = self._resumed.get(partition)
-        if entry is not None and first not in entry.begins:
-            del self._resumed[partition]
 
     def _entry(self, partition: _Partition, held: _Entry | None) -> _Entry:
         entry = _Entry(self._next[partition])
@@ -152,24 +161,6 @@ class ResumeFile:
             entry.next_offset = max(entry.next_offset, resumed.next_offset)
             entry.pending |= resumed.pending
         return entry
-
-    def _read(self) -> dict[_Partition, _Entry]:
-        if self._file is None:
-            return {}
-        return read_memory(self._file, _entries_of, hint="remove it to go on by offsets alone") or {}
-
-    def _write(self, file: AnyPath, entries: dict[_Partition, _Entry]) -> None:
-        partitions = [
-            {
-                "source": source,
-                "partition": partition,
-                "next": entry.next_offset,
-                "begins": sorted(entry.begins),
-                "pending": sorted(entry.pending.items()),
-            }
-            for (source, partition), entry in entries.items()
-        ]
-        write_memory(file, {"version": _VERSION, "partitions": partitions})
 
 
 def _entries_of(content: Any) -> dict[_Partition, _Entry]:

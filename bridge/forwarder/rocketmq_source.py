@@ -74,7 +74,8 @@ class RemotingTraceSource(TopicSource["Queue"]):
         while behind:
             queues = behind[:QUEUES_AT_ONCE]
             came = 0
-            for queue, pulled in self._pulled(queues, suspend_ms).items():
+            offsets = {queue: self._next[queue] for queue in queues}
+            for queue, pulled in self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms).items():
                 landed = self._landed(queue, pulled)
                 came += len(landed)
                 self.behind = frozenset(partition_of(each) for each in behind if self._next[each] < ends[each])
@@ -141,10 +142,6 @@ class RemotingTraceSource(TopicSource["Queue"]):
             self._pass_over(queue, first, first + gone)
         self._next[queue] = behind
         return [_landed(message, partition_of(queue)) for message in messages]
-
-    def _pulled(self, queues: Sequence[Queue], suspend_ms: int) -> dict[Queue, Pulled]:
-        offsets = {queue: self._next[queue] for queue in queues}
-        return self._client.pull(offsets, group=self._group, suspend_ms=suspend_ms)
 
 
 def partition_of(queue: Queue) -> int:

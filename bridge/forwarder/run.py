@@ -145,7 +145,8 @@ def _check_places(options: ForwardOptions) -> None:
     if source.kind is not Kind.FILES:
         return
     read, is_tree = root_of(source.path).resolve(), reads_tree(source.path)
-    native = None if options.native is None else _directory_of(options.native)
+    target = None if options.native is None else parse_address(options.native)
+    native = as_path(target.path) if target is not None and target.kind is Kind.FILES else None
     for option, landing in {"--landing": options.landing, "--native": native}.items():
         written = None if landing is None else native_directory(landing).resolve()
         if written is not None and (read.is_relative_to(written) or (is_tree and written.is_relative_to(read))):
@@ -205,6 +206,7 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, reading: Reading) -> SpanForwarding:
+    state = _state_directory(options)
     delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
     opened.callback(delivery.close)
     return SpanForwarding(
@@ -214,7 +216,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str, readi
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
         reading=reading,
-        memory=ResumeFile(_state_file(options)),
+        memory=ResumeFile(state and state / f"{memory_name(options.group, options.source)}.json"),
     )
 
 
@@ -231,7 +233,9 @@ def _alone(options: ForwardOptions) -> Iterator[None]:
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / f"{memory_name(options.group, _resolved(options.source))}.lock").open("ab")
+        address = parse_address(options.source)
+        source = str(as_path(address.path).resolve()) if address.kind is Kind.FILES else options.source
+        lock = (directory / f"{memory_name(options.group, source)}.lock").open("ab")
     except OSError as error:
         raise UsageError(f"{directory} cannot be written ({error.strerror or error}){CANNOT_WRITE}") from error
     with lock:
@@ -241,17 +245,6 @@ def _alone(options: ForwardOptions) -> Iterator[None]:
                 f"running in {directory}: wait for it, or give another --group"
             )
         yield
-
-
-def _resolved(source: str) -> str:
-    address = parse_address(source)
-    return str(as_path(address.path).resolve()) if address.kind is Kind.FILES else source
-
-
-def _state_file(options: ForwardOptions) -> AnyPath | None:
-    """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
-    directory = _state_directory(options)
-    return None if directory is None else directory / f"{memory_name(options.group, options.source)}.json"
 
 
 def _state_directory(options: ForwardOptions) -> AnyPath | None:
@@ -266,11 +259,6 @@ def _state_directory(options: ForwardOptions) -> AnyPath | None:
 def _user_state_directory() -> Path:
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "mqtrace" / "forward"
-
-
-def _directory_of(target: str) -> AnyPath | None:
-    address = parse_address(target)
-    return as_path(address.path) if address.kind is Kind.FILES else None
 
 
 @contextmanager
@@ -324,7 +312,7 @@ def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, opt
         text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
     without_body = source.bad_bodies, "lines or files hold no trace message"
-    return text + _join_notes([*notes, without_body, _trimmed(source)]) + _nothing_new(counts, source, options)
+    return text + _join_notes([*notes, without_body], source) + _nothing_new(counts, source, options)
 
 
 def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCounts, options: ForwardOptions) -> str:
@@ -339,11 +327,7 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
         *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
         (native.replaced, "separator characters written as _"),
     ]
-    return text + _join_notes([*notes, _trimmed(source)]) + _nothing_new(counts, source, options)
-
-
-def _trimmed(source: TraceSource) -> tuple[int, str]:
-    return _gone(source), "offsets had been trimmed before"
+    return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
 
 
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
@@ -355,8 +339,9 @@ def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOpt
     return f"; nothing new for group {options.group}: use another --group to start over"
 
 
-def _join_notes(notes: list[tuple[int, str]]) -> str:
-    return "".join(f"; {number} {what}" for number, what in notes if number)
+def _join_notes(notes: list[tuple[int, str]], source: TraceSource) -> str:
+    noted = (*notes, (_gone(source), "offsets had been trimmed before"))
+    return "".join(f"; {number} {what}" for number, what in noted if number)
 
 
 def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:

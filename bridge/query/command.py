@@ -222,7 +222,8 @@ def query(  # noqa: PLR0913 - one parameter per option
     places = Sources.parse(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )
-    _check_page(html)
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise UsageError(f"--html {html}: name a file in a directory that exists")
     with (
         _bar() as progress,
         open_archive(
@@ -263,11 +264,6 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
             ) from error
         typer.echo(f"mqtrace: the page is {html}", err=True)
     return _FOUND
-
-
-def _check_page(html: Path | None) -> None:
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise UsageError(f"--html {html}: name a file in a directory that exists")
 
 
 @contextmanager

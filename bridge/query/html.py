@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bridge.query.details import Detail
     from bridge.query.evidence import BadSighting
-    from bridge.query.search import Answer, Searched
+    from bridge.query.search import Answer
     from bridge.query.timeline import Event, Finding, MessageTimeline
 
 
@@ -49,19 +49,16 @@ def legend(timeline: Sequence[Event]) -> Markup:
     """Return what the colours of ``timeline`` mean."""
     tones = [tone for tone in Tone if any(event.tone is tone for event in timeline)]
     items = [element("li", dot(tone), f" {_WORDS[tone]}") for tone in tones]
-    cut = element("li", element("span", class_="dot cut"), " a pause that is cut short") if _is_cut(timeline) else None
-    return element("ul", items, cut, class_="legend")
+    bars = [bar for each in _lanes(timeline).values() for bar in each]
+    if bars and scale_of(bars).gaps:
+        items.append(element("li", element("span", class_="dot cut"), " a pause that is cut short"))
+    return element("ul", items, class_="legend")
 
 
 def dot(tone: Tone) -> Markup:
     """Return the round mark of a tone, to stand before its word; drawn, so that it needs no style."""
     circle = element("circle", cx=5, cy=5, r=5, fill=_COLOURS[tone])
     return element("svg", circle, class_="dot", width=10, height=10, aria_hidden="true")
-
-
-def _is_cut(timeline: Sequence[Event]) -> bool:
-    bars = [bar for each in _lanes(timeline).values() for bar in each]
-    return bool(bars and scale_of(bars).gaps)
 
 
 def _lanes(timeline: Sequence[Event]) -> dict[str, list[Bar]]:
@@ -75,21 +72,18 @@ def _lanes(timeline: Sequence[Event]) -> dict[str, list[Bar]]:
 
 
 def _bar(event: Event, from_ms: int) -> Bar:
+    words = event.outcome
+    if event.took_ms is not None:
+        words = f"{duration(event.took_ms)}{'' if event.tone is Tone.GOOD else f', {event.outcome}'}"
     return Bar(
         from_ms=from_ms,
         until_ms=event.until_ms,
         colour=_COLOURS[event.tone],
-        words=_bar_text(event),
+        words=words,
         title=_event_title(event),
         instant=event.took_ms is None and event.until_ms is not None,
         faint=not event.begin_known,
     )
-
-
-def _bar_text(event: Event) -> str:
-    if event.took_ms is None:
-        return event.outcome
-    return f"{duration(event.took_ms)}{'' if event.tone is Tone.GOOD else f', {event.outcome}'}"
 
 
 def _event_title(event: Event) -> str:
@@ -117,12 +111,14 @@ def page(answer: Answer) -> str:
         void("link", rel="icon", href="data:,"),
         element("style", Markup(style)),
     )
+    remarks = [element("li", visible(remark, limit=400)) for remark in answer.searched.remarks]
+    searched = element("p", describe_search(answer.searched)), element("ul", remarks) if remarks else None
     body = element(
         "body",
         element("a", "Skip to the message", class_="skip", href="#main"),
         element("header", element("p", "mqtrace query · message trace", class_="kicker"), _heading(answer)),
         element("main", [_message(answer, number, story) for number, story in enumerate(answer.stories)], id="main"),
-        element("footer", _searched(answer.searched)),
+        element("footer", *searched),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
@@ -162,10 +158,13 @@ def _heading(answer: Answer) -> Markup:
 
 
 def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
-    timeline = events(story)
+    timeline, link = events(story), link_of(answer, story)
+    trace_id = element("code", trace_id_hex(story.msg_id))
+    known = (element("span", f"{name} ", element("b", element("bdi", visible(text)))) for name, text in about(story))
+    folded = f"; {plural(story.repeats, 'repeat')} folded" if story.repeats else ""
     parts = [
-        element("p", _about(story), class_="about"),
-        _trace(answer, story),
+        element("p", joined(known), class_="about"),
+        element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about"),
         element("p", in_one_sentence(story), class_="summary"),
         _findings(findings(story)),
         element("h3", f"Timeline from {utc(first_ms(timeline))}"),
@@ -174,7 +173,7 @@ def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
         _timeline(timeline),
         *(_part(title, items) for title, items in details_of(story)),
         _bad(story.bad) if story.bad else None,
-        element("p", _sources_text(story), class_="quiet"),
+        element("p", f"From {plural(story.records, 'record')}{folded}.", class_="quiet"),
     ]
     heading = element(
         "h1" if len(answer.stories) == 1 else "h2",
@@ -183,19 +182,6 @@ def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
         class_="id",
     )
     return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
-
-
-def _trace(answer: Answer, story: MessageTimeline) -> Markup:
-    """Return the trace id, as a link where a template was given."""
-    trace_id = element("code", trace_id_hex(story.msg_id))
-    link = link_of(answer, story)
-    return element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about")
-
-
-def _about(story: MessageTimeline) -> Markup:
-    return joined(
-        element("span", f"{name} ", element("b", element("bdi", visible(value)))) for name, value in about(story)
-    )
 
 
 def _findings(findings: Iterable[Finding]) -> Markup | None:
@@ -270,13 +256,3 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeri
         "table", element("caption", caption), element("thead", element("tr", cells)), element("tbody", list(rows))
     )
     return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
-
-
-def _sources_text(story: MessageTimeline) -> str:
-    text = f"From {plural(story.records, 'record')}"
-    return f"{text}; {plural(story.repeats, 'repeat')} folded." if story.repeats else f"{text}."
-
-
-def _searched(searched: Searched) -> Markup:
-    remarks = [element("li", visible(remark, limit=400)) for remark in searched.remarks]
-    return joined((element("p", describe_search(searched)), element("ul", remarks) if remarks else None))

@@ -14,12 +14,11 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from bridge.codec.files import Reading
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing import LandedMessage
-    from otel_mqtrace.model import TraceBean
 
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"
@@ -56,8 +55,11 @@ def rows_of(story: MessageTimeline, query: Query) -> tuple[Row, ...]:
 
 def fits(story: MessageTimeline, query: Query) -> bool:
     """Return whether ``story`` meets ``query``; ids and prefixes are matched when records are read."""
-    if query.key is not None and not any(query.has_key(bean) for bean in _beans(story)):
-        return False
+    if query.key is not None:
+        events: list[Send | TransactionEnd | Recall | Consume] = [*story.sends, *story.transaction_ends, *story.recalls]
+        events += [attempt for group in story.groups for attempt in group.attempts]
+        if not any(query.has_key(sighting.bean) for event in events for sighting in event.evidence):
+            return False
     asks_rows = (query.topic, query.group, query.outcome) != (None, None, None)
     return not asks_rows or bool(rows_of(story, query))
 
@@ -102,12 +104,6 @@ def _row(
         failed=sum(attempt.outcome is Outcome.FAILED for attempt in attempts),
     )
     return row, topics
-
-
-def _beans(story: MessageTimeline) -> Iterable[TraceBean]:
-    events: list[Send | TransactionEnd | Recall | Consume] = [*story.sends, *story.transaction_ends, *story.recalls]
-    events += [attempt for group in story.groups for attempt in group.attempts]
-    return (sighting.bean for event in events for sighting in event.evidence)
 
 
 MOST_EXAMINED: Final = 50_000
@@ -185,7 +181,11 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
 
 def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
     evidence = gather(archive.mentioning(query.texts), query, how)
-    found = [msg_id for msg_id in _oldest_first(evidence) if _has_key(evidence, msg_id, query)]
+    found = [
+        msg_id
+        for msg_id in _oldest_first(evidence)
+        if query.key is None or any(query.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
+    ]
     return _Matches(found, evidence, archive.searched, is_complete=bool(query.msg_ids))
 
 
@@ -236,10 +236,6 @@ def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -
 
 def _merged(first: Searched, last: Searched) -> Searched:
     return replace(last, remarks=tuple(dict.fromkeys((*first.remarks, *last.remarks))))
-
-
-def _has_key(evidence: Evidence, msg_id: str, query: Query) -> bool:
-    return query.key is None or any(query.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
 
 
 def _oldest_first(evidence: Evidence) -> list[str]:

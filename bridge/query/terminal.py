@@ -122,7 +122,7 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     """Return what the message is, how it went, and what is noteworthy."""
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
-        Text(_about(story)),
+        Text("   ".join(f"{name} {visible(value)}" for name, value in about(story))),
         Text(f"trace id {trace_id_hex(story.msg_id)}"),
         *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
@@ -137,10 +137,6 @@ def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
     yield "  " * depth + (tree.label.plain if isinstance(tree.label, Text) else str(tree.label))
     for child in tree.children:
         yield from _plain_tree(child, depth + 1)
-
-
-def _about(story: MessageTimeline) -> str:
-    return "   ".join(f"{name} {visible(value)}" for name, value in about(story))
 
 
 def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:

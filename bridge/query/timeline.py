@@ -176,7 +176,8 @@ def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
     by_group: dict[str | None, list[Consume]] = {}
     for request_id, of_request in by_request.items():
         for before, after in _pairs(of_request, joined=request_id is not None):
-            by_group.setdefault(_group(before, after), []).append(_consume(before, after))
+            group = _first(half.trace_ctx.group_name for half in (before, after) if half is not None)
+            by_group.setdefault(group, []).append(_consume(before, after))
     groups = (
         GroupTimeline(group=group, attempts=tuple(sorted(them, key=_consume_order))) for group, them in by_group.items()
     )
@@ -201,10 +202,6 @@ def _fit(before: Sighting, after: Sighting) -> bool:
     return len(groups) <= 1
 
 
-def _group(before: Sighting | None, after: Sighting | None) -> str | None:
-    return _first(half.trace_ctx.group_name for half in (before, after) if half is not None)
-
-
 def _first(texts: Iterable[str | None]) -> str | None:
     return next((text for text in map(text_or_none, texts) if text is not None), None)
 
@@ -221,7 +218,7 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
         end_ms=end_ms if estimated_ms is None else estimated_ms,
         end_estimated=estimated_ms is not None,
         cost_ms=cost_ms,
-        outcome=_outcome(after),
+        outcome=Outcome.UNFINISHED if after is None else _ENDED[after.trace_ctx.success],
         context_code=None if after is None else after.trace_ctx.context_code,
         retry_times=None if before is None else before.bean.retry_times,
         request_id=text_or_none(first.trace_ctx.request_id),
@@ -232,12 +229,6 @@ def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
         missing=Half.BEGIN if before is None else Half.END if after is None else None,
         evidence=halves,
     )
-
-
-def _outcome(after: Sighting | None) -> Outcome:
-    if after is None:
-        return Outcome.UNFINISHED
-    return _ENDED[after.trace_ctx.success]
 
 
 def _time_order(half: Sighting) -> tuple[float, str]:
@@ -265,6 +256,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
     for sighting in sorted(sightings, key=_order):
         of_type[sighting.trace_ctx.trace_type].append(sighting)
     in_order = [sighting for of_one in of_type.values() for sighting in of_one]
+    held = {place.rank[:-1] for sighting in in_order for place in sighting.places}
     return MessageTimeline(
         msg_id=msg_id,
         topics=_different(sighting.bean.topic for sighting in in_order),
@@ -276,7 +268,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
         recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
         groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
-        bad=tuple(_near(msg_id, in_order, bad)),
+        bad=tuple(one for one in bad if one.place.rank[:-1] in held or msg_id in one.text),
         records=len(in_order),
         repeats=sum(sighting.seen - 1 for sighting in in_order),
     )
@@ -324,11 +316,6 @@ def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
         "evidence": (sighting,),
         **{name: text_or_none(getattr(sighting.bean, name)) for name in of_bean},
     }
-
-
-def _near(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting]) -> Iterable[BadSighting]:
-    held = {place.rank[:-1] for sighting in sightings for place in sighting.places}
-    return (one for one in bad if one.place.rank[:-1] in held or msg_id in one.text)
 
 
 def _different(texts: Iterable[str | None]) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ def explain_residue(
     own sends show ids.
     """
     residue = pa.concat_tables(open_blobs([blob]) for _, blob in sorted(judged.residue.items()))
-    files = _residue_files(plan)
+    files = [file for file in list_files(plan.residue) if not as_path(file).name.startswith(CANDIDATES)]
     buckets = group_by_bucket([*list_files(plan.settled), *files])
     found = explain(
         residue,
@@ -148,10 +148,6 @@ def explain_residue(
     tasks = group_tasks(parts, lambda part: len(part[1]), most)
     merge = partial(merge_counted, plan.counting)
     return merge(engine.map(partial(_write_reasons, plan), tasks, merge=merge))
-
-
-def _residue_files(plan: BucketPlan) -> list[str]:
-    return [file for file in list_files(plan.residue) if not as_path(file).name.startswith(CANDIDATES)]
 
 
 def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:
@@ -194,7 +190,8 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
     verdicts = open_parquet(path).read(use_threads=False).combine_chunks()
     found = {name: reasons[name] for name in ("reason", "reason_detail")}
     # The kernel took these keys for open ones; their age is found again.
-    found["first_seen_run"] = _least_run(verdicts)
+    runs = [pc.struct_field(verdicts[side], "first_seen_run") for side in ("native", "otlp")]
+    found["first_seen_run"] = pc.min_element_wise(*runs).combine_chunks()
     for column_name, column in found.items():
         verdicts = verdicts.set_column(verdicts.column_names.index(column_name), column_name, column)
     verdicts = assign_lifecycle(verdicts, plan.runs, closed)
@@ -206,11 +203,6 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
         if len(left):
             write_rows(left, str(as_path(plan.history.events) / name))
     return verdicts
-
-
-def _least_run(verdicts: pa.Table) -> Any:
-    runs = [pc.struct_field(verdicts[side], "first_seen_run") for side in ("native", "otlp")]
-    return pc.min_element_wise(*runs).combine_chunks()
 
 
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
@@ -244,7 +236,8 @@ def reconcile(  # noqa: PLR0913 - the run's options
     pieces = _pieces(place, sides, carried, trace_topics)
     judged = _judge(engine, pieces, carried.again, plan)
     if judged.residue:
-        traffic = _traffic(otlp, known, trace_topics)
+        has_traffic = known.scopes["otlp"].get(Reason.TRACE_TRAFFIC.value)  # spans that sent trace messages
+        traffic = pieces_of(otlp.files, trace_topics=trace_topics) if has_traffic else []
         explained = explain_residue(engine, judged, plan, budgets=budgets, traffic=traffic)
         judged = replace(judged, counted=merge_counted(plan.counting, [judged.counted, explained]))
     progress("adding up")
@@ -283,12 +276,6 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine]
         report(result, place.engine)
         place.past.commit(line)
     return result
-
-
-def _traffic(spans: EventSide, known: Facts, trace_topics: Sequence[str]) -> list[Piece]:
-    """Return the row groups of the spans where any of them sent trace messages, else none."""
-    has_traffic = known.scopes["otlp"].get(Reason.TRACE_TRAFFIC.value)
-    return pieces_of(spans.files, trace_topics=trace_topics) if has_traffic else []
 
 
 def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:

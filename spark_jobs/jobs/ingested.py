@@ -22,9 +22,7 @@ from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
@@ -88,7 +86,9 @@ class Ingested:
 
     def _join_batches(self, names: Sequence[str]) -> None:
         batches = {name: self._read(name) for name in names}
-        name = f"{_JOINED}{self._times_joined() + 1:09d}"
+        numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
+        last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        name = f"{_JOINED}{last + 1:09d}"
         incoming = self.incoming(name)
         joined = {side: join_sides(found) for side in _SIDES if (found := _of_side(batches, side))}
         for side, read in joined.items():
@@ -185,10 +185,6 @@ class Ingested:
         for name in self._on_disk().difference(self.names()):
             _remove(self._path(name))
 
-    def _times_joined(self) -> int:
-        numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
-        return max((int(number) for number in numbers if number.isdecimal()), default=0)
-
     def _on_disk(self) -> set[str]:
         found = (path for path in self.directory.glob("batch=*") if (path / _BOOKS).exists())
         return {path.name.partition("=")[2] for path in found}
@@ -241,13 +237,9 @@ def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
     for number, some in parts:
         with committed(directory / f"part-{number:05d}.parquet") as unready, EventFile(unready) as file:
             for path, _ in some:
-                for batch in _read_batches(path):
-                    file.write(batch)
-
-
-def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
-    for rows in read_row_groups(path, NORMALISED.names):
-        yield from rows.cast(NORMALISED).to_batches()
+                for rows in read_row_groups(path, NORMALISED.names):
+                    for batch in rows.cast(NORMALISED).to_batches():
+                        file.write(batch)
 
 
 def _of_side(batches: Mapping[str, Mapping[str, EventSide]], side: str) -> list[EventSide]:

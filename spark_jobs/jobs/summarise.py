@@ -227,13 +227,17 @@ def summarise(
     doubt = gates.find_doubt(counts, known, policy)
     verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
     instances, left_off = rank_hosts(run.counted.hosts)
+    profile, native_writer = policy.writer_names
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
-        window=_window(policy, known),
+        window=Span(
+            begin_ms=known.first_ms if policy.begin_ms is None else policy.begin_ms,
+            end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms,
+        ),
         horizon_ms=known.horizon_ms,
         grace_ms=policy.grace_ms,
-        writers=_writers(policy),
+        writers=Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence),
         inputs=inputs,
         **_count_events(counts),
         reason=dict(counts.reason),
@@ -272,16 +276,6 @@ def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
     )
 
 
-def _writers(policy: Policy) -> Writers:
-    profile, native_writer = policy.writer_names
-    return Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence)
-
-
-def _window(policy: Policy, known: Facts) -> Span:
-    begin_ms = known.first_ms if policy.begin_ms is None else policy.begin_ms
-    return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
-
-
 def _count_events(counts: Tally) -> dict[str, Any]:
     """Return the events by status, by kind, by finding and by age, under the names of a ``Result``."""
     findings: dict[Finding, dict[str, int]] = {}
@@ -308,22 +302,14 @@ def balance_inputs(
     sides: tuple[EventSide, EventSide], carried: CarriedOver, tally: Tally, facts: Facts
 ) -> tuple[Inputs, Conservation]:
     """Return the balance of both sides and whether it holds: counts before parsing against those of the verdicts."""
-    native, otlp = sides
-    books = {
-        "native": _books("native", native, carried, tally, facts),
-        "otlp": _books("otlp", otlp, carried, tally, facts),
-    }
-    holds, sentences = True, {}
-    for side, book in books.items():
-        holds = holds and not gap(book)
-        sentences[side] = _sentence(book)
+    named = zip(("native", "otlp"), sides, strict=True)
+    books = {side: _books(side, read, carried, tally, facts) for side, read in named}
     native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
     otlp_both = tally.keys["otlp"] - tally.status[Status.OTLP_ONLY.value] - tally.pending["otlp"]
-    holds = holds and native_both == otlp_both == tally.keys["both"]
     return Inputs(**books), Conservation(
-        holds=holds,
-        native=f"{sentences['native']}; {native_both} keys on both sides",
-        otlp=f"{sentences['otlp']}; {otlp_both} keys on both sides",
+        holds=not any(map(gap, books.values())) and native_both == otlp_both == tally.keys["both"],
+        native=f"{_sentence(books['native'])}; {native_both} keys on both sides",
+        otlp=f"{_sentence(books['otlp'])}; {otlp_both} keys on both sides",
     )
 
 

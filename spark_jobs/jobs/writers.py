@@ -398,10 +398,7 @@ def _listed(names: Counter[str]) -> str:
     return f"scope{'s' if len(names) > 1 else ''} {', '.join(shown)}{more}"
 
 
-def _name(source: str) -> str:
-    return source if "://" in source else source.rpartition("/")[2]
-
-
 def _sources(samples: Iterable[SpanSigns | RecordSigns]) -> str:
-    names = [visible(_name(one.source), limit=_LONGEST_NAME) for one in samples]
+    sources = (one.source for one in samples)  # of a file its name only
+    names = [visible(one if "://" in one else one.rpartition("/")[2], limit=_LONGEST_NAME) for one in sources]
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" if names else "the sources"

@@ -288,7 +288,11 @@ _FLOOR_MS: Final = 0.5  # a clock of milliseconds records less as 0
 
 def curves(rows: Mapping[str, Latency]) -> Markup:
     """Return the curves of ``rows`` that have one, at most as many as there are ``CURVE_STYLES``."""
-    drawable = {name: _steps(row) for name, row in rows.items() if row.curve and row.max is not None}
+    drawable = {  # the finite points of each curve from the fastest event to the slowest
+        name: [point for point in ((0.0, row.curve[0][1]), *row.curve, (1.0, row.max)) if math.isfinite(point[1])]
+        for name, row in rows.items()
+        if row.curve and row.max is not None
+    }
     top_ms = max((ms for steps in drawable.values() for _, ms in steps), default=10.0)
     axis = (math.log10(_FLOOR_MS), math.log10(max(top_ms, 10)))
     marks = list(_grid(axis))
@@ -299,12 +303,6 @@ def curves(rows: Mapping[str, Latency]) -> Markup:
         marks.append(titled(_curve_text(name, rows[name]), curve))
     text = "; ".join(_curve_text(name, rows[name]) for name in drawable)
     return drawing(marks, width=_WIDTH, height=_CURVES_HEIGHT, text=text or "no durations", css="wide")
-
-
-def _steps(row: Latency) -> list[tuple[float, float]]:
-    """Return the finite points of the curve from the fastest event to the slowest."""
-    points = [(0.0, row.curve[0][1]), *row.curve, (1.0, row.max or 0)]
-    return [(share, ms) for share, ms in points if math.isfinite(ms)]
 
 
 def _curve_text(name: str, row: Latency) -> str:

@@ -164,12 +164,9 @@ def write_texts(texts: Mapping[str, str], out: AnyPath) -> dict[str, AnyPath]:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        return {name: _replace(out / name, text.encode("utf-8", "backslashreplace")) for name, text in texts.items()}
+        for name, text in texts.items():
+            with committed(out / name) as unready:
+                Path(unready).write_bytes(text.encode("utf-8", "backslashreplace"))
     except OSError as refused:
         raise UsageError(f"cannot write the report into {out}: {refused.strerror}; choose another --out") from refused
-
-
-def _replace(path: AnyPath, content: bytes) -> AnyPath:
-    with committed(path) as unready:
-        Path(unready).write_bytes(content)
-    return path
+    return {name: out / name for name in texts}

@@ -244,7 +244,8 @@ def _edges_by_card(
 
 def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: int) -> Markup:
     source, target = cards[edge.source], cards[edge.target]
-    colour = _TROUBLED if _is_troubled(edge) else _FINE
+    is_troubled = edge.failures or edge.never_published or (edge.kind == PUBLISH and edge.never_consumed)
+    colour = _TROUBLED if is_troubled else _FINE
     thick = 1.2 + (_THICKEST - 1.2) * math.log1p(edge.count) / math.log1p(most)
     x1, x2 = source.left + _CARD_WIDTH, target.left
     bent, tip = x1 + _STUB, x2 - 7
@@ -257,10 +258,6 @@ def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: in
     loop = "\na service of this group sends to the same topic" if edge.is_loop else ""
     title = f"{node_name(source.node)} → {node_name(target.node)}\n{describe_edge(edge)}{loop}"
     return titled(title, line, tip_mark)
-
-
-def _is_troubled(edge: Edge) -> bool:
-    return bool(edge.failures or edge.never_published or (edge.kind == PUBLISH and edge.never_consumed))
 
 
 def _brief(edge: Edge) -> str:
@@ -335,14 +332,10 @@ def _untangled(kept: dict[str, list[Node]], edges: Iterable[Edge]) -> dict[str, 
     order = {kind: list(nodes) for kind, nodes in kept.items()}
     for sweep in range(_SWEEPS):
         for kind in NODE_KINDS if sweep % 2 else reversed(NODE_KINDS):
-            position = {node.id: _middle(at, nodes) for nodes in order.values() for at, node in enumerate(nodes)}
+            # from 0 to 1, comparable across columns of different lengths
+            position = {one.id: (at + 0.5) / len(some) for some in order.values() for at, one in enumerate(some)}
             order[kind].sort(key=lambda node: _key(node, neighbours[node.id], position))
     return {kind: tuple(nodes) for kind, nodes in order.items()}
-
-
-def _middle(at: int, nodes: list[Node]) -> float:
-    """Return a position from 0 to 1, comparable across columns of different lengths."""
-    return (at + 0.5) / len(nodes)
 
 
 def _key(node: Node, neighbours: list[str], position: dict[str, float]) -> tuple[bool, float, str]:

@@ -283,18 +283,7 @@ def _inputs(result: Result, _shown: ShownSamples) -> dict[str, Any]:
     return {"balance": balance(result.inputs), "loss_sentence": loss_sentence, "facts": facts}
 
 
-def _timing(result: Result, _shown: ShownSamples) -> dict[str, Any]:
-    return {"open": any(result.ageing.values()), "ages": [name for name, _ in AGES]}
-
-
-def _ledger(result: Result, _shown: ShownSamples) -> dict[str, Any] | None:
-    return {"ledger": result.ledger} if result.ledger else None
-
-
-def _glossary(_result: Result, _shown: ShownSamples) -> dict[str, Any]:
-    return {"glossary": (("Statuses", STATUSES), ("Reasons", REASONS), ("Field verdicts", FIELD_VERDICTS))}
-
-
+_WORDS: Final = (("Statuses", STATUSES), ("Reasons", REASONS), ("Field verdicts", FIELD_VERDICTS))
 _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, ShownSamples], dict[str, Any] | None]]]] = (
     ("timeline", "Timeline", _timeline),
     ("gates", "Gates", _gates),
@@ -306,8 +295,12 @@ _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, ShownSamples], dict[
     ("trend", "Runs", _trend),
     ("traffic", "Who talks to whom", _traffic),
     ("latency", "Latency", _latency),
-    ("timing", "Open, late, duplicated", _timing),
-    ("ledger", "Drop ledger", _ledger),
+    (
+        "timing",
+        "Open, late, duplicated",
+        lambda result, _: {"open": any(result.ageing.values()), "ages": [*dict(AGES)]},
+    ),
+    ("ledger", "Drop ledger", lambda result, _: {"ledger": result.ledger} if result.ledger else None),
     ("inputs", "Inputs and balance", _inputs),
-    ("glossary", "Glossary", _glossary),
+    ("glossary", "Glossary", lambda _result, _shown: {"glossary": _WORDS}),
 )

@@ -148,7 +148,9 @@ def choose_in_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int
 def _view(sample: Sample, anchor: str, timeline: Sequence[MessageEvent]) -> dict[str, Any]:
     verdict = sample.verdict
     finding = (_field_text(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
-    who = "Consumer group" if verdict.get("kind") == Kind.CONSUME.value else "Producer group or client id"
+    is_consume = verdict.get("kind") == Kind.CONSUME.value
+    who = "Consumer group" if is_consume else "Producer group or client id"
+    way = ("topic", "group") if is_consume else ("group", "topic")
     facts = ((label, value_text(name, verdict.get(name))) for name, label in (*_FACTS, ("group", who)))
     rows = tuple(_rows(sample))
     return {
@@ -158,7 +160,7 @@ def _view(sample: Sample, anchor: str, timeline: Sequence[MessageEvent]) -> dict
         "msg_id": _field_text(verdict, "msg_id"),
         "kind": _field_text(verdict, "kind"),
         "time": utc(verdict.get("event_ms")),
-        "place": _place(verdict),
+        "place": tuple(visible(str(verdict[name]), limit=80) for name in way if verdict.get(name)) or (ABSENT,),
         "differs": tuple(_differences(sample, rows)),
         "facts": tuple((label, text) for label, text in facts if text is not None),
         "rows": rows,
@@ -171,11 +173,6 @@ def _view(sample: Sample, anchor: str, timeline: Sequence[MessageEvent]) -> dict
 
 def _field_text(fields: dict[str, Any], name: str) -> str:
     return value_text(name, fields.get(name)) or ABSENT
-
-
-def _place(verdict: dict[str, Any]) -> tuple[str, ...]:
-    way = ("topic", "group") if verdict.get("kind") == Kind.CONSUME.value else ("group", "topic")
-    return tuple(visible(str(verdict[name]), limit=80) for name in way if verdict.get(name)) or (ABSENT,)
 
 
 def _differences(sample: Sample, rows: Sequence[_FieldRow]) -> Iterator[str]:
@@ -207,13 +204,10 @@ def _rows(sample: Sample) -> Iterator[_FieldRow]:
         left, right = value_text(name, native.get(name)), value_text(name, otlp.get(name))
         if left is None and right is None:
             continue
-        yield _row(name, left, right, str(verdicts.get(name) or ""))
-
-
-def _row(name: str, left: str | None, right: str | None, verdict: str) -> _FieldRow:
-    marked = bool(verdict) and group_field_verdict(verdict) != FINE and verdict != FieldVerdict.NOT_COMPARABLE
-    native, otlp = _marked(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
-    return _FieldRow(visible(name), native, otlp, visible(verdict), same=left == right and not marked, marked=marked)
+        verdict = str(verdicts.get(name) or "")
+        marked = bool(verdict) and group_field_verdict(verdict) != FINE and verdict != FieldVerdict.NOT_COMPARABLE
+        cells = _marked(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
+        yield _FieldRow(visible(name), *cells, visible(verdict), same=left == right and not marked, marked=marked)
 
 
 def _marked(left: str | None, right: str | None) -> tuple[Markup, Markup]:

@@ -20,15 +20,15 @@ RESULT = {
 
 def row_of(event):
     fault = PLAN.get(event)
-    expectation = None if fault is None else EXPECTED[fault.kind]
+    status, reason = ("MATCHED_EXACT", None) if fault is None else EXPECTED[fault.kind]
     return {
         "kind": event.kind,
         "msg_id": event.msg_id,
         "topic": event.where if event.kind == PUBLISH else None,
         "group": event.where if event.kind == CONSUME else None,
         "retry_times": event.attempt if event.kind == CONSUME else None,
-        "status": "MATCHED_EXACT" if expectation is None else next(iter(expectation.statuses)),
-        "reason": None if expectation is None else expectation.reason,
+        "status": status,
+        "reason": reason,
         "field_verdicts": [("topic", "EQUAL"), *([(fault.field, "DIFFERENT")] if fault and fault.field else [])],
     }
 
