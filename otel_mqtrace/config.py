@@ -260,10 +260,15 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
         if name in NEVER_SHOWN:
             _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
-        instead = (
-            repr(values[name]) if name in values else _FIELDS[name].metadata["unset"] or repr(getattr(_DEFAULTS, name))
-        )
+        unset = _FIELDS[name].metadata["unset"] or _shown(getattr(_DEFAULTS, name))
+        instead = _shown(values[name]) if name in values else unset
         _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (tuple, dict)):
+        return repr(",".join(value)) if value else "nothing"
+    return repr(value)
 
 
 def fit_batch(batch_size: int, queue_size: int) -> int:

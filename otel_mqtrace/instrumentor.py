@@ -188,7 +188,7 @@ class ClientInstrumentor:
         self._switch_off()  # an uninstrument() may have been interrupted
         binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options)
         given = {
-            "clock": clock,
+            "clock": _accept(clock, "clock", "it has no wall_ns()", "wall_ns"),
             "produce_hook": _accept(produce_hook, "produce_hook", "a function was expected"),
             "consume_hook": _accept(consume_hook, "consume_hook", "a function was expected"),
         }

@@ -107,6 +107,7 @@ def test_refused_option_is_not_passed_to_the_exporter(clean, caplog, monkeypatch
         {"meter_provider": 5},
         {"produce_hook": 3},
         {"consume_hook": "f"},
+        {"clock": 5},
         {"exporters": 5},
         {"exporters": [5]},
     ],
