@@ -97,7 +97,9 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
             raise error.__context__ from error
         raise
     except _COMMAND_LINE_ERROR as error:
-        raise UsageError(_explain(error)) from error
+        where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
+        raise UsageError(f"{message}; see '{where} --help'") from error
     except ModuleNotFoundError as error:
         raise _missing_extra(arguments[0], error) or error from error
     return outcome if isinstance(outcome, int) else 0
@@ -212,9 +214,3 @@ def help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
     examples = inspect.cleandoc(sections.get("Example", sections.get("Examples", ""))).splitlines()
     help_text = re.sub(r"(?<!\n)\n(?!\n)", " ", text[: first.start() if first else None].strip())
     return help_text, [line for line in examples if line.strip(" :`")]
-
-
-def _explain(error: Any) -> str:
-    where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
-    message = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
-    return f"{message}; see '{where} --help'"

@@ -144,12 +144,10 @@ def _interrupted() -> int:
 def _report_defect(error: Exception) -> None:
     if os.environ.get(_DEBUG, "") not in {"", "0"}:
         traceback.print_exception(error)
-    line = f"mqtrace: error: unexpected {type(error).__name__}: {_cut(_one_line(error))}"
+    text = _one_line(error)
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
     sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:

@@ -375,13 +375,15 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
     if environ.get("OTEL_CONFIG_FILE"):
         checkup.facts["otlp"] = "not measured: the endpoint stands in the file of OTEL_CONFIG_FILE"
         return
-    named = [name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", _default_exporter()).split(",")]
+    has_distro = any(point.name == "distro" for point in entry_points(group="opentelemetry_distro"))
+    default = "otlp" if has_distro else "none"  # opentelemetry-distro sends spans by OTLP, without it nothing is sent
+    named = [name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", default).split(",")]
     if _OTLP_EXPORTERS.isdisjoint((*named, *settings.exporters)):
         checkup.facts["otlp"] = "not used"
         return
     endpoint, http = _endpoint([*named, *settings.exporters], environ)
     problem = _probe_http(endpoint) if http else _connect(endpoint)
-    shown = _without_user(endpoint)
+    shown = endpoint.rpartition("@")[2]  # without the password that an address may carry
     checkup.facts["otlp"] = {"endpoint": shown, "protocol": "http" if http else "grpc", "answers": problem is None}
     if problem is not None:
         checkup.error(
@@ -390,11 +392,6 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
             where="OTEL_EXPORTER_OTLP_ENDPOINT",
             fix="start the Collector, name its address, or set OTEL_TRACES_EXPORTER=none to send nothing there",
         )
-
-
-def _default_exporter() -> str:
-    """opentelemetry-distro sends spans by OTLP by default; without it nothing is sent."""
-    return "otlp" if any(point.name == "distro" for point in entry_points(group="opentelemetry_distro")) else "none"
 
 
 def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -434,8 +431,3 @@ def _probe_http(endpoint: str) -> str | None:
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))
     return None
-
-
-def _without_user(endpoint: Any) -> str:
-    """An address may carry a password: ``https://user:password@host``."""
-    return str(endpoint).rpartition("@")[2] if "@" in str(endpoint) else str(endpoint)

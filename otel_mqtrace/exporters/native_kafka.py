@@ -281,7 +281,8 @@ class _Reports:
             if error is None:
                 self._delivered.add(position)
             else:
-                name = _name_of(error)
+                name_of = getattr(error, "name", None)
+                name = str(name_of()) if callable(name_of) else type(error).__name__
                 self.errors[name] = str(error)
                 if name in _REJECTED:
                     self._rejected.add(position)
@@ -294,11 +295,6 @@ class _Reports:
             tuple(self._messages[position] for position in left if position not in self._rejected),
             tuple(self._messages[position] for position in left if position in self._rejected),
         )
-
-
-def _name_of(error: Any) -> str:
-    name = getattr(error, "name", None)
-    return str(name()) if callable(name) else type(error).__name__
 
 
 class NativeKafkaSpanExporter(NativeDeliveryExporter):

@@ -322,17 +322,14 @@ class SpanPacker:
         trace_ctx = trace_context_of(span)
         if not getattr(span, "is_untouched", False) and (hit := limits_hit(span)):  # a record meets no limit
             unmapped[origin] = TRUNCATED
-            self._warn_once(hit)
+            for limit in set(hit) - self._logged:
+                self._logged.add(limit)
+                _logger.warning(_TOO_LOW, limit, TRUNCATED)
             trace_ctx = trace_ctx and _with_whole_names(trace_ctx, span)
         if trace_ctx is None or not trace_ctx.beans:
             return None
         is_missing = trace_ctx.region_id is None and self._region_id is not None
         return replace(trace_ctx, region_id=self._region_id) if is_missing else trace_ctx
-
-    def _warn_once(self, limits: Iterable[str]) -> None:
-        for limit in set(limits) - self._logged:
-            self._logged.add(limit)
-            _logger.warning(_TOO_LOW, limit, TRUNCATED)
 
 
 def _with_whole_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.hooks.metrics import MessagingMetrics
-    from otel_mqtrace.hooks.propagation import Header, HeaderIndex, PropagatorInForce
+    from otel_mqtrace.hooks.propagation import Header, HeaderIndex
     from otel_mqtrace.hooks.sampling import TracerState
     from otel_mqtrace.records.batch import BatchRow
     from otel_mqtrace.records.handled import MessageRow
@@ -94,12 +94,10 @@ class ConsumeHook(ReceiveHook):
             **info.attributes(),
             **tracing.operation(TraceType.SUB_BEFORE, info.group_name),
         }
-        self._server = info.server
         self._mode = settings.process_context
         self._may_record = (
             tracing.consume_hook is None and tracing.allows_records and self._mode == "auto" and not info.is_rocketmq
         )
-        self._retry_header = settings.retry_header
         self._timeout_ns = settings.process_timeout_ms * NS_PER_MS
         self._state: TracerState | None = None
         self.drops_all = False
@@ -252,7 +250,7 @@ class ConsumeHook(ReceiveHook):
             return None
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        message = self._reader.attributes(IncomingMessage(topic), {})
+        message = self._message_attributes(IncomingMessage(topic), {})
         message.pop(semconv.MQTRACE_STORE_HOST, None)
         plan = self._plans[topic] = Plan(
             topic,
@@ -293,7 +291,7 @@ class ConsumeHook(ReceiveHook):
             msg_id=details.msg_id,
         )
         attributes = {
-            **self._reader.attributes(message, record.headers),
+            **self._message_attributes(message, record.headers),
             **self._constant,
             semconv.MQTRACE_REQUEST_ID: details.request_id,
         }
@@ -372,7 +370,10 @@ class ConsumeHook(ReceiveHook):
         # what else travelled with one message, such as baggage, lies behind its span; several have nothing in common
         creation, process_ctx = None, current_ctx
         if len(messages) == 1:
-            process_ctx = _extract(propagator, index_headers(messages[0].headers), current_ctx)
+            by_name = index_headers(messages[0].headers)
+            process_ctx = trace.set_span_in_context(trace.INVALID_SPAN, current_ctx) if current_ctx else _NO_CONTEXT
+            if by_name:
+                process_ctx = propagator.extract(by_name, process_ctx)
             creation = trace.get_current_span(process_ctx).get_span_context()
         parent_ctx, parent, others = self._parent(creation, process_ctx, current_ctx)
         attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
@@ -552,11 +553,6 @@ def _carried_beside(by_name: HeaderIndex) -> tuple[Context, trace.TraceState | N
         return _NO_CONTEXT, None
     process_ctx = propagator_in_force().extract(by_name, _NO_CONTEXT)
     return process_ctx, trace.get_current_span(process_ctx).get_span_context().trace_state
-
-
-def _extract(propagator: PropagatorInForce, by_name: HeaderIndex, current_ctx: Context) -> Context:
-    extracted = trace.set_span_in_context(trace.INVALID_SPAN, current_ctx) if current_ctx else _NO_CONTEXT
-    return propagator.extract(by_name, extracted) if by_name else extracted
 
 
 def _error_type(span: Any, outcome: ContextCode, exception: BaseException | None) -> str:

@@ -38,12 +38,8 @@ class ProcessSpanOwner(Protocol):
         """The span and what should be current while the message is handled."""
         ...
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
-        """Set how the handling of one message ended."""
-        ...
-
-    def defer(self, code: ContextCode) -> None:
-        """Set the same in a finaliser: the next hook records it."""
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
+        """Set how the handling of one message ended; ``later``, in a finaliser, the next hook records it."""
         ...
 
 
@@ -59,6 +55,13 @@ sources: Final[list[MessageSource]] = []
 """The instrumented clients; each adds itself when it is patched and removes itself when it is restored."""
 
 
+def _end(
+    hook: ConsumeHook, call: ProcessSpan, code: ContextCode, exception: BaseException | None, *, later: bool
+) -> None:
+    end = functools.partial(defer_end, hook) if later else hook.after
+    end(call, code=code, exception=exception)
+
+
 class SingleOwner:
     """Ends a process span that belongs to one block."""
 
@@ -66,13 +69,9 @@ class SingleOwner:
         self._hook = hook
         self.call = call
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
-        """End the span."""
-        self._hook.after(self.call, code=code, exception=exception)
-
-    def defer(self, code: ContextCode) -> None:
-        """End it as of now."""
-        defer_end(self._hook, self.call, code=code)
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
+        """End the span as of now."""
+        _end(self._hook, self.call, code, exception, later=later)
 
 
 class LateOwner:
@@ -81,15 +80,11 @@ class LateOwner:
     def __init__(self, call: ProcessSpan) -> None:
         self.call = call
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
         """Count an outcome that the span does not have."""
-        del exception
+        del exception, later
         if code is not ContextCode.SUCCESS:
             count_missing(OUTCOME_TOO_LATE)
-
-    def defer(self, code: ContextCode) -> None:
-        """As in any other case."""
-        self.finish(code, None)
 
 
 class BatchOwner:
@@ -113,21 +108,13 @@ class BatchOwner:
         """Return whether each of its messages has had its block."""
         return self.blocks >= self.call.messages
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
         """Note the outcome of one message."""
-        if self._is_last(code, exception):
-            self._hook.after(self.call, code=self._worst, exception=self._exception)
-
-    def defer(self, code: ContextCode) -> None:
-        """Note the outcome of a message in a finaliser."""
-        if self._is_last(code, None):
-            defer_end(self._hook, self.call, code=self._worst, exception=self._exception)
-
-    def _is_last(self, code: ContextCode, exception: BaseException | None) -> bool:
         if code is not ContextCode.SUCCESS and self._worst is ContextCode.SUCCESS:
             self._worst, self._exception = code, exception
         self._left -= 1
-        return self._left <= 0
+        if self._left <= 0:
+            _end(self._hook, self.call, self._worst, self._exception, later=later)
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------
@@ -196,7 +183,7 @@ class Block:
             self._scope.leave()
         owner, self._owner = self._owner, None
         if owner is not None:
-            owner.defer(ContextCode.RETURNNULL)
+            owner.finish(ContextCode.RETURNNULL, None, later=True)
 
     @guarded("process.suspend")
     def suspend(self) -> None:
@@ -223,12 +210,9 @@ def _owner_of(candidates: Iterable[object], consumer: object | None) -> ProcessS
 # -- decorated functions ----------------------------------------------------------------------------------------
 def _decorated(function: _F, consumer: object | None = None) -> _F:
     """Return ``function`` with a block around it, of the same kind; a generator's caller keeps its own context."""
-    make = next((make for is_kind, make in _KINDS if _is_of_kind(is_kind, function)), _plain)
+    called = getattr(function, "__call__", None)  # noqa: B004 - its kind matters, not whether
+    make = next((make for is_kind, make in _KINDS if is_kind(function) or is_kind(called)), _plain)
     return functools.wraps(function)(make(function, consumer))  # type: ignore[return-value]  # it is called alike
-
-
-def _is_of_kind(is_kind: Callable[[object], bool], function: Callable[..., Any]) -> bool:
-    return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004 - its kind matters, not whether
 
 
 def _plain(function: Callable[..., Any], consumer: object | None) -> Callable[..., Any]:

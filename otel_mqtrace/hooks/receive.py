@@ -22,7 +22,7 @@ from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends, recor
 from otel_mqtrace.hooks.propagation import HeaderIndex, header_text, index_headers, propagator_in_force
 from otel_mqtrace.hooks.scope import ambient_context
 from otel_mqtrace.model import MessageType
-from otel_mqtrace.spans.mapping import Attributes, Operation, SpanAttributes, share_attributes
+from otel_mqtrace.spans.mapping import Attributes, Operation, share_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,64 +45,6 @@ As ``KafkaBatchRecordAttributes`` of OpenTelemetry's Java instrumentation: reade
 """
 
 
-class MessageReader:
-    """Turns messages of one client into attributes of the mapping's table."""
-
-    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
-        self._server = info.server
-        self._is_rocketmq = info.is_rocketmq
-        self._retry_header = tracing.settings.retry_header
-        self._capture = tracing.capture
-
-    def split(
-        self, messages: Sequence[IncomingMessage], headers: Sequence[HeaderIndex], *, batch: bool
-    ) -> SpanAttributes:
-        """Return the attributes equal for all messages, for the span, and those of each, for its link."""
-        split = share_attributes(list(map(self.attributes, messages, headers)))
-        if split.links or not batch:
-            return split
-        own: Attributes = {name: split.span.pop(name) for name in _OWN_IN_A_BATCH if name in split.span}
-        return SpanAttributes(split.span, (own,) if own else ())
-
-    def attributes(self, message: IncomingMessage, headers: HeaderIndex) -> Attributes:
-        """Return the attributes of one message; a TraceBean in between would cost more than all the rest."""
-        topic = message.topic
-        attributes = position_attributes(topic, message.partition, message.offset)
-        # RocketMQ's getMsgId() has the same fallback: the physical id of a message without a unique one
-        msg_id = (
-            message.msg_id
-            or header_text(headers, semconv.HEADER_UNIQ_KEY)
-            or attributes.get(semconv.MQTRACE_OFFSET_MSG_ID)
-        )
-        attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
-        retries = message.retry_times
-        attributes[semconv.MQTRACE_RETRY_TIMES] = (
-            _retries_in(headers, self._retry_header) if retries is None else _bounded(retries)
-        )
-        attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
-        if headers:
-            add_header_fields(attributes, headers)
-        optional = {
-            semconv.MESSAGING_MESSAGE_ID: msg_id,
-            semconv.MQTRACE_STORE_HOST: message.store_host or self._server,
-            semconv.MQTRACE_STORE_TIME: message.timestamp_ms,
-            semconv.MESSAGING_MESSAGE_BODY_SIZE: message.body_length,
-            semconv.MESSAGING_KAFKA_MESSAGE_KEY: key_text(message.key),
-            semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE: True if message.tombstone else None,
-            semconv.MESSAGING_KAFKA_CLUSTER_ID: message.cluster_id,
-        }
-        for name, value in optional.items():
-            if value is not None:
-                attributes[name] = value
-        if message.tags is not None or message.keys or message.msg_type is not None:
-            add_known_fields(attributes, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
-        if self._capture is not None and message.headers:
-            attributes.update(self._capture.attributes(message.headers))
-        if self._is_rocketmq:
-            add_rocketmq_fields(attributes, headers, message_group=message.message_group)
-        return attributes
-
-
 def _retries_in(headers: HeaderIndex, name: str) -> int:
     text = header_text(headers, name) if headers else None
     if text is None or len(text) > _MAX_RETRY_DIGITS or not (text.isascii() and text.isdigit()):
@@ -122,7 +64,9 @@ class ReceiveHook:
 
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing
-        self._reader = MessageReader(tracing, info)
+        self._server = info.server
+        self._is_rocketmq = info.is_rocketmq
+        self._retry_header = tracing.settings.retry_header
         self._poll_constant: Attributes = {
             **info.attributes(),
             semconv.MESSAGING_OPERATION_NAME: _POLL.name,
@@ -265,9 +209,51 @@ class ReceiveHook:
         """
         headers = [index_headers(each.headers) for each in messages]
         creations = [creation] if creation is not None else list(map(propagator.creation_of, headers))
-        split = self._reader.split(messages, headers, batch=batch)
-        if split.links:
-            links = [Link(each, own) for each, own in zip(creations, split.links, strict=True)]
+        split = share_attributes(list(map(self._message_attributes, messages, headers)))
+        shared, of_links = split.span, split.links
+        if batch and not of_links:
+            own: Attributes = {name: shared.pop(name) for name in _OWN_IN_A_BATCH if name in shared}
+            of_links = (own,) if own else ()
+        if of_links:
+            links = [Link(each, attributes) for each, attributes in zip(creations, of_links, strict=True)]
         else:
             links = [Link(each, {}) for each in creations if each.is_valid] if is_linked else []
-        return split.span | constant, [*links[:most], *others]
+        return shared | constant, [*links[:most], *others]
+
+    def _message_attributes(self, message: IncomingMessage, headers: HeaderIndex) -> Attributes:
+        """Return the attributes of one message; a TraceBean in between would cost more than all the rest."""
+        topic = message.topic
+        attributes = position_attributes(topic, message.partition, message.offset)
+        # RocketMQ's getMsgId() has the same fallback: the physical id of a message without a unique one
+        msg_id = (
+            message.msg_id
+            or header_text(headers, semconv.HEADER_UNIQ_KEY)
+            or attributes.get(semconv.MQTRACE_OFFSET_MSG_ID)
+        )
+        attributes[semconv.MESSAGING_DESTINATION_NAME] = topic
+        retries = message.retry_times
+        attributes[semconv.MQTRACE_RETRY_TIMES] = (
+            _retries_in(headers, self._retry_header) if retries is None else _bounded(retries)
+        )
+        attributes[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        if headers:
+            add_header_fields(attributes, headers)
+        optional = {
+            semconv.MESSAGING_MESSAGE_ID: msg_id,
+            semconv.MQTRACE_STORE_HOST: message.store_host or self._server,
+            semconv.MQTRACE_STORE_TIME: message.timestamp_ms,
+            semconv.MESSAGING_MESSAGE_BODY_SIZE: message.body_length,
+            semconv.MESSAGING_KAFKA_MESSAGE_KEY: key_text(message.key),
+            semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE: True if message.tombstone else None,
+            semconv.MESSAGING_KAFKA_CLUSTER_ID: message.cluster_id,
+        }
+        for name, value in optional.items():
+            if value is not None:
+                attributes[name] = value
+        if message.tags is not None or message.keys or message.msg_type is not None:
+            add_known_fields(attributes, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
+        if (capture := self._tracing.capture) is not None and message.headers:
+            attributes.update(capture.attributes(message.headers))
+        if self._is_rocketmq:
+            add_rocketmq_fields(attributes, headers, message_group=message.message_group)
+        return attributes

@@ -164,7 +164,6 @@ _START_SPAN: Final = Tracer.start_span
 _ROOM: Final = 64  # more attributes than a span of ours has
 _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0  # W3C's flag of a random trace id
 _CHANGEABLE: Final = ("sampler", "id_generator", "span_processor._span_processors", "__class__.start_span")
-_read_enabled: Final = attrgetter("_tracer_config.is_enabled")  # not before SDK 1.40
 
 
 class TracerState:
@@ -192,18 +191,19 @@ class TracerState:
         self.identity: Any = None
         if not _is_the_sdks(tracer):
             return
-        self.read = _reader(tracer)
+        is_configured = hasattr(tracer, "_tracer_config")  # not before SDK 1.40
+        self.read = attrgetter(*_CHANGEABLE, *(("_tracer_config.is_enabled",) if is_configured else ()))
         self.identity = self.read(tracer)
-        if not _is_enabled(tracer):
+        if is_configured and not tracer._tracer_config.is_enabled:  # noqa: SLF001 - see the module
             return
         generator, processors = tracer.id_generator, tracer.span_processor._span_processors  # noqa: SLF001 - see the module
         random = _RANDOM if _RANDOM and generator.is_trace_id_random() else 0
         self.root_flags = random + 1
         self.ids = IdPool(generator)
         self.starts = tuple(each for each in processors if _exports_starts(each))
-        self.can_drop = (
-            propagator_in_force().is_default and _decides_by_ids(tracer.sampler) and not _counts_spans(tracer)
-        )
+        # the SDK's own metrics count spans as they start
+        counts_none = type(getattr(tracer, "_tracer_metrics", None)).__name__ in {"NoneType", "NoOpTracerMetrics"}
+        self.can_drop = propagator_in_force().is_default and _decides_by_ids(tracer.sampler) and counts_none
         if self.can_drop:
             self.certain = _certainties(tracer.sampler)
             self.can_record = (
@@ -242,21 +242,6 @@ def _is_the_sdks(tracer: Any) -> bool:
         return False
     every = getattr(tracer.span_processor, "_span_processors", None)
     return type(tracer.span_processor) in _MULTI and isinstance(every, tuple)
-
-
-def _reader(tracer: Any) -> Callable[[Any], Any]:
-    names = [*_CHANGEABLE, "_tracer_config.is_enabled"] if hasattr(tracer, "_tracer_config") else _CHANGEABLE
-    return attrgetter(*names)
-
-
-def _is_enabled(tracer: Any) -> bool:
-    return not hasattr(tracer, "_tracer_config") or bool(_read_enabled(tracer))
-
-
-def _counts_spans(tracer: Any) -> bool:
-    """Return whether the SDK's own metrics count spans as they start."""
-    counts = getattr(tracer, "_tracer_metrics", None)
-    return counts is not None and type(counts).__name__ != "NoOpTracerMetrics"
 
 
 def _is_unlimited(tracer: Any) -> bool:

@@ -161,7 +161,9 @@ class SendHook:
             pairs = pairs_of(headers) if carries_headers else None
             by_name = index_headers(pairs) if pairs else _NO_HEADERS
             attributes: Attributes = {}
-            if transaction_id is not None or self._may_be_read():
+            parent = trace.get_current_span().get_span_context()
+            may_be_read = tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
+            if transaction_id is not None or may_be_read:
                 attributes = self._attributes(topic, _length(body), key, by_name, partition, is_tombstone=body is None)
             if transaction_id is not None:
                 attributes[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
@@ -182,12 +184,6 @@ class SendHook:
         except Exception:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
-
-    def _may_be_read(self) -> bool:
-        """Return whether the span that starts here may be recorded, or its attributes measured."""
-        tracing = self._tracing
-        parent = trace.get_current_span().get_span_context()
-        return tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
 
     def record(  # noqa: C901, PLR0912 - every send's: in one call
         self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None

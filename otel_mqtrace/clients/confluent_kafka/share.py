@@ -54,15 +54,11 @@ class _Block:
         """The span and what should be current while the message is handled."""
         return self._inner.call
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
         """End the span, or its share in one."""
         if self.acknowledgement is not None and exception is None and code is ContextCode.SUCCESS:
             code = self.acknowledgement
-        self._inner.finish(code, exception)
-
-    def defer(self, code: ContextCode) -> None:
-        """The block was left where it stood."""
-        self._inner.defer(code)
+        self._inner.finish(code, exception, later=later)
 
 
 class ShareState(ConsumerState):

@@ -247,13 +247,11 @@ class _InListener:
     def __init__(self, call: ProcessSpan) -> None:
         self.call = call
 
-    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+    def finish(self, code: ContextCode, exception: BaseException | None, *, later: bool = False) -> None:
         """Leave the end to the listener; an exception passes it on its way out, or was dealt with."""
+        del later
         if exception is None:
             self.call.handling.outcome(code)
-
-    def defer(self, code: ContextCode) -> None:
-        self.finish(code, None)
 
 
 class _ReceivedMessages:
