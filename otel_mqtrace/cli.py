@@ -161,4 +161,5 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -289,6 +289,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
 
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
     try:
+        refuse_compressed(stream.peek(), name)
         yield from stream
     except OSError as error:
         raise unreadable(name, error) from error

@@ -98,7 +98,9 @@ class FilesTraceSource(_FilesSource):
             name = self._name(path)
             if name in self._done or name in self._read:
                 continue
-            if _holds_spans(path):
+            if (side := _side(path)) is Side.EMPTY:
+                continue
+            if side is Side.OTLP:
                 of_spans.append(path)
                 continue
             messages = self._messages(path, name)
@@ -134,11 +136,11 @@ class FilesTraceSource(_FilesSource):
             raise unreadable(str(path), error) from error
 
 
-def _holds_spans(path: AnyPath) -> bool:
+def _side(path: AnyPath) -> Side:
     try:
-        return detect(path).side is Side.OTLP
+        return detect(path).side
     except UnreadableInputError:  # a raw body, or what its reader has a better sentence for
-        return False
+        return Side.NATIVE
 
 
 class SpanFilesSource(_FilesSource):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import ZSTD_MAGIC, open_parquet, refuse_compressed
+from bridge.storage import ZSTD_MAGIC, InaccessibleInputError, open_parquet, refuse_compressed
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 
 if TYPE_CHECKING:
@@ -85,10 +85,6 @@ class DamagedInputError(UnreadableInputError):
     """A native file that is incomplete: never passed over, even among others."""
 
 
-class InaccessibleInputError(UnreadableInputError):
-    """A file that the system cannot read: never passed over, whatever it may hold."""
-
-
 _EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
 
 
@@ -97,7 +93,7 @@ def detect(path: AnyPath) -> Detected:
 
     Raises:
         UnreadableInputError: the file is nothing this project reads, or was removed meanwhile.
-        InaccessibleInputError: the file cannot be read.
+        InaccessibleInputError: the file cannot be read, or is compressed.
         DamagedInputError: the file is a parquet file cut short.
     """
     try:

@@ -4,6 +4,7 @@ from bridge.storage.locks import hold
 from bridge.storage.paths import (
     ZSTD_MAGIC,
     AnyPath,
+    InaccessibleInputError,
     StorePath,
     as_path,
     committed,
@@ -24,6 +25,7 @@ __all__ = [
     "SCHEMES",
     "ZSTD_MAGIC",
     "AnyPath",
+    "InaccessibleInputError",
     "StorePath",
     "as_path",
     "can_use_hadoop",

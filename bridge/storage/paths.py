@@ -34,6 +34,10 @@ _COMPRESSED: Final = (
 )
 
 
+class InaccessibleInputError(UnreadableInputError):
+    """A file that cannot be read as it is: never passed over, whatever it may hold."""
+
+
 class _Status(NamedTuple):
     st_size: int
     st_mtime_ns: int
@@ -291,10 +295,10 @@ def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:
 
 
 def refuse_compressed(head: bytes, name: object, *, also_zstd: bool = True) -> None:
-    """Raise UnreadableInputError for a file that begins as a compressed one; ``name`` is what the error calls it."""
+    """Raise InaccessibleInputError for a file that begins as a compressed one; ``name`` is what the error calls it."""
     for magic, kind, program in _COMPRESSED:
         if head.startswith(magic) and (also_zstd or magic != ZSTD_MAGIC):
-            raise UnreadableInputError(f"{name}: {kind}-compressed; decompress it first ({program})")
+            raise InaccessibleInputError(f"{name}: {kind}-compressed; decompress it first ({program})")
 
 
 def open_parquet(path: str | AnyPath, **options: Any) -> Any:

@@ -12,6 +12,7 @@ if sys.version_info >= (3, 11):
 else:  # the 'spark' extra brings the package the standard library's was made from
     import tomli as tomllib
 
+from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.judging.plan import Plan, SideRule
@@ -245,7 +246,9 @@ def with_limits(  # noqa: PLR0913 - the options of a run that override its polic
 
 def _load(path: AnyPath) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        refuse_compressed(content, f"--policy {path}")
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--policy {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -322,7 +325,7 @@ def _read_gates(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: s
 def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
     place = f'{where}: [writers."{name}"]'
     values = _read_values(row, WRITER_SETTINGS, place)
-    side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
+    side = values.setdefault("side", "otlp" if name in PROFILES and not parse_native_writer(name) else "native")
     if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
         known = "mqtrace, rocketmq or rocketmq-5.3.3" if side == "native" else ", ".join(PROFILES)
         raise UsageError(f"{place}: no writer of the {side} side; write {known}")

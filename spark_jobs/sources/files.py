@@ -14,13 +14,12 @@ from bridge.otlp.detect import (
     LONGEST_LINE_BYTES,
     OTLP_FORMATS,
     DamagedInputError,
-    InaccessibleInputError,
     Layout,
     LineTooLongError,
     Side,
     detect,
 )
-from bridge.storage import StorePath
+from bridge.storage import InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.kafka import apart, topic_ranges
 

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import match_paths
-from bridge.storage import as_path
+from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop, LedgerRead
@@ -115,7 +115,9 @@ def _text(path: AnyPath, *, named: bool) -> str | None:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        refuse_compressed(content, f"--ledger {path}")
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"--ledger {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -144,14 +146,14 @@ def _documents(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    lines = text.splitlines()
+    lines = text.split("\n")  # other separators of lines may stand in a JSON text as they are
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines) > 1 and not text.endswith("\n"):
+            if number == len(lines) > 1:
                 return  # its writer was stopped in the middle
             raise UnreadableInputError(f"--ledger {where}: line {number} is not JSON: {error}") from error
         if not isinstance(document, dict):
@@ -309,7 +311,7 @@ def _target(labels: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float, int | None]]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         bare = line.strip()
         if not bare or bare.startswith("#"):
             continue

@@ -285,7 +285,7 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
 
 
-@pytest.mark.parametrize("command", ["decode", "dialects", "inspect", "query", "reconcile", "forward"])
+@pytest.mark.parametrize("command", ["decode", "encode", "dialects", "inspect", "query", "reconcile", "forward"])
 @pytest.mark.parametrize(
     ("name", "compress", "text"),
     [
@@ -316,6 +316,26 @@ def test_compressed_file_of_spans_is_one_line_that_names_the_way_out(mqtrace, tm
     code, out, err = mqtrace("inspect", path)
     assert (code, out, err.count("\n")) == (2, b"", 1)
     assert "-compressed; decompress it first (" in err
+
+
+def test_compressed_file_among_others_ends_the_run(mqtrace, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"resourceSpans": []}\n')
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"resourceSpans": []}\n'))
+    code, out, err = mqtrace("inspect", tmp_path)
+    assert (code, out) == (2, b"")
+    assert err.endswith("b.jsonl.gz: gzip-compressed; decompress it first (gunzip)\n")
+
+
+@pytest.mark.parametrize("option", ["--policy", "--ledger"])
+def test_compressed_file_beside_the_sources_is_one_line_that_names_the_way_out(mqtrace, tmp_path, option):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b""))
+    (tmp_path / "native").write_bytes(body_line(PUB))
+    (tmp_path / "otlp").write_bytes(b'{"resourceSpans": []}\n')
+    sides = ["--native", tmp_path / "native", "--otlp", tmp_path / "otlp"]
+    code, out, err = mqtrace("reconcile", *sides, "--out", tmp_path / "out", "--engine", "local", option, path)
+    assert (code, out) == (2, b"")
+    assert err.endswith(f"{option} {path}: gzip-compressed; decompress it first (gunzip)\n")
 
 
 @pytest.mark.parametrize("command", ["decode", "encode", "dialects"])

@@ -118,6 +118,7 @@ def test_abort_of_a_command_is_an_interrupt():
         ("usage", 2, "mqtrace: error: no such thing; try another\n"),
         ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
         ("silent", 2, "mqtrace: error: MqTraceError\n"),
+        ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
         ("interrupt", 130, "mqtrace: interrupted\n"),
     ],
 )

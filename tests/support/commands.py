@@ -47,6 +47,7 @@ def gives_up() -> None:
 ERRORS: dict[str, BaseException] = {
     "usage": UsageError("no such thing;\n  try another"),
     "system": PermissionError(13, "Permission denied", "landing"),
+    "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
     "silent": MqTraceError(),
     "interrupt": KeyboardInterrupt(),
     "defect": ZeroDivisionError("nobody meant this"),

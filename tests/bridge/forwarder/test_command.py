@@ -183,6 +183,7 @@ def test_source_without_messages_is_said_to_hold_none(target, wanted, tmp_path, 
     for _ in range(2):
         assert main(options) == 0
         assert capsys.readouterr().out.endswith(f"; --source empty holds no {wanted}\n")
+        (tmp_path / "empty" / "none.jsonl").touch()
     (tmp_path / "empty" / "a.jsonl").write_text("{}\n")
     assert main(options) == (0 if target == "--landing" else 2)
     assert "holds no" not in capsys.readouterr().out

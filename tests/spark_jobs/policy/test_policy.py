@@ -96,7 +96,7 @@ def test_policy_file_changes_only_what_it_names(read):
         ("mask_keys = 'rot13'", "invalid way to mask"),
         ("mask_text = 3", "invalid text"),
         ("[gates.late]\nminimum_sample = -1", "invalid count"),
-        ("[writers.kafka]\nnever = ['recall']", "no writer of the otlp side"),
+        ("[writers.kafka]\nnever = ['recall']", "no writer of the native side; write mqtrace, rocketmq or"),
         ("[writers.java-agent]\nside = 'native'", "no writer of the native side"),
         ("[writers.rocketmq]\nnever = ['recal']", "did you mean 'recall'"),
         ("[writers.rocketmq]\nnever_fields = 'tags'", "invalid list"),
@@ -123,6 +123,11 @@ def test_invalid_policy_is_refused_in_one_line_that_names_the_place(read, text, 
         read(text)
     assert POLICY in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_policy_file_of_a_windows_editor_is_read(tmp_path):
+    (tmp_path / POLICY).write_bytes(b'\xef\xbb\xbfgrace = "5m"\r\n')
+    assert read_policy(tmp_path / POLICY).grace_ms == 300_000
 
 
 def test_missing_policy_file_is_a_usage_error(tmp_path):
