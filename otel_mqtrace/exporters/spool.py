@@ -240,7 +240,7 @@ class Spool:
                 return 0
             safe = 0
             with self._logging():
-                segment = self._writable()
+                segment = self._writable(sum(map(len, frames)))
                 end = segment.end
                 with self._logging():
                     for frame in frames:
@@ -333,11 +333,12 @@ class Spool:
                 else:
                     yield Waiting(message, segment, offset)
 
-    def _writable(self) -> Segment:
-        if self._own is None or self._own.end >= _SEGMENT_BYTES or self._own.unlinked:
-            self._own = self._created()
-            self._segments.append(self._own)
-        return self._own
+    def _writable(self, size: int) -> Segment:
+        own = self._own
+        if own is None or own.unlinked or (own.end and own.end + size > _SEGMENT_BYTES):
+            own = self._own = self._created()
+            self._segments.append(own)
+        return own
 
     def _created(self) -> Segment:
         self._directory.mkdir(parents=True, exist_ok=True)  # another process may have removed it

@@ -57,6 +57,14 @@ def test_full_spool_refuses_the_newest(tmp_path):
     assert values(spool) == ["b" * 30, "d" * 30]
 
 
+def test_batch_that_passes_a_segments_8_mib_begins_another_one(tmp_path):
+    spool = Spool(tmp_path, max_bytes=64 * PLENTY)
+    for text in ("a", "b", "c", "d"):
+        spool.put([message(text * (2 * PLENTY)), message(text)])
+    assert sorted(path.stat().st_size // PLENTY for path in tmp_path.iterdir()) == [2, 6]
+    assert [each[0] for each in values(spool)] == list("aabbccdd")
+
+
 def test_spools_of_one_directory_are_independent(tmp_path):
     first = Spool(tmp_path, max_bytes=PLENTY)
     first.put([message("first")])
