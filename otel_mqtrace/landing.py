@@ -232,8 +232,8 @@ def json_line(message: LandedMessage) -> bytes:
     """Return ``message`` as a line of a JSON-lines part."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in FIELDS if name != "body"}
     head = _to_json(fields).encode("utf-8", "replace")
-    # base64 needs no escapes: a scan for them would take longer than the encoding
-    return b'%b,"%b":"%b"}\n' % (head[:-1], BODY_BASE64.encode(), base64.b64encode(message.body))
+    # base64 needs no escapes: a scan for them would take longer than the encoding, as would ``%`` on 100 kB
+    return b"".join((head[:-1], b',"', BODY_BASE64.encode(), b'":"', base64.b64encode(message.body), b'"}\n'))
 
 
 def landed_table(messages: Sequence[LandedMessage]) -> Any:

@@ -194,7 +194,8 @@ class ConsumeHook(ReceiveHook):
         """
         if deferred_ends:
             drain_deferred_ends()
-        state = self._current_state()
+        known = self._state
+        state = known if known is not None and known.is_current() else self._current_state()
         if state is None or current_context() or len(rows) > self._tracing.links_per_span:
             return None
         plan = self._plans.get(topic)

@@ -217,12 +217,11 @@ class SendHook:
             span_ctx = trace.get_current_span(current_ctx).get_span_context()
             if span_ctx.is_valid:
                 parent, decision = span_ctx, state.decision(span_ctx)
-        if decision is not _SAMPLED:
-            return self._unsampled(state, current_ctx, parent, pairs) if decision is _DROP else None
-        if not state.can_record:
+        tracing, is_dropped = self._tracing, decision is _DROP
+        is_unfit = tracing.collecting is not None if is_dropped else decision is not _SAMPLED or not state.can_record
+        if is_unfit:  # metrics need a span
             return None
-        tracing = self._tracing
-        start_ns = tracing.clock.wall_ns()
+        start_ns = 0 if is_dropped else tracing.clock.wall_ns()
         try:
             ids = state.ids.pop()
         except IndexError:
@@ -230,10 +229,12 @@ class SendHook:
         msg_id, flags = tracing.new_id(), state.root_flags
         if current_ctx:
             ids, flags = _under(parent, ids, flags, state.random_mask)
-            pairs += headers_under(parent, ids, flags, current_ctx)
+            pairs += headers_under(parent, ids, flags - is_dropped, current_ctx)
         else:
-            pairs.append((TRACEPARENT, _traceparent(ids, flags)))
+            pairs.append((TRACEPARENT, _traceparent(ids, flags - is_dropped)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
+        if is_dropped:
+            return None, pairs
         size = None if body is None else length
         parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
         return new_tuple(Sent, parts), pairs
@@ -245,22 +246,6 @@ class SendHook:
             state = self._tracing.tracer_state()
             self._state = state if state.can_drop else None
         return self._state
-
-    def _unsampled(
-        self, state: TracerState, current_ctx: Context, parent: SpanContext | None, pairs: list[Header]
-    ) -> tuple[None, list[Header]] | None:
-        """Return the headers of a send that is not recorded; ``None`` where the metrics need it."""
-        tracing = self._tracing
-        if tracing.collecting is not None:
-            return None
-        ids, flags = state.ids.take(), state.root_flags
-        if current_ctx:
-            ids, flags = _under(parent, ids, flags, state.random_mask)
-            pairs += headers_under(parent, ids, flags - 1, current_ctx)
-        else:
-            pairs.append((TRACEPARENT, _traceparent(ids, flags - 1)))
-        pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
-        return None, pairs
 
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
         """Hand the span of a delivered message to the span processors. Never raises."""

@@ -98,7 +98,8 @@ class Tracing:
     def collecting(self) -> MessagingMetrics | None:
         """The metrics, where a MeterProvider collects them now."""
         metrics = self.metrics
-        return metrics if metrics is not None and metrics.collected else None
+        # an instrument first: there is none until the application has a MeterProvider, and each send asks
+        return metrics if metrics is not None and metrics.find_instrument() and metrics.collected else None
 
     def tracer_state(self) -> TracerState:
         """Return the state of the tracer as it is now, after a late attachment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
@@ -26,6 +27,7 @@ from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, enco
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from opentelemetry.trace import SpanContext
 
@@ -47,8 +49,9 @@ _NUMBERS: Final = {
     for name in (semconv.MQTRACE_STORE_TIME, semconv.MESSAGING_MESSAGE_BODY_SIZE)
 }
 _LINK: Final[BoundedCache[int, bytes]] = BoundedCache(lambda length: tag(13) + varint(length))
-_NO_ORIGIN: Final = bytes(24)
+_NO_ORIGIN: Final = bytes(16), bytes(8)
 _NONE: Final = type(None)
+_name_of: Final = itemgetter(0)
 _PLACEHOLDER: Final = "\0"
 
 
@@ -95,42 +98,50 @@ class HandledBatch(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The messages of a batch field by field; ``origins`` are the ids of their sends, 24 bytes.
+    """The messages of a batch field by field; ``origins`` are trace id and span id of their sends.
 
     ``is_plain``: every message id fits into a native record and its keys.
     """
 
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    stored_ms: Sequence[int | None]
+    lengths: Sequence[int | None]
+    keys: Sequence[bytes | None]
     msg_ids: list[str]
-    origins: list[bytes | None]
-    keys: frozenset[str]
+    different_ids: Collection[str]
+    origins: list[tuple[bytes, bytes] | None]
     is_plain: bool
 
 
-def _read_headers(rows: Sequence[BatchRow]) -> tuple[Collection[str], Sequence[Any], Sequence[Any]]:
-    """Return all names of headers, and the unique id (absent: empty) and ``traceparent`` of each message."""
-    of_all = [row[-1] or () for row in rows]
-    first = [name for name, _ in of_all[0]]
-    count = len(first)
-    if count and count == len(set(first)) and set(map(len, of_all)) == {count}:
-        names, values = zip(*chain.from_iterable(of_all), strict=True)
-        if list(names) == first * len(rows) and _NONE not in set(map(type, values)):  # one producer's, most of the time
-            columns = {name: values[at::count] for at, name in enumerate(first)}
-            unique_ids, traceparents = (columns.get(name) for name in (semconv.HEADER_UNIQ_KEY, "traceparent"))
-            return columns.keys(), unique_ids or [b""] * len(rows), traceparents or [None] * len(rows)
-    # no value: an earlier one of the name counts
+def _read_headers(
+    of_all: Sequence[Sequence[tuple[str, Any]]], unusual: AbstractSet[str]
+) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """Return unique id (absent: empty) and ``traceparent`` of each message; ``None`` where one has an ``unusual`` name.
+
+    A header without a value is absent: an earlier one of the name counts.
+    """
+    names, count = [name for name, _ in of_all[0]], len(of_all)
+    if len(names) == len(set(names)) and set(map(len, of_all)) == {len(names)} and unusual.isdisjoint(names):
+        pairs = dict(zip(names, zip(*of_all, strict=True), strict=True))
+        is_uniform = all(list(map(_name_of, each)).count(name) == count for name, each in pairs.items())
+        if is_uniform:  # one producer's, most of the time
+            unique_ids = [b"" if value is None else value for _, value in pairs.get(semconv.HEADER_UNIQ_KEY, ())]
+            traceparents = [value for _, value in pairs.get("traceparent", ())]
+            return unique_ids or [b""] * count, traceparents or [None] * count
     by_name = [{name: value for name, value in headers if value is not None} for headers in of_all]
-    return (
-        set().union(*by_name),
-        [each.get(semconv.HEADER_UNIQ_KEY, b"") for each in by_name],
-        [each.get("traceparent") for each in by_name],
-    )
+    if not unusual.isdisjoint(chain.from_iterable(by_name)):
+        return None
+    return [each.get(semconv.HEADER_UNIQ_KEY, b"") for each in by_name], [each.get("traceparent") for each in by_name]
 
 
 def _columns(batch: HandledBatch) -> _Columns | None:
     plan, rows = batch.plan, batch.rows
-    names, unique_ids, traceparents = _read_headers(rows)
-    if not _UNUSUAL.isdisjoint(names) or plan.retry_header in names:
+    partitions, offsets, stored_ms, lengths, keys, headers = zip(*rows, strict=True)
+    read = _read_headers([each or () for each in headers], {*_UNUSUAL, plan.retry_header})
+    if read is None:
         return None
+    unique_ids, traceparents = read
     is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, _NONE}
     origins = read_origins(traceparents) if is_raw else None
     if origins is None:
@@ -141,7 +152,8 @@ def _columns(batch: HandledBatch) -> _Columns | None:
     if "" in msg_ids:  # a message without an id is named by its place
         msg_ids = [each or f"{plan.topic}-{row[0]}@{row[1]}" for each, row in zip(msg_ids, rows, strict=True)]
     all_ids = "".join(msg_ids)
-    return _Columns(msg_ids, origins, frozenset(msg_ids), all_ids.isascii() and all_ids.isprintable())
+    is_plain = all_ids.isascii() and all_ids.isprintable()
+    return _Columns(partitions, offsets, stored_ms, lengths, keys, msg_ids, dict.fromkeys(msg_ids), origins, is_plain)
 
 
 class BatchSpan(WritableRecordSpan):
@@ -192,8 +204,7 @@ class BatchSpan(WritableRecordSpan):
         columns = record.columns if self.is_untouched else None
         if columns is None or not columns.is_plain:
             return None
-        keys = columns.keys
-        plan = record.plan
+        different_ids, plan = columns.different_ids, record.plan
         place = plan.place_of(record.rows[0][0])  # no field of these records differs from place to place
         is_end = end_ns is not None
         try:
@@ -202,7 +213,7 @@ class BatchSpan(WritableRecordSpan):
             trace_type = TraceType.SUB_AFTER if is_end else TraceType.SUB_BEFORE
             template = plan.template(place, dialect, trace_type, VARYING)
         cost = 0 if end_ns is None else cost_ms(record.start_ns, end_ns, len(record.rows))
-        if template is None or not 0 <= cost < _MAX_COST_MS or sum(map(len, keys)) > _MAX_KEY_BYTES:
+        if template is None or not 0 <= cost < _MAX_COST_MS or sum(map(len, different_ids)) > _MAX_KEY_BYTES:
             return None
         text, pick = template
         stamp_ms = (record.start_ns if end_ns is None else end_ns) // NS_PER_MS
@@ -212,7 +223,7 @@ class BatchSpan(WritableRecordSpan):
             return None
         head, tail = pieces
         body = f"{head}{(tail + head).join(columns.msg_ids)}{tail}"
-        return plan.group, body.encode(), keys
+        return plan.group, body.encode(), different_ids
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -222,8 +233,8 @@ class BatchSpan(WritableRecordSpan):
         columns, rows, plan = record.columns, record.rows, record.plan
         if columns is None or rows[0][:2] == rows[-1][:2]:  # one message shares nothing
             return None
-        places = {partition: plan.place_of(partition) for partition in {row[0] for row in rows}}
-        shared, own = _share(rows, places)
+        places = {partition: plan.place_of(partition) for partition in set(columns.partitions)}
+        shared, own = _share(columns, places)
         attributes = {
             **shared,
             **plan.constants,
@@ -232,20 +243,18 @@ class BatchSpan(WritableRecordSpan):
             **self.outcome,
         }
         heads = {partition: place.offset_id.encode("utf-8", "replace") for partition, place in places.items()}
-        return [*self.otlp_head(None), encode_attributes(attributes), *_links(rows, heads, columns, own), LOCAL_PARENT]
+        return [*self.otlp_head(None), encode_attributes(attributes), *_links(columns, heads, own), LOCAL_PARENT]
 
 
-def _share(
-    rows: Sequence[BatchRow], places: Mapping[int, Place]
-) -> tuple[dict[str, Any], list[tuple[str, Sequence[Any]]]]:
+def _share(columns: _Columns, places: Mapping[int, Place]) -> tuple[dict[str, Any], list[tuple[str, Sequence[Any]]]]:
     """Return the attributes that are equal for all messages, and the other ones, message by message."""
-    partitions, _, stored_ms, lengths, _, _ = zip(*rows, strict=True)
+    partitions, lengths = columns.partitions, columns.lengths
     of_each = [places[each] for each in partitions] if len(places) > 1 else list(places.values())
     has_tombstone = None in lengths
     fields: tuple[tuple[str, Sequence[Any]], ...] = (
         (semconv.MESSAGING_DESTINATION_PARTITION_ID, list(map(str, partitions if len(places) > 1 else places))),
         (semconv.MQTRACE_STORE_HOST, [each.store_host for each in of_each]),
-        (semconv.MQTRACE_STORE_TIME, stored_ms),
+        (semconv.MQTRACE_STORE_TIME, columns.stored_ms),
         (semconv.MESSAGING_MESSAGE_BODY_SIZE, [each or 0 for each in lengths] if has_tombstone else lengths),
         (
             semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
@@ -265,24 +274,23 @@ def _share(
 
 
 def _links(
-    rows: Sequence[BatchRow],
-    heads: Mapping[int, bytes],
     columns: _Columns,
+    heads: Mapping[int, bytes],
     own: Sequence[tuple[str, Sequence[Any]]],
 ) -> list[bytes]:
     """Return each message as a link of a ``Span``, with its ids and what it does not share with the others.
 
     ``heads`` are what stands before the offset in the offset id of a message, by its partition.
     """
-    partitions, offsets, _, _, keys, _ = zip(*rows, strict=True)
-    ids = [each or _NO_ORIGIN for each in columns.origins]
+    partitions, offsets, keys = columns.partitions, columns.offsets, columns.keys
+    trace_ids, span_ids = zip(*[each or _NO_ORIGIN for each in columns.origins], strict=True)
     messages = [each.encode("utf-8", "replace") for each in columns.msg_ids]
     places = [b"%b%d" % (heads[partition], offset) for partition, offset in zip(partitions, offsets, strict=True)]
     parts: tuple[Iterable[bytes], ...] = (
         repeat(TRACE_ID),
-        [each[:16] for each in ids],
+        trace_ids,
         repeat(SPAN_ID),
-        [each[16:] for each in ids],
+        span_ids,
         map(_MSG_ID.__getitem__, map(len, messages)),
         messages,
         map(_offset, offsets),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE: Final = Struct("24s" * 32)
+_ORIGIN: Final = Struct("x16s8sx")
 _PLAIN: Final = rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])"
 match_traceparent: Final = re.compile(_PLAIN).fullmatch
 """Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
@@ -32,17 +33,16 @@ def read_traceparent(header: object) -> tuple[bytes, int] | None:
     return unhexlify(trace_id + span_id), flags[0] & 3
 
 
-def read_origins(headers: Sequence[bytes | None]) -> list[bytes | None] | None:
-    """Return the ids of plain ``traceparent`` headers (absent: ``None``); ``None`` for all if one is not plain."""
+def read_origins(headers: Sequence[bytes | None]) -> list[tuple[bytes, bytes] | None] | None:
+    """Return trace id and span id of plain ``traceparent`` headers (absent: ``None``); ``None`` if one is not plain."""
     present = [header for header in headers if header is not None]
     raw = _unhexlify_plain(b"".join(present)) if set(map(len, present)) <= {_TRACEPARENT_BYTES} else None
     if raw is None:
         return None
-    ids: list[bytes | None] = [raw[start + 1 : start + 25] for start in range(0, len(raw), 26)]
-    if len(ids) == len(headers):
-        return ids
-    left = iter(ids)
-    return [None if header is None else next(left) for header in headers]
+    ids = _ORIGIN.iter_unpack(raw)
+    if len(present) == len(headers):
+        return list(ids)
+    return [None if header is None else next(ids) for header in headers]
 
 
 def _unhexlify_plain(joined: bytes) -> bytes | None:

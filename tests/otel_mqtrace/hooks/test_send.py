@@ -327,6 +327,7 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
 def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
     class Broken:
         asked = 0
+        find_instrument = object
 
         @property
         def collected(self):
