@@ -42,7 +42,22 @@ def run_command(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int
             raise UsageError(f"{command[0]} cannot be started: {why}; name a program that is there") from error
         with _passing_signals_to(process):
             code = process.wait()
-        return code, [json.loads(path.read_text("utf-8")) for path in sorted(Path(directory).glob("*.json"))]
+        return code, [_read_report(path) for path in sorted(Path(directory).glob("*.json"))]
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    """Return the report of one process; with ``running`` it is not its last one.
+
+    multiprocessing's resource tracker, for one, is instrumented as any process and ends after its parent.
+    """
+    is_running = True
+    try:
+        os.kill(int(path.stem), 0)  # before the file is read: one that has ended has written its last report
+    except ProcessLookupError:
+        is_running = False
+    except PermissionError:
+        pass
+    return {**json.loads(path.read_text("utf-8")), "running": is_running}
 
 
 @contextlib.contextmanager
@@ -77,6 +92,14 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
         return None
     for each in reports:
         _judge(checkup, each)
+    accounts = [(each["ended"], lane) for each in reports for lanes in each["processors"] for lane in lanes.values()]
+    if any(has_ended for has_ended, _ in accounts) and not any(account["offered"] for _, account in accounts):
+        checkup.warning(
+            "nothing_recorded",
+            "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
+            where="the command",
+            fix="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
+        )
     outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
     if set(outcomes) == {"no_client"}:
         checkup.error(
@@ -204,7 +227,7 @@ def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> 
 
 
 def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
-    if not report["ended"]:
+    if not report["ended"] and not report["running"]:
         checkup.warning(
             "ended_abruptly",
             "the process ended without its exit handlers: spans still queued are lost, and what it did is not known",
@@ -229,8 +252,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
             where=where,
             fix="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
         )
-    lanes = [lane for processor in report["processors"] for lane in processor.items()]
-    for lane, account in lanes:
+    for lane, account in (lane for processor in report["processors"] for lane in processor.items()):
         _lane(checkup, lane, account, report["warnings"], where)
     for reason, count in report["unrecorded"].items():
         if count:
@@ -240,13 +262,6 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
                 where=where,
                 fix="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
             )
-    if lanes and report["ended"] and not any(account["offered"] for _, account in lanes):
-        checkup.warning(
-            "nothing_recorded",
-            "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
-            where=where,
-            fix="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
-        )
 
 
 def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:

@@ -19,6 +19,7 @@ from opentelemetry import propagate
 
 from otel_mqtrace.client_properties import application_kafka_config, servers_of
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.spans.worker import at_child_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,7 @@ REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
 _LOGGERS: Final = ("otel_mqtrace", "bridge")
 _PREFIX: Final = "mqtrace: "
 _MOST_LINES: Final = 50
+_AFTER_THE_SPANS: Final = -1_000
 
 
 class _LogCapture(logging.Handler):
@@ -96,6 +98,14 @@ def capture_logs() -> None:
     if directory and not _reports:
         _reports.append(_Report(Path(directory)))
         atexit.register(_reports[0].end)
+        _end_in_child(_reports[0])
+        from multiprocessing.util import register_after_fork  # noqa: PLC0415 - no other process pays for its import
+
+        register_after_fork(_reports[0], _end_in_child)
+
+
+def _end_in_child(of_process: _Report) -> None:
+    at_child_exit(of_process.end, priority=_AFTER_THE_SPANS)
 
 
 @guarded("doctor.report")
@@ -134,12 +144,13 @@ class _Report:
 
     @guarded("doctor.write")
     def _write(self, *, ended: bool) -> None:
-        if not self._clients or not self._directory.is_dir():
-            return  # the doctor has given up
+        if not self._clients:
+            return
         path = self._directory / f"{os.getpid()}.json"
         beside = path.with_suffix(".part")
-        beside.write_text(json.dumps(self._as_json(ended=ended)), encoding="utf-8")
-        beside.replace(path)
+        with contextlib.suppress(FileNotFoundError):  # the command has ended before this process, and the doctor too
+            beside.write_text(json.dumps(self._as_json(ended=ended)), encoding="utf-8")
+            beside.replace(path)
 
     def _processors(self) -> list[MqTraceSpanProcessor]:
         processors = (instrumentor.processor for instrumentor, _ in self._clients.values())

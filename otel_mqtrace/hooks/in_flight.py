@@ -166,6 +166,10 @@ class TaskDeliveries:
         if not self._deliveries:
             return
         current = _current_task()
+        for delivery in list(self._deliveries):
+            task = None if delivery.task is None else delivery.task()
+            if task is not None and task is not current and task.done():  # its callback has yet to run
+                self.task_ended(task)
         for delivery in self._remove(lambda each: each.task is None or each.task() in {None, current}):
             if delivery.task is not None and delivery.task() is None:  # collected before it ended
                 delivery.finish(ContextCode.RETURNNULL)

@@ -202,6 +202,7 @@ def _output(**changes):
         "pid": 1,
         "program": "app.py",
         "ended": True,
+        "running": False,
         "clients": {changes.pop("client", "confluent-kafka"): client, **others},
         "processors": [{"Exporter": account}],
         "unrecorded": {},
@@ -224,6 +225,7 @@ def _output(**changes):
         ({"unrecorded": {"transaction_too_long": 5}}, ["unrecorded"]),
         ({"ended": False}, ["ended_abruptly"]),
         ({"ended": False, "besides": ["aiokafka"]}, ["ended_abruptly"]),
+        ({"ended": False, "running": True}, []),
         ({"outcome": "switched_off"}, ["switched_off"]),
         ({"outcome": "no_client"}, ["client_missing"]),
         ({"outcome": "no_client", "client": "aiokafka"}, ["client_missing"]),
@@ -241,6 +243,50 @@ def test_report_of_a_process_becomes_findings(changes, findings):
     checkup = Checkup()
     examine_reports(checkup, [_output(**changes)])
     assert [each.code for each in checkup.findings] == findings
+
+
+def test_process_without_a_span_beside_one_with_spans_is_no_finding():
+    checkup = Checkup()
+    examine_reports(checkup, [_output(), _output(account={"offered": 0}), _output(account={"offered": 0}, ended=False)])
+    assert [each.code for each in checkup.findings] == ["ended_abruptly"]
+
+
+PROCESSES = f"""{SDK}
+import multiprocessing
+
+def send():
+    trace.set_tracer_provider(TracerProvider())
+    MqTraceInstrumentor().instrument()
+    producer = confluent_kafka.Producer(conf)
+    producer.produce(TOPIC, b"x")
+    assert producer.flush(10) == 0
+
+def idle():
+    pass
+
+if __name__ == "__main__":
+    for start, target in ("fork", send), ("spawn", send), ("spawn", idle):
+        process = multiprocessing.get_context(start).Process(target=target)
+        process.start()
+        process.join()
+"""
+
+
+def test_processes_of_multiprocessing_are_no_findings(application, ask, kafka, topic):
+    """Its resource tracker and idle workers are Python processes as any other, and instrumented at their start."""
+    instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
+    command = [instrumented, *application(PROCESSES), kafka.bootstrap_servers, topic]
+    code, findings, facts = ask("--", *command)
+    assert (code, findings) == (0, {})
+    assert (
+        sum(
+            lane["exported"]
+            for each in facts["processes"]
+            for processor in each["processors"]
+            for lane in processor.values()
+        )
+        == 2
+    )
 
 
 def test_loss_warning_of_a_process_is_the_fix():

@@ -49,6 +49,15 @@ async def test_message_of_a_wait_with_a_time_limit_stays_open(handing, spans):
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
 
 
+async def test_message_fetched_by_a_task_ends_with_the_next_poll_and_with_the_consumer(handing, spans):
+    """Who awaits a task runs before the task's later callbacks, ours among them."""
+    async with handing(2) as consumer:
+        await asyncio.create_task(consumer.getone())
+        await asyncio.create_task(consumer.getone())
+        assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
+    assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
+
+
 async def test_tasks_that_share_a_consumer_end_their_own_messages(handing, spans):
     seen = {}
     async with handing(3) as consumer:
