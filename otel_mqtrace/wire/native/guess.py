@@ -7,7 +7,7 @@ left; the result names all of them, and the decoder never changes its reading by
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -60,13 +60,13 @@ class WriterGuesses:
 
     def __init__(self, *, msg_type_map: str = "a") -> None:
         self._types = MESSAGE_TYPE_MAPS[msg_type_map]
-        self._seen: dict[str | None, _Seen] = {}
+        self._seen: defaultdict[str | None, _Seen] = defaultdict(_Seen)
         self._groups: dict[str | None, str | None] = {}  # request id → group: a short SubAfter does not name it
 
     def take(self, decoded: DecodedBody) -> None:
         """Look at the records of one body, or of one part of it."""
         for trace_ctx, shape in zip(decoded.contexts, decoded.shapes, strict=True):
-            seen = self._seen.setdefault(self._group(trace_ctx), _Seen())
+            seen = self._seen[self._group(trace_ctx)]
             seen.shapes[shape] += 1
             bean = trace_ctx.beans[0]
             if trace_ctx.trace_type is TraceType.SUB_BEFORE and bean.keys in _ABSENT_KEYS:
