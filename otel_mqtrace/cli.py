@@ -58,7 +58,12 @@ def _failed(error: Exception) -> int:
         fix = "; free space where the command writes, or set TMPDIR to a disk with room" if is_full else ""
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}{fix}\n")
     else:
-        _report_defect(error)
+        if os.environ.get(_DEBUG, "") not in {"", "0"}:
+            traceback.print_exception(error)
+        text = _one_line(error)
+        text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+        line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
+        sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
     return EXIT_USAGE  # never 1, which means a failed gate
 
 
@@ -139,15 +144,6 @@ def _noted_interrupts() -> Iterator[list[int]]:
 def _interrupted() -> int:
     sys.stderr.write("mqtrace: interrupted\n")
     return EXIT_INTERRUPTED
-
-
-def _report_defect(error: Exception) -> None:
-    if os.environ.get(_DEBUG, "") not in {"", "0"}:
-        traceback.print_exception(error)
-    text = _one_line(error)
-    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-    line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
-    sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
 
 
 def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:

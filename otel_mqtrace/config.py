@@ -43,16 +43,12 @@ def _flag(value: object) -> bool:
     raise ValueError("true or false was expected")
 
 
-def _whole(value: object) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ValueError("a whole number was expected") from None
-
-
 def _up_to(most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
-        number = _whole(value)
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise ValueError("a whole number was expected") from None
         if not 0 < number <= most:
             raise ValueError(f"a number from 1 to {most} was expected")
         return number

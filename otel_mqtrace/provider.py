@@ -97,8 +97,13 @@ class ProviderBinding:
         """Attach unless that has been done; a first span without an SDK provider is a warning."""
         if not self._turn.is_set:
             self.attach()
-            if not self._turn.is_set and self._warned.try_set():
-                _warn_nothing_is_recorded()
+            is_first = not self._turn.is_set and self._warned.try_set()
+            if is_first and os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
+                _log.warning(
+                    "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
+                    "install opentelemetry-distro and start with opentelemetry-instrument, or call "
+                    "trace.set_tracer_provider()"
+                )
 
     def attach(self) -> None:
         """Attach once, as soon as there is a provider to attach to."""
@@ -204,14 +209,6 @@ class ProviderBinding:
     def _refuse(self, name: str, text: str) -> None:
         self.refused_exporters[name] = text
         _warn_once(self.provider, text)
-
-
-def _warn_nothing_is_recorded() -> None:
-    if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
-        _log.warning(
-            "mqtrace: messages are sent or handled, but without an SDK TracerProvider no span is recorded: "
-            "install opentelemetry-distro and start with opentelemetry-instrument, or call trace.set_tracer_provider()"
-        )
 
 
 def _warn_once(owner: object, text: str) -> None:

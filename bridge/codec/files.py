@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.storage import AnyPath
-    from otel_mqtrace.wire.native import Guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,11 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
     from bridge.codec import tables  # noqa: PLC0415  rich takes its time
 
     if files:
-        rows = [asdict(guess) for guess in _guesses(files, framing)]
+        guesses = WriterGuesses()
+        for _, body in _bodies(files, framing, Reading()):
+            if isinstance(body, DecodedBody):
+                guesses.take(body)
+        rows = list(map(asdict, guesses.guesses()))
         columns: tuple[str, ...] = tables.GUESS_COLUMNS
     else:
         rows = tables.known_writers()
@@ -173,14 +176,6 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
     else:
         typer.echo(f"mqtrace: no record can be read in {' '.join(files or ())}", err=True)
     return 0
-
-
-def _guesses(files: list[str], framing: Framing) -> tuple[Guess, ...]:
-    guesses = WriterGuesses()
-    for _, body in _bodies(files, framing, Reading()):
-        if isinstance(body, DecodedBody):
-            guesses.take(body)
-    return guesses.guesses()
 
 
 @dataclass(slots=True)

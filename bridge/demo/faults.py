@@ -104,7 +104,11 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
     )
     plan: FaultPlan = {}
     taken: set[str] = set()
-    for event_kind, fault_kind in _rows():
+    # Ends of transactions first: they are the scarcest, and a message takes one fault only.
+    rows = [
+        (kind, fault) for kind in _ANY_EVENT for fault in FaultKind if kind == CONSUME or fault not in _CONSUME_ONLY
+    ]
+    for event_kind, fault_kind in rows:
         free = (
             event
             for event in ranked
@@ -117,14 +121,6 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
             taken.add(event.msg_id)
             plan[event] = Fault(fault_kind, event, _altered_field(fault_kind, event, seed))
     return plan
-
-
-def _rows() -> Iterable[tuple[str, FaultKind]]:
-    # Ends of transactions first: they are the scarcest, and a message takes one fault only.
-    for event_kind in _ANY_EVENT:
-        for fault_kind in FaultKind:
-            if event_kind == CONSUME or fault_kind not in _CONSUME_ONLY:
-                yield event_kind, fault_kind
 
 
 def _may_crash(event: Event, declines: dict[str, int]) -> bool:

@@ -263,21 +263,17 @@ def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], o
         with _stage("sending, billing, shipping and tracing orders", messages) as advance:
             run_orders(kafka.bootstrap_servers, book, plan, otlp=workspace.otlp, advance=advance)
         kafka.assert_untrimmed(TRACE_TOPIC)
-        with _stage("forwarding the trace topic to the landing"):
-            _land(kafka.bootstrap_servers, workspace)
+        with (
+            _stage("forwarding the trace topic to the landing"),
+            KafkaTraceSource(kafka.bootstrap_servers, TRACE_TOPIC) as source,
+            LandingWriter(workspace.landing, format="parquet") as landing,
+        ):
+            forward_once(source, landing)
     with _stage("reconciling both sides on Spark"):
         result, rows = reconcile(workspace, grace_ms=GRACE_MS)
     findings = compare(book, plan, rows, result)
     workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
     return workspace, findings
-
-
-def _land(bootstrap_servers: str, workspace: Workspace) -> None:
-    with (
-        KafkaTraceSource(bootstrap_servers, TRACE_TOPIC) as source,
-        LandingWriter(workspace.landing, format="parquet") as landing,
-    ):
-        forward_once(source, landing)
 
 
 def _as_json(findings: Findings, *, messages: int, seed: int) -> str:

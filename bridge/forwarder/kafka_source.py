@@ -108,7 +108,12 @@ class KafkaTraceSource(TopicSource[int]):
         ends: dict[int, int] = {}
         try:
             partitions = partitions_of(self._consumer, self.topic, self._bootstrap_servers, self._timeout_s)
-            self._recall_all([partition for partition in partitions if partition not in self._start])
+            new = [TopicPartition(self.topic, partition) for partition in partitions if partition not in self._start]
+            for remembered in self._remembered(new) if new else ():
+                if remembered.error is not None:
+                    raise self._silent(remembered.error)
+                # librdkafka's "nothing committed" and "none" are negative
+                self._recall(remembered.partition, remembered.offset if remembered.offset >= 0 else None)
             self._next = dict(self._start)
             for partition in partitions:
                 low, ends[partition] = self._consumer.get_watermark_offsets(
@@ -118,14 +123,6 @@ class KafkaTraceSource(TopicSource[int]):
         except KafkaException as error:
             raise self._silent(error) from error
         return ends
-
-    def _recall_all(self, partitions: list[int]) -> None:
-        wanted = [TopicPartition(self.topic, partition) for partition in partitions]
-        for remembered in self._remembered(wanted) if wanted else ():
-            if remembered.error is not None:
-                raise self._silent(remembered.error)
-            # librdkafka's "nothing committed" and "none" are negative
-            self._recall(remembered.partition, remembered.offset if remembered.offset >= 0 else None)
 
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Request the committed offsets, and again while the coordinator moves, as when a broker starts or stops."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.metrics import Meter, Observation, get_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from opentelemetry.metrics import CallbackOptions
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridge.forwarder.span_delivery import SpanForwarding
     from bridge.forwarder.store_landing import StoreLanding
     from bridge.forwarder.trace_source import TraceSource
-    from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
+    from otel_mqtrace.landing import LandedPart, LandingWriter
 
     Landing = LandingWriter | StoreLanding
     Forwarding = SpanForwarding | NativeForwarding
@@ -69,7 +69,12 @@ def forward_once(
     stopped = Event() if stopped is None else stopped
     with closing(source.drain()) as batches:
         for batch in batches:
-            moved += _take(batch, source, landing, spans)
+            new = batch if spans is None else spans.take(batch)
+            if spans is not None and source.behind:
+                spans.expire(source.behind)
+            if landing is not None:
+                landing.write(new)
+            moved += ForwardCounts(len(new), sum(len(message.body) for message in new))
             if (landing is not None and landing.due) or (spans is not None and spans.due):
                 moved += _settle(source, landing, spans)
             if stopped.is_set():
@@ -77,17 +82,6 @@ def forward_once(
     if spans is not None:
         spans.flush() if flush else spans.expire()
     return moved + _settle(source, landing, spans)
-
-
-def _take(
-    batch: Sequence[LandedMessage], source: TraceSource, landing: Landing | None, spans: Forwarding | None
-) -> ForwardCounts:
-    new = batch if spans is None else spans.take(batch)
-    if spans is not None and source.behind:
-        spans.expire(source.behind)
-    if landing is not None:
-        landing.write(new)
-    return ForwardCounts(len(new), sum(len(message.body) for message in new))
 
 
 def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | None) -> ForwardCounts:

@@ -113,7 +113,9 @@ def _bar(bar: Bar, scale: Scale, y: float) -> Markup:
         shape = rect(*box, bar.colour, rx=2, stroke=bar.colour, stroke_dasharray="4 3", fill_opacity=0.15)
     else:
         shape = rect(*box, bar.colour, rx=2, fill_opacity=0.45 if bar.faint else 1, **outline)
-    return titled(bar.title, shape, _bar_label(bar, end + 6, y + 11))
+    room, length = _WIDTH - 10 - end, _LETTER * len(bar.words)
+    compressed: dict[str, Any] = {"textLength": room, "lengthAdjust": "spacingAndGlyphs"} if length > room else {}
+    return titled(bar.title, shape, label(end + 6, y + 11, bar.words, fill_opacity=0.85, **compressed))
 
 
 def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
@@ -121,13 +123,6 @@ def _edges(bar: Bar, scale: Scale) -> tuple[float, float]:
     if bar.instant:
         return start, start + 6
     return start, max(end, start + (_OPEN_END if bar.until_ms is None else _THINNEST))
-
-
-def _bar_label(bar: Bar, x: float, y: float) -> Markup:
-    room = _WIDTH - 4 - x
-    too_long = _LETTER * len(bar.words) > room
-    compressed: dict[str, Any] = {"textLength": room, "lengthAdjust": "spacingAndGlyphs"} if too_long else {}
-    return label(x, y, bar.words, fill_opacity=0.85, **compressed)
 
 
 def _axis(bars: Sequence[Bar], scale: Scale, height: float) -> Iterator[Markup]:

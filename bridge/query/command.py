@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,41 +29,31 @@ if TYPE_CHECKING:
 _READABLE: Final = (Kind.FILES, Kind.KAFKA, Kind.ROCKETMQ)
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What is searched as one: paths, or topics of the same servers."""
+def find_sources(
+    sources: Sequence[str], topics: Sequence[str] | None, *, bootstrap: str | None, namesrv: str | None
+) -> list[Address]:
+    """Return what is searched as one: paths, or topics of the same servers; ``topics`` are those of the options.
 
-    kind: Kind
-    servers: str
-    addresses: tuple[Address, ...]
-
-    @classmethod
-    def parse(
-        cls, sources: Sequence[str], topics: Sequence[str] | None, *, bootstrap: str | None, namesrv: str | None
-    ) -> Sources:
-        """Return what ``SRC`` or an option names; ``topics`` are those of the options.
-
-        Raises:
-            UsageError: none or several are named, or one cannot be searched.
-        """
-        check_stores({"SRC": sources})
-        addresses = [parse_address(source, readable=_READABLE) for source in sources]
-        for kind, servers in ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv)):
-            if servers is not None:
-                addresses += [
-                    Address(kind, f"{kind.name.lower()} at {servers}", servers=servers, topic=topic)
-                    for topic in topics or (Settings.from_env({}).trace_topic,)
-                ]
-        places = {(each.kind, each.servers): each.text for each in addresses}
-        if len(places) != 1:
-            problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"
-            raise UsageError(f"{problem} to search: give paths, or kafka://B/TOPIC, or rocketmq://N/TOPIC")
-        ((kind, servers),) = places
-        return cls(kind, servers, tuple(addresses))
+    Raises:
+        UsageError: none or several places are named, or one cannot be searched.
+    """
+    check_stores({"SRC": sources})
+    addresses = [parse_address(source, readable=_READABLE) for source in sources]
+    for kind, servers in ((Kind.KAFKA, bootstrap), (Kind.ROCKETMQ, namesrv)):
+        if servers is not None:
+            addresses += [
+                Address(kind, f"{kind.name.lower()} at {servers}", servers=servers, topic=topic)
+                for topic in topics or (Settings.from_env({}).trace_topic,)
+            ]
+    places = {(each.kind, each.servers): each.text for each in addresses}
+    if len(places) != 1:
+        problem = f"{' and '.join(places.values())} are different places" if places else "no place is named"
+        raise UsageError(f"{problem} to search: give paths, or kafka://B/TOPIC, or rocketmq://N/TOPIC")
+    return addresses
 
 
 def open_archive(  # noqa: PLR0913 - one parameter per option
-    sources: Sources,
+    sources: Sequence[Address],
     query: Query,
     arrivals: ArrivalRange,
     progress: Callable[[int, int], None],
@@ -77,24 +67,25 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     Raises:
         UsageError: it cannot be opened, or not be searched for ``query``.
     """
-    is_broker = sources.kind is Kind.ROCKETMQ
+    kind, servers = sources[0].kind, sources[0].servers
+    is_broker = kind is Kind.ROCKETMQ
     if scan and not is_broker:
         raise UsageError("--scan is for RocketMQ: elsewhere every trace message is read anyway")
     if is_broker and not scan and not query.is_indexed:
         raise UsageError("RocketMQ's index finds whole ids and keys only: add --scan to read every trace message")
-    if sources.kind is Kind.FILES:
+    if kind is Kind.FILES:
         from bridge.query.landing_archive import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-        paths = [each.path for each in sources.addresses]
+        paths = [each.path for each in sources]
         return closing(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
-    topics = [each.topic for each in sources.addresses]
+    topics = [each.topic for each in sources]
     if is_broker:
         from bridge.query.rocketmq_archive import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         settings = Settings.from_env({})
         return closing(
             BrokerArchive(
-                sources.servers,
+                servers,
                 topics,
                 arrivals=arrivals,
                 reads_all=scan,
@@ -112,7 +103,7 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
 
     return closing(
         TopicArchive(
-            sources.servers,
+            servers,
             topics,
             arrivals=arrivals,
             kafka_config=None if kafka_config is None else read_properties(kafka_config),
@@ -219,7 +210,7 @@ def query(  # noqa: PLR0913 - one parameter per option
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     how = Reading(msg_type_map.value, charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // NS_PER_MS)
-    places = Sources.parse(
+    places = find_sources(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )
     if html is not None and (html.is_dir() or not html.parent.is_dir()):

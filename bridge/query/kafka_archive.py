@@ -118,8 +118,10 @@ class TopicArchive(Archive):
         try:
             deadline_ns = compute_deadline(self._clock, self._timeout_ms)
             while behind:
-                batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
+                batch = self._consumer.consume(_BATCH, _POLL_S)
                 for message in batch:
+                    if message.error() is not None:
+                        raise KafkaException(message.error())
                     _, end = ranges[message.topic(), message.partition()]
                     if message.offset() < end:
                         yield landed_message(message, otherwise_ms=0)
@@ -139,12 +141,6 @@ class TopicArchive(Archive):
             behind[key] = (reached, end)
             if reached >= end:
                 del behind[key]
-
-    def _checked(self, message: Any) -> Any:
-        error = message.error()
-        if error is not None:
-            raise KafkaException(error)
-        return message
 
     def _silent(self, cause: KafkaException | None = None) -> PeerError:
         return PeerError(f"the broker {self._bootstrap_servers} does not answer{reason_of(cause)}; check the address")

@@ -180,7 +180,11 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
             "setting_wrong", warning, where=name, fix="give it one of the values that docs/operations.md names"
         )
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in Settings.__dataclass_fields__}
-    checkup.facts["settings"] = _shown(settings, {name for name in environ if name in known})
+    # of a connection only that it is set: it may hold passwords
+    checkup.facts["settings"] = {
+        variable: "(set)" if known[variable] in NEVER_SHOWN else getattr(settings, known[variable])
+        for variable in sorted(environ.keys() & known.keys())
+    }
     _misspelt(checkup, environ, list(known))
     if not settings.enabled:
         checkup.error(
@@ -190,15 +194,6 @@ def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
             fix="unset MQTRACE_ENABLED, or set it to true",
         )
     return settings
-
-
-def _shown(settings: Settings, given: set[str]) -> dict[str, Any]:
-    """What was set, by variable; the connection only as a fact, since it may hold passwords."""
-    shown = {}
-    for variable in sorted(given):
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        shown[variable] = "(set)" if name in NEVER_SHOWN else getattr(settings, name)
-    return shown
 
 
 def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) -> None:

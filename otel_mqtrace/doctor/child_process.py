@@ -125,7 +125,10 @@ def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
     for name, client in report["clients"].items():
         if client["outcome"] == _INSTRUMENTED:
             at_work.append(client)
-            _untraced(checkup, client["survey"], f"{process}, {name}")
+            for kind, (code, severity, what, fix) in _UNTRACED.items():
+                note = checkup.error if severity == "error" else checkup.warning
+                for found in client["survey"].get(kind, ()):
+                    note(code, what.format(name=found), where=f"{process}, {name}", fix=fix)
         else:
             _not_at_work(checkup, name, client["outcome"], process)
     for why in report["refused_exporters"].values():
@@ -217,13 +220,6 @@ _UNTRACED: Final = {
     ),
 }
 """Kind in a survey → code, severity, words, fix."""
-
-
-def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> None:
-    for kind, (code, severity, what, fix) in _UNTRACED.items():
-        note = checkup.error if severity == "error" else checkup.warning
-        for name in survey.get(kind, ()):
-            note(code, what.format(name=name), where=where, fix=fix)
 
 
 def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:

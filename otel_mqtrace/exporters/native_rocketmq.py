@@ -190,7 +190,12 @@ class RocketMqTraceProducer(MessageDelivery):
         except RefusedError as refusal:
             if refusal.code != ResponseCode.TOPIC_NOT_EXIST or not self._settings.create_trace_topic:
                 return refusal
-            return self._created(client, topic, deadline, refusal)
+            try:
+                client.create_topic(topic, deadline=deadline)
+                return client.writable(topic, deadline=deadline)
+            except PeerError as error:
+                _logger.debug("the trace topic %s was not created: %s", topic, error)
+                return refusal
         except PeerError as error:
             return error
         self._seen.add(topic)
@@ -201,16 +206,6 @@ class RocketMqTraceProducer(MessageDelivery):
         error = attempt.error
         missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
         return missing and attempt.topic not in self._seen
-
-    def _created(
-        self, client: RemotingClient, topic: str, deadline: MonotonicNs, refusal: RefusedError
-    ) -> Sequence[Queue] | PeerError:
-        try:
-            client.create_topic(topic, deadline=deadline)
-            return client.writable(topic, deadline=deadline)
-        except PeerError as error:
-            _logger.debug("the trace topic %s was not created: %s", topic, error)
-            return refusal
 
     def _attempt(self, message: TraceMessage) -> _Attempt:
         properties = {

@@ -138,7 +138,10 @@ class MessagingMetrics:
                 if kind != _OPERATED:
                     counts[kind, few] = counts.get((kind, few), 0) + (value if kind == _CONSUMED else 1)
                 if kind != _CONSUMED:
-                    _record(self._operation, value / _NS_PER_S, _with_type(few, attributes), otel_ctx)
+                    named = dict(few)
+                    if semconv.MESSAGING_OPERATION_TYPE in attributes:
+                        named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
+                    _record(self._operation, value / _NS_PER_S, named, otel_ctx)
         except IndexError:
             pass  # another thread took the last ones
         finally:
@@ -181,12 +184,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # can never be taken back: one for all there will be
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _with_type(
-    few: tuple[tuple[str, AttributeValue], ...], attributes: Mapping[str, AttributeValue]
-) -> dict[str, AttributeValue]:
-    named = dict(few)
-    if semconv.MESSAGING_OPERATION_TYPE in attributes:
-        named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
-    return named

@@ -156,7 +156,8 @@ class Block:
 
     @guarded("process.enter")
     def _enter(self) -> None:
-        self._owner = _owner_of(self._candidates, self._consumer)
+        owners = (each.owner_of(candidate, self._consumer) for candidate in self._candidates for each in sources)
+        self._owner = next((owner for owner in owners if owner is not None), None)
         if self._owner is not None:
             call = self._owner.call
             self.handling = Handling(call.span)
@@ -196,15 +197,6 @@ class Block:
         """Continue where it was suspended."""
         if self._scope is not None and self._suspended is not None:
             self._scope = BlockScope(self._suspended)
-
-
-def _owner_of(candidates: Iterable[object], consumer: object | None) -> ProcessSpanOwner | None:
-    for candidate in candidates:
-        for source in sources:
-            owner = source.owner_of(candidate, consumer)
-            if owner is not None:
-                return owner
-    return None
 
 
 # -- decorated functions ----------------------------------------------------------------------------------------

@@ -309,14 +309,11 @@ class TransactionHook:
                 call = transaction.sent.popleft()
             except IndexError:
                 return
-            self._name(call)
+            if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
+                named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
+                call.attributes = {**call.attributes, **named}
+                self._tracing.set_attributes(call.span, named)
             self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
-
-    def _name(self, call: SendCall) -> None:
-        if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
-            named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
-            call.attributes = {**call.attributes, **named}
-            self._tracing.set_attributes(call.span, named)
 
 
 @dataclass(slots=True)

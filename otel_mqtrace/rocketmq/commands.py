@@ -253,11 +253,8 @@ class Queue:
 
 
 def _request(code: RequestCode, /, **fields: object) -> Command:
-    return Command(int(code), {name: _text(value) for name, value in fields.items()})
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
+    return Command(int(code), texts)
 
 
 # -- answers of a name server ------------------------------------------------------------------------------------------

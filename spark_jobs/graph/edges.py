@@ -278,7 +278,9 @@ def _nodes(rows: Iterable[_Row], members: Iterable[_Member]) -> tuple[Node, ...]
     """Return every end of an edge once, in the order messages pass them and the edges are listed."""
     known: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for kind, party, topic, service, group, namespace in members:
-        of_topic, of_party = (known[node_id(*end)] for end in sorted(_ends(kind, party, topic), key=_is_party))
+        of_topic, of_party = (
+            known[node_id(*end)] for end in sorted(_ends(kind, party, topic), key=lambda end: end[0] != "topic")
+        )
         for words, name, value in (
             (of_topic, "namespaces", namespace),
             (of_party, "services", service),
@@ -295,10 +297,6 @@ def _nodes(rows: Iterable[_Row], members: Iterable[_Member]) -> tuple[Node, ...]
             found.setdefault(one, Node(id=one, kind=end[0], name=shown, stands_for=row.rest, **facts))
     order = {kind: at for at, kind in enumerate(("producer", "topic", "consumer_group"))}
     return tuple(sorted(found.values(), key=lambda node: order[node.kind]))
-
-
-def _is_party(end: tuple[str, str | None]) -> bool:
-    return end[0] != "topic"
 
 
 def _most_frequent(calls: Mapping[tuple[str, str], int], at_most: int) -> list[tuple[tuple[str, str], int]]:

@@ -228,6 +228,7 @@ def summarise(
     verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
     instances, left_off = rank_hosts(run.counted.hosts)
     profile, native_writer = policy.writer_names
+    width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -255,7 +256,10 @@ def summarise(
         samples=tuple(run.samples),
         slowest=read_slowest(run.samples),
         timelines=dict(sorted(messages.items())),
-        timeline=_timeline(counts, known),
+        timeline=tuple(
+            TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
+            for start_ms, found in sorted(counts.buckets.items())
+        ),
         malformed=read_malformed(malformed, policy),
         graph=graph,
         duplicates=dict(counts.duplicates),
@@ -287,14 +291,6 @@ def _count_events(counts: Tally) -> dict[str, Any]:
         "findings": findings,
         "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
     }
-
-
-def _timeline(counts: Tally, known: Facts) -> tuple[TimeBucket, ...]:
-    width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
-    return tuple(
-        TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
-        for start_ms, found in sorted(counts.buckets.items())
-    )
 
 
 # -- the balance: every record that was read is counted once, on each side and across both -----------------------------

@@ -10,7 +10,7 @@ from spark_jobs.report.wording import count, duration, number, percent, plural, 
 from spark_jobs.taxonomy import Outcome, Reason, Status, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from spark_jobs.report.result import Finding, Loss, Result
 
@@ -148,20 +148,17 @@ def figures(result: Result) -> list[tuple[str, str, str]]:
     total = sum(result.status.values())
     judged = total - sum(result.status.get(name, 0) for name in _UNJUDGED)
     equal = matched(result)
-    rate = "—" if equal.rate is None else percent(equal.keys, equal.checked)
-    return [
+    rate = percent(equal.keys, equal.checked)
+    found = [
         ("Events judged", count(judged), f"of {count(total)} seen on either side"),
         ("Matched", rate, f"{count(equal.keys)} equal, of {count(equal.checked)} that both sides should have"),
-        *_lost(result.loss),
     ]
-
-
-def _lost(losses: Mapping[str, Loss]) -> Iterator[tuple[str, str, str]]:
-    for side, loss in sorted(losses.items()):
+    for side, loss in sorted(result.loss.items()):
         bound = "no bound: nothing was checked"
         if loss.upper_bound_95_ppm is not None:
             bound = f"of {count(loss.checked)}; below {ppm(loss.upper_bound_95_ppm)} at 95 % confidence"
-        yield f"Unexplained loss, {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound
+        found.append((f"Unexplained loss, {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound))
+    return found
 
 
 def describe_scope(result: Result) -> str:

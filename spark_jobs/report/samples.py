@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
@@ -238,14 +239,10 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
 
 def _lane(sample: Sample, timeline: Sequence[MessageEvent]) -> Drawing:
     alone = MessageEvent.of(sample.verdict, sample.native, sample.otlp)
-    this = next((event for event in timeline if _is_same(event, alone)), alone)
+    same = attrgetter("kind", "group", "attempt_id", "retry_times", "native", "otlp")
+    this = next((event for event in timeline if same(event) == same(alone)), alone)
     drawn = timeline if any(event is this for event in timeline) else (*timeline, this)
     return swimlane(drawn, this)
-
-
-def _is_same(one: MessageEvent, other: MessageEvent) -> bool:
-    names = ("kind", "group", "attempt_id", "retry_times", "native", "otlp")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 # -- links
