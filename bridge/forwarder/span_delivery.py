@@ -94,8 +94,8 @@ def open_exporter(
     endpoint: str,
     *,
     timeout_s: float,
-    on_reply: Callable[[bytes], object] = bool,
-    on_error: Callable[[str], object] = bool,
+    on_reply: Callable[[bytes], object],
+    on_error: Callable[[str], object],
 ) -> SpanExporter:
     """Return OpenTelemetry's exporter; over HTTP ``on_reply`` gets each good body, ``on_error`` a failed connection."""
     try:

@@ -189,12 +189,12 @@ def test_forwarder_publishes_its_measures(delivery):
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])
 def test_endpoint_of_another_form_is_refused(endpoint):
     with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
-        open_exporter(endpoint, timeout_s=1)
+        open_exporter(endpoint, timeout_s=1, on_reply=print, on_error=print)
 
 
 @pytest.mark.parametrize("endpoint", ["grpc://127.0.0.1:1", "grpcs://127.0.0.1:1"])
 def test_grpc_is_chosen_by_the_scheme(endpoint):
-    exporter = open_exporter(endpoint, timeout_s=0.1)
+    exporter = open_exporter(endpoint, timeout_s=0.1, on_reply=print, on_error=print)
     assert "grpc" in type(exporter).__module__
     exporter.shutdown()
 
