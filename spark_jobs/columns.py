@@ -370,10 +370,10 @@ _QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""
 _ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
 
 
-def read_json(text: str) -> Any:
-    """Return the value that ``text`` begins with; ``None`` where it begins with none."""
-    value = _read(text)
-    return _read(_QUOTED.sub(_double_quoted, text)) if value is None and "'" in text else value
+def read_json(text: str) -> tuple[Any, str]:
+    """Return the value that ``text`` begins with, ``None`` where it begins with none, and what stands behind it."""
+    found = _read(text)
+    return _read(_QUOTED.sub(_double_quoted, text)) if found[0] is None and "'" in text else found
 
 
 def text_of_json(value: Any) -> str | None:
@@ -386,11 +386,13 @@ def text_of_json(value: Any) -> str | None:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
 
 
-def _read(text: str) -> Any:
+def _read(text: str) -> tuple[Any, str]:
+    text = text.strip(_SPACE)
     try:
-        return _DECODER.raw_decode(text.lstrip(_SPACE))[0]
+        value, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        return None
+        return None, ""
+    return value, text[end:]
 
 
 def _double_quoted(quoted: re.Match[str]) -> str:

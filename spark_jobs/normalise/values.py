@@ -97,7 +97,7 @@ def json_texts(text: str) -> list[str | None] | None:
     """Return the elements of a JSON array as texts, as leniently as Spark; ``None`` where the text begins with none."""
     if plain := _ONE_PLAIN_TEXT.fullmatch(text):
         return [plain[1]]
-    value = read_json(text)
+    value, _ = read_json(text)
     return [text_of_json(item) for item in value] if isinstance(value, list) else None
 
 

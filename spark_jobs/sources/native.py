@@ -173,15 +173,21 @@ def _bad_where(is_bad: Any, reason: str) -> Any:
 
 def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
     for some in take_groups(lines, lambda line: (1, len(line.text)), rows=BATCH_ROWS, size=_BATCH_BYTES):
-        rows = [{"path": line.path, "line": line.number, **_read_line(line.text)} for line in some]
+        rows = [{"path": line.path, "line": line.number, **read} for line in some for read in _read_line(line.text)]
         yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
 
 
-def _read_line(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line as of ``BODIES``."""
+def _read_line(line: bytes) -> list[dict[str, Any]]:
+    """Return the fields of a line's object as of ``BODIES``, and what stands behind it as a bad piece."""
     text = line.decode("utf-8", "replace")
-    value = read_json(text)
-    fields = value if isinstance(value, dict) else {}
+    value, rest = read_json(text)
+    if not isinstance(value, dict):
+        return [_read_object({}, text)]
+    behind = [{"bad": bad_piece(None, "text behind the JSON object of its line", rest)}] if rest else []
+    return [_read_object(value, text), *behind]
+
+
+def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:
     encoded = text_of_json(fields.get("body_base64"))
     if encoded is None:
         return {"bad": bad_piece("body_base64", "no JSON object with body_base64", text)} | _place(fields)

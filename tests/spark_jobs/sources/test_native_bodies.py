@@ -77,8 +77,6 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
     ("text", "body"),
     [
         ('  {"body_base64":"YQ"}  \r', b"a"),
-        ('{"body_base64":"YQ"}{"body_base64":"Yg"}', b"a"),
-        ('{"body_base64":"YQ"} and more', b"a"),
         ("{'body_base64': 'YQ'}", b"a"),
         ('{"body_base64":"YQ","body_base64":"Yg"}', b"b"),
         ('{"keys":NaN,"body_base64":"YQ"}', b"a"),
@@ -89,6 +87,17 @@ def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source
 def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
     bodies = read_line(tmp_path, text)
     assert (bodies["line"], bodies["body"], bodies["bad"]) == (2, body, None)
+
+
+@pytest.mark.parametrize("rest", ['{"body_base64":"Yg"}', " and more"])
+def test_what_stands_behind_the_object_of_a_line_is_counted(tmp_path, rest):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"body_base64":"YQ"}}{rest}\n')
+    good, bad = bodies_in(path)
+    assert (good["line"], good["body"], good["bad"]) == (1, b"a", None)
+    assert (bad["line"], bad["body"]) == (1, None)
+    assert bad["bad"]["reason"] == "text behind the JSON object of its line"
+    assert bad["bad"]["text"] == rest
 
 
 @pytest.mark.parametrize(
