@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from bridge.storage import as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
+from otel_mqtrace.model import TraceType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -29,6 +31,7 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
+_RECORD_START: Final = re.compile("|".join(f"{kind.value}\x01" for kind in TraceType).encode())
 
 
 def present_files(path: str) -> list[AnyPath]:
@@ -73,7 +76,7 @@ class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
     Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
-    is read again as a whole after a restart.
+    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``.
 
     Raises:
         UnreadableInputError: a file of another format.
@@ -125,7 +128,7 @@ class FilesTraceSource(_FilesSource):
             changed_ms = path.stat().st_mtime_ns // NS_PER_MS
             with path.open("rb") as stream:
                 for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
-                    if isinstance(body, BadBody):
+                    if isinstance(body, BadBody) or not (body.beside or _RECORD_START.search(body.body)):
                         self.bad_bodies += 1
                         continue
                     arrival_ms = changed_ms if body.arrival_ms is None else body.arrival_ms

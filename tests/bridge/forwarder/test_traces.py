@@ -227,6 +227,13 @@ def test_files_are_forwarded_once(files, open_files, delivery):
     assert len(list(open_files("other").drain())) == 4
 
 
+def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
+    (files / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x01\x02")
+    source = open_files()
+    assert sum(map(len, source.drain())) == 2
+    assert source.bad_bodies == 2
+
+
 def test_link_to_a_file_elsewhere_is_forwarded_once(files, open_files, delivery, tmp_path):
     (tmp_path / "elsewhere.bin").write_bytes(body_of(pub("M2")))
     (files / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
