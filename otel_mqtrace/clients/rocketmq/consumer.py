@@ -336,7 +336,7 @@ def _traced_settling(
         @functools.wraps(original)
         def settle(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
             state = consumer_state(self)
-            if state is None:
+            if state is None or not isinstance(message, Message):  # the client refuses it itself
                 return original(self, message, *args, **kwargs)
             received = received_of(message)
             call = _begun(state, operation, received)

@@ -1,5 +1,6 @@
 """A simple consumer of RocketMQ: a message is processed from its receipt to its acknowledgement."""
 
+import inspect
 import threading
 
 import pytest
@@ -113,6 +114,16 @@ def test_message_without_an_ack_is_skipped_by_the_next_ack(received, consumer, s
     assert not trace.get_current_span().get_span_context().is_valid
     consumer.shutdown()
     assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "SUCCESS", "RETURNNULL"]
+
+
+@pytest.mark.parametrize("nothing", [None, 5])
+def test_what_is_no_message_raises_the_same_error_as_without_tracing(consumer, nothing):
+    errors = []
+    for acknowledge in (type(consumer).ack, inspect.unwrap(type(consumer).ack)):
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever the client raises
+            acknowledge(consumer, nothing)
+        errors.append(repr(raised.value))
+    assert errors[0] == errors[1]
 
 
 def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer, spans, topic, clock):
