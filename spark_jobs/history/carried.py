@@ -129,7 +129,9 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
     for number, path in enumerate(carried):
         events = read_rows(path, EVENT)
         counts.update(_count_sides(events))
-        by_position += _count_waiting(events)
+        ids = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
+        has_position_only = is_true(pc.equal(ids["msg_id"], ids["offset_msg_id"])) & equals(ids["side"], "otlp")
+        by_position += int(has_position_only.sum())
         own = np.zeros(len(events), bool)
         own[rows[(rows >= before) & (rows < before + len(events))] - before] = True
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
@@ -168,13 +170,6 @@ def _count_sides(events: pa.Table) -> Counter[str]:
     sides = encode(flatten_sides(events.select(["side"]))["side"])
     counts = np.bincount(sides.values, minlength=sides.room).tolist()
     return Counter({side: count for side, count in zip(sides.words, counts, strict=False) if count})
-
-
-def _count_waiting(events: pa.Table) -> int:
-    """Return how many spans have no other id than the position of their message on a Kafka topic."""
-    columns = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
-    by_position = is_true(pc.equal(columns["msg_id"], columns["offset_msg_id"])) & equals(columns["side"], "otlp")
-    return int(by_position.sum())
 
 
 @dataclass(frozen=True, slots=True)

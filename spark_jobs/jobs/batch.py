@@ -243,7 +243,10 @@ def reconcile(  # noqa: PLR0913 - the run's options
     progress("adding up")
     counted = judged.counted
     add_unjudged(counted.tally, malformed=sum(known.malformed.values()), scopes=known.scopes.values())
-    _leave(place, plan.history, counted, budgets)
+    if plan.history.events is not None:  # the tasks have written the events that the next run takes over
+        earlier = (read_rows(path, CLOSED) for path in plan.history.closed)
+        place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=plan.history.since_ms))
+        place.past.keep_used_drops(budgets.used())
     samples = read_samples(counted.samples, at_most=most_samples)
     run = JudgedRun(
         sides=sides,
@@ -334,15 +337,6 @@ def _judge(engine: Engine, pieces: list[Piece], again: Sequence[str], plan: Buck
         merge=merge,
     )
     return merge(answers)
-
-
-def _leave(place: Workspace, history: HistoryFiles, counted: Counted, budgets: Budgets) -> None:
-    """Write what the next run takes over beside the events, which the tasks have written."""
-    if history.events is None:
-        return
-    earlier = (read_rows(path, CLOSED) for path in history.closed)
-    place.past.keep_closed(merge_closed([counted.closed, *earlier], since_ms=history.since_ms))
-    place.past.keep_used_drops(budgets.used())
 
 
 def _summarise(

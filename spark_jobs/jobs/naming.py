@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -114,19 +114,14 @@ def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, byte
     with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
         for table, columns in _row_groups(task.path, NORMALISED.names):
             is_waiting = pa.array(_is_waiting(columns))
-            rows = _normalised(table)
+            given = [  # an event of an earlier run has no ``bad``
+                table[one.name].cast(one.type) if one.name in columns else pa.nulls(len(table), one.type)
+                for one in NORMALISED
+            ]
+            rows = pa.Table.from_arrays(given, schema=NORMALISED)
             for batch in rows.filter(pc.invert(is_waiting)).combine_chunks().to_batches():
                 file.write(batch)
             yield from pack_by(rows.filter(is_waiting), "msg_id", buckets)
-
-
-def _normalised(table: pa.Table) -> pa.Table:
-    """Return the rows of a file as ``NORMALISED``; an event of an earlier run has no ``bad``."""
-    columns: list[Any] = [
-        table[one.name].cast(one.type) if one.name in table.column_names else pa.nulls(len(table), one.type)
-        for one in NORMALISED
-    ]
-    return pa.Table.from_arrays(columns, schema=NORMALISED)
 
 
 def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:

@@ -385,13 +385,15 @@ FATE_MEANINGS: Final = {
 def render_graph_page(graph: Graph) -> str:
     """Return the page; it is readable without style, script and network."""
     style = style_sheet("spark_jobs.report", "templates/style.css")
+    sides = {"native": "the native message trace", "otlp": "OpenTelemetry spans"}
+    read = " and ".join(sides[side] for side in graph.sides)
     page = environment().get_template("graph.html.j2")
     return page.render(
         policy=content_policy(style),
         style=Markup(style),
         drawing=graph_svg(graph),
         figures=_figures(graph),
-        scope=_scope(graph),
+        scope=f"From {read}, events from {utc(graph.first_ms)} to {utc(graph.last_ms)}.",
         judged=_judged(graph),
         names={node.id: node_name(node) for node in graph.nodes},
         services={node.id: visible(", ".join(node.services)) for node in graph.nodes},
@@ -416,12 +418,6 @@ def _figures(graph: Graph) -> list[tuple[str, str, str]]:
         ("Deliveries", count(sum(edge.count for edge in deliveries)), f"{count(failed)} failed"),
         ("Never consumed", count(unconsumed), f"{count(unpublished)} consumed but never published"),
     ]
-
-
-def _scope(graph: Graph) -> str:
-    sides = {"native": "the native message trace", "otlp": "OpenTelemetry spans"}
-    read = " and ".join(sides[side] for side in graph.sides)
-    return f"From {read}, events from {utc(graph.first_ms)} to {utc(graph.last_ms)}."
 
 
 def _judged(graph: Graph) -> str:
