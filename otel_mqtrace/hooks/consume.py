@@ -37,7 +37,7 @@ from otel_mqtrace.hooks.scope import (
 )
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
-from otel_mqtrace.records.batch import BatchSpan, HandledBatch
+from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
 from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
 from otel_mqtrace.records.ids import match_traceparent, read_traceparent
 from otel_mqtrace.records.plan import Plan
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.metrics import MessagingMetrics
     from otel_mqtrace.hooks.propagation import Header, HeaderIndex
     from otel_mqtrace.hooks.sampling import TracerState
-    from otel_mqtrace.records.batch import BatchRow
+    from otel_mqtrace.records.batch import BatchHeaders
     from otel_mqtrace.records.handled import MessageRow
     from otel_mqtrace.records.plan import LeaderSource
 
@@ -186,11 +186,17 @@ class ConsumeHook(ReceiveHook):
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
 
     def record_batch(
-        self, topic: str, rows: Sequence[BatchRow], leaders: LeaderSource | None, *, is_dropped: bool = False
+        self,
+        topic: str,
+        rows: Sequence[MessageRow],
+        headers: BatchHeaders,
+        leaders: LeaderSource | None,
+        *,
+        is_dropped: bool = False,
     ) -> ProcessSpan | None:
         """Record that messages of one topic were handed over together; ``None`` as :meth:`record`.
 
-        ``is_dropped``: the rows hold places and headers only, for :attr:`drops_all` was true.
+        ``is_dropped``: the rows hold places only, for :attr:`drops_all` was true.
         """
         if deferred_ends:
             drain_deferred_ends()
@@ -201,7 +207,7 @@ class ConsumeHook(ReceiveHook):
         plan = self._plans.get(topic)
         if plan is None or plan.state is not state:
             plan = self._plan(topic, state, leaders)
-        read = _read_parent(rows)
+        read = _read_parent(headers)
         if plan is None or read is None:
             return None
         origin, origin_flags = read
@@ -216,7 +222,9 @@ class ConsumeHook(ReceiveHook):
         start_ns: int
         if is_sampled:
             start_ns, constants = self.now_ns(), plan.constants
-            record = HandledBatch(plan, ids, flags, start_ns, rows, {}, origin, origin_flags)
+            sends = read_uniform(headers, plan.retry_header)
+            kept = headers if sends is None else []
+            record = HandledBatch(plan, ids, flags, start_ns, rows, kept, sends, {}, origin, origin_flags)
             span = BatchSpan(record)
             for processor in state.starts:
                 processor.offer_record_start(BatchSpan(record))
@@ -303,7 +311,9 @@ class ConsumeHook(ReceiveHook):
         record = span.record
         plan = record.plan
         messages = []
-        for partition, offset, timestamp_ms, body_length, key, headers in record.rows:
+        for (partition, offset, timestamp_ms, body_length, key), headers in zip(
+            record.rows, record.carried, strict=True
+        ):
             place = plan.place_of(partition)
             is_tombstone = body_length is None
             messages.append(
@@ -537,11 +547,11 @@ class ConsumeHook(ReceiveHook):
         return ContextCode.TIME_OUT if is_late else code
 
 
-def _read_parent(rows: Sequence[BatchRow]) -> tuple[bytes | None, int] | None:
+def _read_parent(headers: BatchHeaders) -> tuple[bytes | None, int] | None:
     """Return ids and flags of the parent, which one message alone has; ``None`` where the propagator has to read it."""
-    if len(rows) > 1:
+    if len(headers) > 1:
         return None, 0
-    by_name = index_headers(rows[0][-1] or ())
+    by_name = index_headers(headers[0] or ())
     if not BESIDE.isdisjoint(by_name):
         return None
     header = by_name.get(TRACEPARENT)

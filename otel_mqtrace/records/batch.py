@@ -27,15 +27,17 @@ from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, enco
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from opentelemetry.trace import SpanContext
 
+    from otel_mqtrace.records.handled import MessageRow
     from otel_mqtrace.records.plan import Place, Plan
 
 
-BatchRow = tuple[int, int, "int | None", "int | None", "bytes | None", "list[tuple[str, Any]] | None"]
-"""Partition, offset, when it was stored in ms, body length (``None``: a tombstone), key and headers of one message."""
+BatchHeaders = list["Sequence[tuple[str, Any]] | None"]
+"""The headers of each message."""
+Sends = tuple["Sequence[Any]", "Sequence[Any]"]
+"""Unique id (absent: empty) and ``traceparent`` of each message."""
 _LINK_ATTRIBUTE: Final = 4
 _MAX_COST_MS: Final = 1 << 31
 _MAX_KEY_BYTES: Final = 16_384  # of one body: below the bound of a trace message's KEYS
@@ -59,14 +61,17 @@ class HandledBatch(NamedTuple):
     """Messages of one topic from the call that returned them until the application is done with them.
 
     ``ids`` are trace id and span id, 24 bytes; ``origin`` those of the send of a message that came alone, its parent.
-    ``cell`` keeps what its start, its end and every exporter share.
+    ``cell`` keeps what its start, its end and every exporter share. ``headers`` are empty where ``sends`` holds what
+    counts of them: they are most of a batch's memory, and of what the garbage collector walks through.
     """
 
     plan: Plan
     ids: bytes
     flags: int
     start_ns: int
-    rows: Sequence[BatchRow]
+    rows: Sequence[MessageRow]
+    headers: BatchHeaders
+    sends: Sends | None
     cell: dict[str, Any]
     origin: bytes | None = None
     origin_flags: int = 0
@@ -79,6 +84,14 @@ class HandledBatch(NamedTuple):
     @property
     def trace_state(self) -> None:
         """None: a message that carries one is handled as a span."""
+
+    @property
+    def carried(self) -> BatchHeaders:
+        """The headers of each message that its span is made from."""
+        if self.sends is None:
+            return self.headers
+        names = semconv.HEADER_UNIQ_KEY, "traceparent"
+        return [list(zip(names, values, strict=True)) for values in zip(*self.sends, strict=True)]
 
     @property
     def request_id(self) -> str:
@@ -114,34 +127,43 @@ class _Columns(NamedTuple):
     is_plain: bool
 
 
-def _read_headers(
-    of_all: Sequence[Sequence[tuple[str, Any]]], unusual: AbstractSet[str]
-) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """Return unique id (absent: empty) and ``traceparent`` of each message; ``None`` where one has an ``unusual`` name.
+def read_uniform(headers: BatchHeaders, retry_header: str) -> Sends | None:
+    """Read messages whose headers have the same names in the same order, as one producer's do, and nothing unusual.
+
+    Return ``None`` for other messages.
+    """
+    names, count = [name for name, _ in headers[0] or ()], len(headers)
+    of_all = [each or () for each in headers]
+    if len(names) != len(set(names)) or set(map(len, of_all)) != {len(names)}:
+        return None
+    pairs = dict(zip(names, zip(*of_all, strict=True), strict=True))
+    is_uniform = all(list(map(_name_of, each)).count(name) == count for name, each in pairs.items())
+    if not is_uniform or not _UNUSUAL.isdisjoint(names) or retry_header in names:
+        return None
+    unique_ids = [b"" if value is None else value for _, value in pairs.get(semconv.HEADER_UNIQ_KEY, ())]
+    traceparents = [value for _, value in pairs.get("traceparent", ())]
+    return unique_ids or [b""] * count, traceparents or [None] * count
+
+
+def _read_mixed(headers: BatchHeaders, retry_header: str) -> Sends | None:
+    """Read any messages; ``None`` where one has a header that neither native records nor links hold.
 
     A header without a value is absent: an earlier one of the name counts.
     """
-    names, count = [name for name, _ in of_all[0]], len(of_all)
-    if len(names) == len(set(names)) and set(map(len, of_all)) == {len(names)} and unusual.isdisjoint(names):
-        pairs = dict(zip(names, zip(*of_all, strict=True), strict=True))
-        is_uniform = all(list(map(_name_of, each)).count(name) == count for name, each in pairs.items())
-        if is_uniform:  # one producer's, most of the time
-            unique_ids = [b"" if value is None else value for _, value in pairs.get(semconv.HEADER_UNIQ_KEY, ())]
-            traceparents = [value for _, value in pairs.get("traceparent", ())]
-            return unique_ids or [b""] * count, traceparents or [None] * count
-    by_name = [{name: value for name, value in headers if value is not None} for headers in of_all]
-    if not unusual.isdisjoint(chain.from_iterable(by_name)):
+    by_name = [{name: value for name, value in each or () if value is not None} for each in headers]
+    names = set().union(*by_name)
+    if not _UNUSUAL.isdisjoint(names) or retry_header in names:
         return None
     return [each.get(semconv.HEADER_UNIQ_KEY, b"") for each in by_name], [each.get("traceparent") for each in by_name]
 
 
 def _columns(batch: HandledBatch) -> _Columns | None:
     plan, rows = batch.plan, batch.rows
-    partitions, offsets, stored_ms, lengths, keys, headers = zip(*rows, strict=True)
-    read = _read_headers([each or () for each in headers], {*_UNUSUAL, plan.retry_header})
-    if read is None:
+    sends = batch.sends or _read_mixed(batch.headers, plan.retry_header)
+    if sends is None:
         return None
-    unique_ids, traceparents = read
+    unique_ids, traceparents = sends
+    partitions, offsets, stored_ms, lengths, keys = zip(*rows, strict=True)
     is_raw = set(map(type, unique_ids)) == {bytes} and set(map(type, traceparents)) <= {bytes, _NONE}
     origins = read_origins(traceparents) if is_raw else None
     if origins is None:

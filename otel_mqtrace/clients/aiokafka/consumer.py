@@ -72,8 +72,8 @@ class ConsumerState(TaskConsumerState):
             row = _row_of(message)
             if row is None or message.topic != topic:
                 return False
-            rows.append((*row, list(message.headers)))
-        call = hook.record_batch(topic, rows, self.cluster)
+            rows.append(row)
+        call = hook.record_batch(topic, rows, [message.headers for message in messages], self.cluster)
         if call is None:
             return False
         if start_ns is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.tracing import Tracing
     from otel_mqtrace.model import ContextCode
-    from otel_mqtrace.records.batch import BatchRow
+    from otel_mqtrace.records.batch import BatchHeaders
     from otel_mqtrace.records.handled import MessageRow
 
 
@@ -147,23 +147,25 @@ class ConsumerState(AnyConsumerState):
         if hook is None or not self._records or self.explicit.is_on:
             return False
         topic, is_dropped = messages[0].topic() or "", hook.drops_all
-        rows: list[BatchRow] = []
+        rows: list[MessageRow] = []
+        of_all: BatchHeaders = []
         for message in messages:
             offset, partition, headers = message.offset(), message.partition(), message.headers()
             if type(message) is not Message or message.error() is not None or message.topic() != topic:
                 return False
             if offset is None or offset < 0 or partition is None or not (headers is None or type(headers) is list):
                 return False
+            of_all.append(headers)
             if is_dropped:
-                rows.append((partition, offset, None, None, None, headers))
+                rows.append((partition, offset, None, None, None))
                 continue
             value, key = message.value(), message.key()
             if not ((value is None or type(value) is bytes) and (key is None or type(key) is bytes)):
                 return False
             kind, timestamp_ms = message.timestamp()
             stored_ms = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
-            rows.append((partition, offset, stored_ms, None if value is None else len(value), key, headers))
-        call = hook.record_batch(topic, rows, self.leaders, is_dropped=is_dropped)
+            rows.append((partition, offset, stored_ms, None if value is None else len(value), key))
+        call = hook.record_batch(topic, rows, of_all, self.leaders, is_dropped=is_dropped)
         if call is None:
             return False
         if start_ns is not None:

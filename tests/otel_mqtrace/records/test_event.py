@@ -164,6 +164,10 @@ leaders = st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}])
 ROWS = [(0, offset, 1, 3, None, [("traceparent", PARENT)]) for offset in (1, 2)]
 
 
+def _recorded(world, topic, rows, known):
+    return world.hook.record_batch(topic, [row[:-1] for row in rows], [row[-1] for row in rows], known)
+
+
 def _opened(world, topic, rows, known):
     messages = [
         IncomingMessage(
@@ -200,7 +204,7 @@ def _sorted_links(span):
 @settings(max_examples=100, deadline=None)
 def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, dialect, took_ms):
     world, other = _World(), _World()
-    call = world.hook.record_batch(topic, rows, known)
+    call = _recorded(world, topic, rows, known)
     if call is None:  # the state of one message's trace is its span's
         assert len(rows) == 1
         assert "tracestate" in dict(rows[0][-1])
@@ -221,7 +225,7 @@ def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, di
 )
 def test_failed_batch_has_its_outcome_in_both_formats(how):
     world = _World()
-    call = world.hook.record_batch("orders", ROWS, None)
+    call = _recorded(world, "orders", ROWS, None)
     span, lane = world.exported(call, **how)
     ((_, _, body, _),), _ = native_of([lane[1]], "5.5.0")
     assert body.count(b"\x01false\x01") == 2
@@ -230,7 +234,7 @@ def test_failed_batch_has_its_outcome_in_both_formats(how):
 
 def test_batch_that_a_handler_wrote_to_has_what_it_wrote():
     world = _World()
-    call = world.hook.record_batch("orders", ROWS, None)
+    call = _recorded(world, "orders", ROWS, None)
     call.span.set_attribute("order", 7)
     span, _ = world.exported(call)
     (written,) = spans_of(encode_spans([span]).body)
@@ -239,12 +243,12 @@ def test_batch_that_a_handler_wrote_to_has_what_it_wrote():
 
 
 def test_batch_of_more_messages_than_a_span_has_links_needs_spans():
-    assert _World().hook.record_batch("orders", ROWS * 65, None) is None
+    assert _recorded(_World(), "orders", ROWS * 65, None) is None
 
 
 def test_unsampled_batch_is_current_and_not_recorded():
     world = _World(sampler=ALWAYS_OFF)
-    call = world.hook.record_batch("orders", ROWS, None)
+    call = _recorded(world, "orders", ROWS, None)
     assert call.span.get_span_context().is_valid
     assert not call.span.get_span_context().trace_flags.sampled
     world.hook.after(call)
