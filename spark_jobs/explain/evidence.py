@@ -322,7 +322,7 @@ def _add_up(families: Iterable[_Counted], measures: Mapping[str, Column], sieve:
         arrays = [
             of_rows.get(field.name, pa.nulls(len(rows), field.type)) for field in _MEASURES if field.name != "key"
         ]
-        parts.append(Evidence(pa.table([found, *arrays], schema=_MEASURES), collected))
+        parts.append(Evidence(_add_up_by_key(pa.table([found, *arrays], schema=_MEASURES)), collected))
     return merge_evidence(parts)
 
 

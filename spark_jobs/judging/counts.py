@@ -93,9 +93,9 @@ def _count_fields(verdicts: Mapping[str, Column]) -> Counter[tuple[str, str]]:
         return Counter()
     bounds = np.asarray(maps.offsets)
     names, words = (encode(part.slice(bounds[0], bounds[-1] - bounds[0])) for part in (maps.keys, maps.items))
-    codes, counts = np.unique(names.values * words.room + words.values, return_counts=True)
-    pairs = ((names.words[code // words.room], words.words[code % words.room]) for code in codes.tolist())
-    return Counter(dict(zip(pairs, counts.tolist(), strict=True)))
+    counts = np.bincount(names.values * words.room + words.values)
+    pairs = ((names.words[code // words.room], words.words[code % words.room]) for code in np.flatnonzero(counts))
+    return Counter(dict(zip(pairs, counts[counts > 0].tolist(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
