@@ -35,6 +35,7 @@ on_conflict -> {_CLIENTS}/test_patching.py::test_client_of_another_instrumentati
 process: context manager, current inside -> {_BLOCKS}::test_block_uses_the_automatic_span
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_only
 process: decorator -> {_FORMS}::test_message_is_found_among_all_arguments
+process: types, py.typed -> test_type_checker_sees_what_process_returns
 process: exceptions recorded -> {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
 process: outcome to contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere
 process.each -> {_FORMS}::test_each_message_is_current_in_the_body_of_the_loop_only
