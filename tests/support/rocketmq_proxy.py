@@ -8,7 +8,7 @@ again after :meth:`RocketMqProxy.redeliver`, a transaction is asked about after 
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Condition
+from threading import Condition, Event
 from zlib import crc32
 
 import grpc
@@ -42,6 +42,8 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         self._invisible = defaultdict(dict)
         self._streams = []
         self._changed = Condition()
+        self.answers_sends = Event()
+        self.answers_sends.set()
         # Each telemetry stream and each waiting receive holds a thread.
         self._server = grpc.server(ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
         service_pb2_grpc.add_MessagingServiceServicer_to_server(self, self._server)
@@ -111,6 +113,7 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
         yield from iter(commands.get, None)
 
     def SendMessage(self, request, context):
+        assert self.answers_sends.wait(10)
         if self.refuse:
             return service_pb2.SendMessageResponse(status=_status(self.refuse.popleft()))
         (message,) = request.messages

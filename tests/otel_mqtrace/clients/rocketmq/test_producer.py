@@ -109,7 +109,7 @@ def test_namespace_is_on_the_span(instrument, started, proxy, spans, message):
     assert span.attributes["messaging.rocketmq.namespace"] == "team"
 
 
-def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, spans, message, tracer):
+def test_asynchronous_send_ends_before_the_callback_of_its_future(proxy, producer, spans, message, tracer):
     results, done = [], threading.Event()
 
     def on_done(future):
@@ -117,8 +117,10 @@ def test_asynchronous_send_ends_before_the_callback_of_its_future(producer, span
         done.set()
 
     with tracer.start_as_current_span("order") as order:
+        proxy.answers_sends.clear()
         future = producer.send_async(message())
         future.add_done_callback(on_done)
+        proxy.answers_sends.set()
     receipt = future.result(10)
     sent = spans.take("send " + receipt.message_queue.topic)
     assert done.wait(10)
