@@ -177,14 +177,15 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
 
 
-def _read_line(line: bytes) -> list[dict[str, Any]]:
-    """Return the fields of a line's object as of ``BODIES``, and what stands behind it as a bad piece."""
-    text = line.decode("utf-8", "replace")
-    value, rest = read_json(text)
-    if not isinstance(value, dict):
-        return [_read_object({}, text)]
-    behind = [{"bad": bad_piece(None, "text behind the JSON object of its line", rest)}] if rest else []
-    return [_read_object(value, text), *behind]
+def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the fields, as of ``BODIES``, of each object of a line, and of what is none behind them."""
+    rest: str | None = line.decode("utf-8", "replace")
+    while rest is not None:
+        text = rest
+        value, behind = read_json(text)
+        is_object = isinstance(value, dict)
+        yield _read_object(value if is_object else {}, text)
+        rest = behind if is_object and behind else None
 
 
 def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:
