@@ -364,16 +364,21 @@ def _scramble(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 _DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_SPACE: Final = " \t\n\r"
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
 # A quote that is never closed takes the rest along.
 _QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
 _ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
 
 
-def read_json(text: str) -> tuple[Any, str]:
-    """Return the value that ``text`` begins with, ``None`` where it begins with none, and what stands behind it."""
-    found = _read(text)
-    return _read(_QUOTED.sub(_double_quoted, text)) if found[0] is None and "'" in text else found
+def read_json(text: str, at: int = 0) -> tuple[Any, int]:
+    """Return the value that begins at ``at``, ``None`` where none does, and where the next one begins.
+
+    As in Spark quotes may be single ones; such a value takes the rest of ``text`` along.
+    """
+    value, end = _read(text, at)
+    if value is None and text.find("'", at) >= 0:
+        return _read(_QUOTED.sub(_double_quoted, text[at:]), 0)[0], len(text)
+    return value, end
 
 
 def text_of_json(value: Any) -> str | None:
@@ -386,13 +391,17 @@ def text_of_json(value: Any) -> str | None:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
 
 
-def _read(text: str) -> tuple[Any, str]:
-    text = text.strip(_SPACE)
+def _read(text: str, at: int) -> tuple[Any, int]:
     try:
-        value, end = _DECODER.raw_decode(text)
+        value, end = _DECODER.raw_decode(text, _past_space(text, at))
     except (ValueError, RecursionError):
-        return None, ""
-    return value, text[end:]
+        return None, at
+    return value, _past_space(text, end)
+
+
+def _past_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return at if space is None else space.end()
 
 
 def _double_quoted(quoted: re.Match[str]) -> str:

@@ -179,13 +179,16 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
     """Yield the fields, as of ``BODIES``, of each object of a line, and of what is none behind them."""
-    rest: str | None = line.decode("utf-8", "replace")
-    while rest is not None:
-        text = rest
-        value, behind = read_json(text)
-        is_object = isinstance(value, dict)
-        yield _read_object(value if is_object else {}, text)
-        rest = behind if is_object and behind else None
+    text, at = line.decode("utf-8", "replace"), 0
+    while True:
+        value, end = read_json(text, at)
+        if not isinstance(value, dict):
+            yield _read_object({}, text[at:])
+            return
+        yield _read_object(value, text[at:end])
+        if end == len(text):
+            return
+        at = end
 
 
 def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
 
 
 @pytest.mark.parametrize(
-    ("rest", "body", "text"), [(' {"body_base64":"Yg"} ', b"b", None), (" and more", None, " and more")]
+    ("rest", "body", "text"), [(' {"body_base64":"Yg"} ', b"b", None), (" and more", None, "and more")]
 )
 def test_what_stands_behind_an_object_of_a_line_is_read_too(tmp_path, rest, body, text):
     path = tmp_path / "x.jsonl"
