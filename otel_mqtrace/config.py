@@ -262,9 +262,9 @@ def _accept(values: dict[str, Any], name: str, value: object, *, source: str) ->
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, (tuple, dict)):
-        return repr(",".join(value)) if value else "nothing"
-    return repr(value)
+    if value in ((), {}):
+        return "nothing"
+    return repr(",".join(value) if isinstance(value, tuple) else value)
 
 
 def fit_batch(batch_size: int, queue_size: int) -> int:

@@ -80,7 +80,8 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-_SNAKE_NAME: Final = re.compile(r'_[a-z]\w*"\s*:')  # a quote inside a text is escaped: no text can look like it
+# A quote inside a text is escaped: no text can look like it. ``\w`` before the quote would take quadratic time.
+_SNAKE_NAME: Final = re.compile(r'_[a-z]+"\s*:')
 _SNAKE_PART: Final = re.compile("_([a-z])")
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 

@@ -47,7 +47,7 @@ _NULL: Final = re.compile(
 )
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)\s*[,\]}]")  # which the parser takes for one
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
-_SNAKE_NAME: Final = re.compile(rb'_\w+"\s*:')
+_SNAKE_NAME: Final = re.compile(rb'_[a-z]+"\s*:')  # as in bridge/otlp/spans.py
 
 
 class _DeclinedError(Exception):

@@ -96,6 +96,11 @@ def test_warning_of_a_wrong_value_names_the_value_in_use(caplog, name):
     assert not re.search(r"(None|\(.*\)|\{\}) is used", caplog.text)
 
 
+def test_warning_of_a_wrong_option_names_the_value_of_the_environment(caplog):
+    Settings.from_env({"topic_sampling": 5}, environ={"MQTRACE_TOPIC_SAMPLING": "audit.*=0.5"})
+    assert "; {'audit.*': 0.5} is used" in caplog.text
+
+
 def test_batch_size_larger_than_the_queue_is_a_wrong_value(caplog):
     settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
     assert (settings.queue_size, settings.batch_size) == (50, 50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -207,6 +208,14 @@ def test_values_in_snake_case_among_usual_lines_are_kept(tmp_path, name_before):
     batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
     _, span, _ = [row for batch in batches for row in batch.to_pylist()]
     assert dict(span["attributes"]) == {"a": "x", "b": "7"}
+
+
+def test_long_text_in_snake_case_is_read_in_linear_time(write_json):
+    path = write_json(request({**SPAN, "name": "_a" * 30_000}))
+    began_s = time.process_time()
+    assert len(read(path)[0]) == 1
+    assert any(batch.num_rows for batch in split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP))))
+    assert time.process_time() - began_s < 5
 
 
 def test_named_file_of_another_side_is_refused(tmp_path):
