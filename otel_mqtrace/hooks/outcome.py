@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ deferred_ends: Final[deque[tuple[_Hook, SingleEnd, dict[str, Any]]]] = deque()
 A finaliser may run while its own thread holds a lock of the SDK, so it must not end a span itself.
 """
 _at_exit: Final[list[int]] = []
-"""The generations of this process that end at exit what is open."""
+"""The generations, of this process and its parents, whose exit ends what is open."""
 _finalizers: Final[dict[int, weakref.finalize[Any, Any]]] = {}
 _numbers: Final = count()
 _BEFORE_CHILDREN_ARE_JOINED: Final = 0  # a processor that gets its first span then can still have its turn
@@ -211,8 +212,10 @@ def _drain_at_exit() -> None:
 
 
 def _end_all() -> None:
-    while _finalizers:
-        _finalizers.popitem()[1]()
+    others = (each for each in threading.enumerate() if each is not threading.current_thread())
+    if all(each.daemon for each in others):  # any other thread outlives multiprocessing's exit, and ends its own calls
+        while _finalizers:
+            _finalizers.popitem()[1]()
     drain_deferred_ends()
 
 

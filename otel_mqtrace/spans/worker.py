@@ -1,4 +1,4 @@
-"""A background thread: started when first needed, restarted if it died, never delaying exit. And how workers exit."""
+"""Background threads, which never delay the exit of their process, and callbacks at the exit of a forked child."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def refuse_subinterpreter() -> None:
 
 
 def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
-    """Call ``callback`` at the end of a process that multiprocessing or Celery's billiard forked; higher ones first.
+    """Call ``callback`` at the end of a child that multiprocessing or Celery's billiard forked, by falling priority.
 
-    Such a process leaves by ``os._exit``, past ``atexit``; any other is left alone. Call this once the process runs the
-    application's code: before, it clears its finalizers.
+    Such a child leaves by ``os._exit``, past ``atexit``; in any other process this has no effect. Call it once the child
+    runs the application's code: when it starts, it clears its finalizers.
     """
     for package in ("multiprocessing", "billiard"):
         process: Any = sys.modules.get(f"{package}.process")

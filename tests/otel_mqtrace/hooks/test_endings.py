@@ -180,14 +180,17 @@ def test_call_of_a_collected_client_ends_at_the_time_of_the_collection(sender, e
     assert span.attributes["mqtrace.send_outcome"] == "abandoned"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
-    """A forked one leaves past ``atexit``; a spawned one does not."""
+@pytest.mark.parametrize(
+    ("start", "thread", "outcome"),
+    [("fork", "", "abandoned"), ("spawn", "", "abandoned"), ("fork", "thread", None), ("spawn", "thread", None)],
+)
+def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread, outcome):
+    """A forked one leaves past ``atexit``; a spawned one does not. Both wait for the application's threads."""
     program = tmp_path / "application.py"
     program.write_text(
         textwrap.dedent(
             """
-            import multiprocessing, os, sys
+            import multiprocessing, sys, threading, time
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import ConsoleSpanExporter
             from otel_mqtrace import MqTraceSpanProcessor, SendHook
@@ -198,7 +201,7 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
                 pass
 
             def write(span):
-                return f"{span.name} {span.attributes['mqtrace.send_outcome']}\\n"
+                return f"{span.name} {span.attributes.get('mqtrace.send_outcome')}\\n"
 
             def child():
                 provider = TracerProvider()
@@ -209,6 +212,14 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
                 outcome = {"error": "abandoned", "outcome": "abandoned"}
                 when_collected(Client.still_there, lambda: defer_end(hook, call, **outcome))
 
+                def end_later():
+                    time.sleep(0.5)
+                    hook.after(call)
+                    provider.force_flush()
+
+                if sys.argv[2]:
+                    threading.Thread(target=end_later).start()
+
             if __name__ == "__main__":
                 process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
                 process.start()
@@ -217,14 +228,14 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start):
         )
     )
     done = subprocess.run(
-        [sys.executable, program, start],
+        [sys.executable, program, start, thread],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
-    assert (done.stdout, done.stderr) == ("send orders abandoned\n", "")
+    assert (done.stdout, done.stderr) == (f"send orders {outcome}\n", "")
 
 
 def test_deferred_end_of_an_ended_call_has_no_effect(sender, exporter):
