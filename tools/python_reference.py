@@ -220,7 +220,7 @@ def _call(name: str, thing: Any) -> str:
     known = inspect.signature(thing).parameters.values()
     bare = [each.replace(annotation=inspect.Parameter.empty) for each in known if each.name != "self"]
     shown = str(inspect.Signature([each for each in bare if not each.name.startswith("_")]))
-    return name + re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", shown)
+    return name + re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", shown).replace("Ellipsis", "…")
 
 
 def _has_own_arguments(thing: type) -> bool:

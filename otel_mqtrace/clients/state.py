@@ -30,10 +30,10 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class ClientState:
-    """The tracing state of one client; a copy or a pickle of the client begins without it."""
+    """The tracing state of one client; a deep copy or a pickle of the client begins without it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Become ``None``: an application may pickle its own client class by what its objects have."""
+        """Become ``None``: an application may pickle a client of its own class with all attributes."""
         return type(None), ()
 
 

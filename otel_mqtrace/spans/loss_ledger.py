@@ -184,7 +184,7 @@ class LossWatch:
         self._on_drop = on_drop
         self._ledger = ledger
         self._logged = 0
-        self._has_complained = False
+        self._has_raised = False
         self._log_next_ns: int | None = None
         self._reported: dict[str, int] = {}
         self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
@@ -200,7 +200,7 @@ class LossWatch:
             try:
                 self._on_drop(self._lane, new)
             except Exception:  # the application's own
-                level, self._has_complained = logging.DEBUG if self._has_complained else logging.WARNING, True
+                level, self._has_raised = logging.DEBUG if self._has_raised else logging.WARNING, True
                 _logger.log(level, "mqtrace: on_drop of %s raised (logged once)", self._lane, exc_info=True)
         if self._ledger is not None:
             self._ledger.save_due(now, last=last)

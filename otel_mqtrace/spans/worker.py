@@ -32,8 +32,8 @@ def refuse_subinterpreter() -> None:
 def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
     """Call ``callback`` at the end of a child that multiprocessing or Celery's billiard forked, by falling priority.
 
-    Such a child leaves by ``os._exit``, past ``atexit``; in any other process this has no effect. Call it once the child
-    runs the application's code: when it starts, it clears its finalizers.
+    Such a child leaves by ``os._exit``, past ``atexit``; in any other process this has no effect. Call it when the
+    child runs the application's code: it clears its finalizers before.
     """
     for package in ("multiprocessing", "billiard"):
         process: Any = sys.modules.get(f"{package}.process")

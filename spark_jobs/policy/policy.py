@@ -325,9 +325,9 @@ def _read_gates(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: s
 def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
     place = f'{where}: [writers."{name}"]'
     values = _read_values(row, WRITER_SETTINGS, place)
-    side = values.setdefault("side", "otlp" if name in PROFILES and not parse_native_writer(name) else "native")
+    side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
     if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
-        known = "mqtrace, rocketmq or rocketmq-5.3.3" if side == "native" else ", ".join(PROFILES)
+        known = f"mqtrace, rocketmq or rocketmq-5.3.3 (native), or one of {', '.join(PROFILES)} (otlp)"
         raise UsageError(f"{place}: no writer of the {side} side; write {known}")
     return WriterRule(writer=name, **values)
 

@@ -298,7 +298,7 @@ _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, ShownSamples], dict[
     (
         "timing",
         "Open, late, duplicated",
-        lambda result, _: {"open": any(result.ageing.values()), "ages": [*dict(AGES)]},
+        lambda result, _: {"open": any(result.ageing.values()), "ages": list(dict(AGES))},
     ),
     ("ledger", "Drop ledger", lambda result, _: {"ledger": result.ledger} if result.ledger else None),
     ("inputs", "Inputs and balance", _inputs),

@@ -96,7 +96,10 @@ def test_policy_file_changes_only_what_it_names(read):
         ("mask_keys = 'rot13'", "invalid way to mask"),
         ("mask_text = 3", "invalid text"),
         ("[gates.late]\nminimum_sample = -1", "invalid count"),
-        ("[writers.kafka]\nnever = ['recall']", "no writer of the native side; write mqtrace, rocketmq or"),
+        (
+            "[writers.kafka]\nnever = ['recall']",
+            r"no writer of the otlp side; write mqtrace, .* \(native\), or one of .*java-agent.* \(otlp\)",
+        ),
         ("[writers.java-agent]\nside = 'native'", "no writer of the native side"),
         ("[writers.rocketmq]\nnever = ['recal']", "did you mean 'recall'"),
         ("[writers.rocketmq]\nnever_fields = 'tags'", "invalid list"),
