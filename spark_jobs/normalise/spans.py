@@ -86,8 +86,9 @@ def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
     columns["raw_hash"] = row_hashes(columns)
     if columns["bad"].null_count == batch.num_rows:
         return columns
-    is_good = columns["bad"].is_null()
-    return {name: one if name in _KEPT_OF_BAD else where(is_good, one) for name, one in columns.items()}
+    rows = pa.array(range(batch.num_rows))
+    good = where(columns["bad"].is_null(), rows)  # taken: pyarrow 15 has no if_else of maps
+    return {name: one if name in _KEPT_OF_BAD else one.take(good) for name, one in columns.items()}
 
 
 def _events(spans: SpanBatch) -> dict[str, Column]:

@@ -48,8 +48,9 @@ def test_library_passes_its_tests_with_the_oldest_opentelemetry(wheel, make_envi
     _run_tests(programs, tmp_path, "-n", "2", *_TESTED)
 
 
-def test_spans_in_json_are_read_with_the_oldest_pyarrow(wheel, make_environment, tmp_path):
+def test_spans_are_read_with_the_oldest_pyarrow(wheel, make_environment, tmp_path):
     programs = make_environment()
     (version,) = re.findall(r"^pyarrow>=([0-9.]+)", "\n".join(requires("otel-mqtrace") or ()), re.MULTILINE)
     pip_install(programs, f"{wheel}[cli,reconcile]", *_TOOLS[:3], f"pyarrow=={version}.*", "numpy<2")
-    _run_tests(programs, tmp_path, "tests/spark_jobs/sources/test_otlp_json.py")
+    tests = "sources/test_otlp_json.py", "normalise/test_event_batches.py"
+    _run_tests(programs, tmp_path, *(f"tests/spark_jobs/{name}" for name in tests))
