@@ -193,7 +193,9 @@ def test_variant_of_a_producer_is_read(write_json, document, indent):
 def test_names_in_snake_case_are_read_at_every_level(tmp_path, name, indent):
     usual, snake = tmp_path / "usual.json", tmp_path / "snake.json"
     data = (OTLP / name).read_bytes()
-    message = TracesData.FromString(data if name.endswith("request1.pb") else data[4 : 4 + int.from_bytes(data[:4])])
+    message = TracesData.FromString(
+        data if name.endswith("request1.pb") else data[4 : 4 + int.from_bytes(data[:4], "big")]
+    )
     usual.write_text(MessageToJson(message, indent=indent))
     snake.write_text(MessageToJson(message, indent=indent, preserving_proto_field_name=True))
     assert repr(read(snake)) == repr(read(usual))  # NaN among them
