@@ -214,8 +214,8 @@ def _drain_at_exit() -> None:
 def _end_all() -> None:
     others = (each for each in threading.enumerate() if each is not threading.current_thread())
     if all(each.daemon for each in others):  # any other thread outlives multiprocessing's exit, and ends its own calls
-        while _finalizers:
-            _finalizers.popitem()[1]()
+        for finalizer in list(_finalizers.values()):  # the garbage collector may take one out meanwhile
+            finalizer()
     drain_deferred_ends()
 
 
