@@ -26,6 +26,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
+_NOT_UTF8 = "surrogates not allowed"  # which stand for the bytes of such an argument or file name
 _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 
 
@@ -57,6 +58,9 @@ def _failed(error: Exception) -> int:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         fix = "; free space where the command writes, or set TMPDIR to a disk with room" if is_full else ""
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}{fix}\n")
+    elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
+        name = _one_line(error.object)
+        sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n")
     else:
         if os.environ.get(_DEBUG, "") not in {"", "0"}:
             traceback.print_exception(error)
@@ -156,6 +160,6 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
     return code
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: object) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -49,6 +49,7 @@ ERRORS: dict[str, BaseException] = {
     "system": PermissionError(13, "Permission denied", "landing"),
     "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
     "silent": MqTraceError(),
+    "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
     "interrupt": KeyboardInterrupt(),
     "defect": ZeroDivisionError("nobody meant this"),
 }
