@@ -11,13 +11,7 @@ import typer
 
 from otel_mqtrace._errors import MissingExtraError
 
-_NEEDED: Final = (
-    ("confluent_kafka", "kafka"),
-    ("opentelemetry.exporter.otlp.json", "otlp"),
-    ("pyspark", "spark"),
-    ("pyarrow", "spark"),
-    ("rich", "cli"),
-)
+_NEEDED: Final = ("confluent_kafka", "opentelemetry.exporter.otlp.json.file", "pyspark", "pyarrow", "rich")
 MIN_MESSAGES: Final = 100
 """One full block of the order book: fewer have no room for one fault of each kind."""
 _SETTINGS: Final = ("MQTRACE_", "OTEL_")
@@ -43,9 +37,8 @@ def demo(
     """
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]  # what is set for an application here is not meant for the demo
-    for module, extra in _NEEDED:
-        if not _present(module):
-            raise MissingExtraError("mqtrace demo", extra)
+    if not all(map(_present, _NEEDED)):
+        raise MissingExtraError("mqtrace demo", "all")
     from bridge.demo.faults import discrepancies, seeded_against_found  # noqa: PLC0415  optional extras
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415  as above

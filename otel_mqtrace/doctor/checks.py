@@ -403,8 +403,8 @@ def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def _connect(endpoint: str) -> str | None:
-    parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
     try:
+        parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
         port = parts.port or _PORTS.get(parts.scheme, 4317)
         socket.create_connection((parts.hostname or "localhost", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as error:
@@ -414,11 +414,11 @@ def _connect(endpoint: str) -> str | None:
 
 def _probe_http(endpoint: str) -> str | None:
     """An empty body is a request for no spans; any status shows a server that answers."""
-    if urlsplit(endpoint).scheme not in _PORTS:
-        return "it is not an http or https address"
     headers = {"Content-Type": "application/x-protobuf"}
-    request = urllib.request.Request(endpoint, data=b"", headers=headers, method="POST")  # noqa: S310 - checked above
     try:
+        if urlsplit(endpoint).scheme not in _PORTS:
+            return "it is not an http or https address"
+        request = urllib.request.Request(endpoint, data=b"", headers=headers, method="POST")  # noqa: S310 - checked above
         urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()  # noqa: S310 - as above
     except urllib.error.HTTPError as answer:
         answer.close()

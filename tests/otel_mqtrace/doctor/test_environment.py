@@ -202,6 +202,16 @@ def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
     assert [each.code for each in checkup.findings] == findings
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_endpoint_that_is_no_address_is_found(protocol):
+    checkup = Checkup()
+    environ = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}
+    examine_otlp(checkup, Settings(), {"OTEL_TRACES_EXPORTER": "otlp", **environ})
+    (finding,) = checkup.findings
+    assert finding.code == "otlp_unreachable"
+    assert "Invalid IPv6 URL" in finding.what
+
+
 @pytest.mark.parametrize(
     ("exporter", "is_used"), [("otlp", True), ("mqtrace_otlp", True), ("otlp_json_file", False), ("console", False)]
 )
