@@ -198,14 +198,21 @@ def data_files(directory: AnyPath) -> list[AnyPath]:
     Raises:
         OSError: the directory, or one below it, cannot be listed.
     """
-    found = _walk(directory) if isinstance(directory, Path) else directory.rglob("*")
+    found = walk(directory, skipped=_HIDDEN)
     return sorted(file.resolve() for file in found if file.is_file() and not _ignored(file.relative_to(directory)))
 
 
-def _walk(directory: Path) -> Iterator[AnyPath]:
-    """Yield the files below ``directory``; ``rglob`` passes over what it may not list."""
+def walk(directory: AnyPath, *, skipped: tuple[str, ...] = ()) -> Iterator[AnyPath]:
+    """Yield the files below ``directory``, but enter no local directory whose name begins with one of ``skipped``.
+
+    Raises:
+        OSError: a directory cannot be listed; ``Path.rglob`` would pass over it.
+    """
+    if not isinstance(directory, Path):
+        yield from directory.rglob("*")
+        return
     for parent, below, names in os.walk(directory, onerror=_raise):
-        below[:] = [name for name in below if not name.startswith(_HIDDEN)]
+        below[:] = [name for name in below if not name.startswith(skipped)]
         yield from (Path(parent, name) for name in names)
 
 

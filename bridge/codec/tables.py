@@ -125,9 +125,10 @@ def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Non
 
 
 def _text_of(value: object) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return visible(text, limit=len(text))
 
 
 def _row(writer: FieldCounts, *, writable: bool, quirks: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     Raises:
         UsageError: a contradictory option, or a directory that cannot be written.
     """
-    _check_targets(options)
+    _check_delivery(options)
     _check_places(options)
     reading = Reading(options.msg_type_map, options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
@@ -115,8 +115,10 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     return 0
 
 
-def _check_targets(options: ForwardOptions) -> None:
-    """Refuse no target, ``--native`` beside those of native records, and for it a source that holds no spans."""
+def _check_delivery(options: ForwardOptions) -> None:
+    """Refuse an empty group, no target, ``--native`` beside other targets, and for it a source without spans."""
+    if not options.group.strip():
+        raise UsageError("--group is empty: name a consumer group")  # librdkafka would end the process
     others = (options.landing, options.otlp_endpoint) != (None, None)
     if options.native is None and not others:
         raise UsageError(

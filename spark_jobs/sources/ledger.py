@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import match_paths
+from bridge.addresses import match_paths, walk
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -77,11 +77,14 @@ def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
 
 
 def _files(directory: AnyPath) -> list[AnyPath]:
-    return sorted(
-        file.resolve()
-        for file in directory.rglob("*")
-        if file.is_file() and not file.name.startswith((".", "_")) and not file.name.endswith(_IGNORED_SUFFIXES)
-    )
+    try:
+        return sorted(
+            file.resolve()
+            for file in walk(directory)
+            if file.is_file() and not file.name.startswith((".", "_")) and not file.name.endswith(_IGNORED_SUFFIXES)
+        )
+    except OSError as error:
+        raise UsageError(f"--ledger {error.filename or directory} cannot be read: {error.strerror}") from error
 
 
 def _read(path: AnyPath, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:

@@ -92,6 +92,13 @@ def test_writers_of_standard_input_are_a_table(mqtrace):
     assert "1 SubAfter of 6 fields" in row
 
 
+def test_group_in_the_table_of_writers_cannot_control_the_terminal(mqtrace):
+    code, out, _ = mqtrace("dialects", "-", stdin=PUB.replace(b"\x01G\x01", b"\x01G\x1b]0;x\x07\x01"))
+    assert code == 0
+    assert "\x1b]" not in out.decode()
+    assert "⟨U+001B⟩" in "".join(out.decode().split())
+
+
 def test_bodies_without_a_record_are_one_line_without_a_writer(mqtrace):
     assert mqtrace("dialects", "-", stdin=b"\x00garbage") == (0, b"", "mqtrace: no record can be read in -\n")
 

@@ -122,6 +122,8 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
             "--landing kafka://a/b: kafka:// is not a store",
         ),
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
+        (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
+        (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
     ],
 )
 def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, capsys):

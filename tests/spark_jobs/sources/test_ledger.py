@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -307,6 +308,21 @@ def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, messag
 def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):
     with pytest.raises(UsageError, match="name the directory itself"):
         read_ledgers([str(tmp_path / "ledger-*.json")])
+
+
+def test_directory_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UsageError, match=f"--ledger {tmp_path} cannot be read: Permission denied"):
+        read_ledgers([str(tmp_path)])
+
+
+def test_ledger_in_a_hidden_directory_is_read(tmp_path):
+    (tmp_path / "..data").mkdir()  # as Kubernetes mounts a volume
+    (tmp_path / "..data" / "ledger.json").write_text(own(ROW))
+    assert sum(drop.count for drop in read_ledgers([str(tmp_path)]).drops) == ROW["count"]
 
 
 def test_too_large_ledger_is_refused(tmp_path, monkeypatch):
