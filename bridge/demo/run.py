@@ -34,6 +34,7 @@ from bridge.demo.shop import (
 )
 from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.service import forward_once
+from bridge.storage import LOCK_FILE, hold
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace._terminal import progress_bar
@@ -89,26 +90,27 @@ class Workspace(NamedTuple):
     findings: Path
 
 
-def claim(root: Path) -> Workspace:
-    """Make ``root`` ready for a run: created, or emptied of an earlier run.
+@contextmanager
+def claim(root: Path) -> Iterator[Workspace]:
+    """Hold ``root`` for this block alone, ready for a run: created, or emptied of an earlier run.
 
-    Raises ``UsageError`` for a file, for a directory that holds anything the demo did not write, and for what the
-    system does not let us make or empty.
+    Raises ``UsageError`` for a file, for a directory that another run holds or that has anything the demo did not
+    write, and for what the system does not let us make or empty.
     """
-    try:
-        return _claimed(root)
-    except OSError as error:
-        reason = f"{error.strerror or error}: {error.filename or root}"
-        raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
+    with hold(root, name="--out"):
+        try:
+            workspace = _emptied(root)
+        except OSError as error:
+            reason = f"{error.strerror or error}: {error.filename or root}"
+            raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
+        yield workspace
 
 
-def _claimed(root: Path) -> Workspace:
+def _emptied(root: Path) -> Workspace:
     spans, otherwise = root / "otlp", (root / "landing", root / "report", root / "findings.json")
     landing, report, findings = otherwise
     ours = (spans, *otherwise, root / _MARKER)
-    if root.exists() and not root.is_dir():
-        raise UsageError(f"{root} is a file: give --out a directory")
-    present = set(root.iterdir()) if root.exists() else set()
+    present = {path for path in root.iterdir() if not path.name.startswith(LOCK_FILE)}
     if present and (root / _MARKER not in present or present - set(ours)):
         raise UsageError(f"{root} holds files that are not the demo's: give --out an empty or a new directory")
     for path in present:
@@ -116,7 +118,6 @@ def _claimed(root: Path) -> Workspace:
             shutil.rmtree(path)
         else:
             path.unlink()
-    root.mkdir(parents=True, exist_ok=True)
     (root / _MARKER).write_text(_NOTE, encoding="utf-8")
     spans.mkdir()
     landing.mkdir()
@@ -252,28 +253,29 @@ def demonstrate(out: Path, *, messages: int, seed: int, on_start: Callable[[], o
 
     ``on_start`` is called after the checks, when the run begins.
 
-    Raises ``UsageError`` for too few messages or a directory that is not ours, ``PeerError`` when a part did not work.
+    Raises ``UsageError`` for too few messages or a directory that is not ours alone, ``PeerError`` when a part did not
+    work.
     """
     book = order_book(messages, seed=seed)
     plan = plan_faults(book, seed=seed)
-    workspace = claim(out)
-    on_start()
-    with EmbeddedKafka() as kafka:
-        create_topics(kafka, messages)
-        with _stage("sending, billing, shipping and tracing orders", messages) as advance:
-            run_orders(kafka.bootstrap_servers, book, plan, otlp=workspace.otlp, advance=advance)
-        kafka.assert_untrimmed(TRACE_TOPIC)
-        with (
-            _stage("forwarding the trace topic to the landing"),
-            KafkaTraceSource(kafka.bootstrap_servers, TRACE_TOPIC) as source,
-            LandingWriter(workspace.landing, format="parquet") as landing,
-        ):
-            forward_once(source, landing)
-    with _stage("reconciling both sides on Spark"):
-        result, rows = reconcile(workspace, grace_ms=GRACE_MS)
-    findings = compare(book, plan, rows, result)
-    workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
-    return workspace, findings
+    with claim(out) as workspace:
+        on_start()
+        with EmbeddedKafka() as kafka:
+            create_topics(kafka, messages)
+            with _stage("sending, billing, shipping and tracing orders", messages) as advance:
+                run_orders(kafka.bootstrap_servers, book, plan, otlp=workspace.otlp, advance=advance)
+            kafka.assert_untrimmed(TRACE_TOPIC)
+            with (
+                _stage("forwarding the trace topic to the landing"),
+                KafkaTraceSource(kafka.bootstrap_servers, TRACE_TOPIC) as source,
+                LandingWriter(workspace.landing, format="parquet") as landing,
+            ):
+                forward_once(source, landing)
+        with _stage("reconciling both sides on Spark"):
+            result, rows = reconcile(workspace, grace_ms=GRACE_MS)
+        findings = compare(book, plan, rows, result)
+        workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
+        return workspace, findings
 
 
 def _as_json(findings: Findings, *, messages: int, seed: int) -> str:

@@ -1,6 +1,6 @@
 """Files wherever they lie: on this machine, in an object store, in HDFS."""
 
-from bridge.storage.locks import hold
+from bridge.storage.locks import LOCK_FILE, hold
 from bridge.storage.paths import (
     ZSTD_MAGIC,
     AnyPath,
@@ -22,6 +22,7 @@ from bridge.storage.paths import (
 from bridge.storage.stores import SCHEMES, can_use_hadoop, current_settings, javas, open_store, use_settings
 
 __all__ = [
+    "LOCK_FILE",
     "SCHEMES",
     "ZSTD_MAGIC",
     "AnyPath",

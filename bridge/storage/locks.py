@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bridge.storage.paths import AnyPath
 
 
-_FILE: Final = ".lock-"
+LOCK_FILE: Final = ".lock-"
+"""What the name of a file begins with by which a run holds the directory."""
 _RENEWED_S, _FORGOTTEN_S = 15, 60
 
 
@@ -81,7 +82,7 @@ def _locked(directory: Path, name: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _announced(directory: AnyPath, name: str) -> Iterator[Callable[[], None]]:
-    mine = directory / f"{_FILE}{secrets.token_hex(4)}"
+    mine = directory / f"{LOCK_FILE}{secrets.token_hex(4)}"
     since = datetime.fromtimestamp(SystemClock().wall_ns() / 1e9, timezone.utc)
     owner = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "since": f"{since:%FT%TZ}"}
     ended = Event()
@@ -115,7 +116,7 @@ def _renew(mine: AnyPath, text: str, ended: Event) -> None:
 def _refuse_others(directory: AnyPath, mine: AnyPath, name: str) -> None:
     """Refuse a directory in which another run's file counts; remove those that count no more."""
     now_ns = mine.stat().st_mtime_ns  # by the store's clock
-    for other in sorted_glob(directory, f"{_FILE}*"):
+    for other in sorted_glob(directory, f"{LOCK_FILE}*"):
         if other == mine:
             continue
         owner: dict[str, Any] = {}

@@ -1,4 +1,6 @@
-"""The demo replaces its own output and nothing else."""
+"""The demo replaces its own output and nothing else, one run at a time."""
+
+import fcntl
 
 import pytest
 
@@ -7,39 +9,59 @@ from otel_mqtrace._errors import UsageError
 
 
 def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):
-    first = claim(tmp_path / "a" / "demo")
-    assert first.landing.is_dir()
-    for path in (first.otlp, first.findings):
-        path.write_text("old")
-    (first.report / "verdicts").mkdir(parents=True)
-    second = claim(tmp_path / "a" / "demo")
-    assert not any(path.exists() for path in (second.otlp, second.findings, second.report))
+    with claim(tmp_path / "a" / "demo") as first:
+        assert first.landing.is_dir()
+        for path in (first.otlp, first.findings):
+            path.write_text("old")
+        (first.report / "verdicts").mkdir(parents=True)
+    with claim(tmp_path / "a" / "demo") as second:
+        assert not any(path.exists() for path in (second.otlp, second.findings, second.report))
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_second_run_beside_the_first_is_refused_and_changes_nothing(tmp_path, monkeypatch, has_locks):
+    if not has_locks:
+        monkeypatch.setattr(fcntl, "flock", _refuse)
+    with claim(tmp_path / "demo") as first:
+        first.otlp.write_text("mine")
+        with pytest.raises(UsageError, match=r"--out .*demo is in use by another run"), claim(first.root):
+            pass
+        assert first.otlp.read_text() == "mine"
+    with claim(first.root):
+        assert not first.otlp.exists()
+
+
+def _refuse(*_):
+    raise OSError
 
 
 @pytest.mark.parametrize("is_ours", [False, True])
 def test_directory_with_foreign_files_is_refused(tmp_path, is_ours):
-    root = claim(tmp_path / "demo").root if is_ours else tmp_path
-    name = "notes.txt" if is_ours else "report"
+    root, name = tmp_path, "report"
+    if is_ours:
+        root, name = tmp_path / "demo", "notes.txt"
+        with claim(root):
+            pass
     (root / name).write_text("mine")
-    with pytest.raises(UsageError, match="not the demo's"):
-        claim(root)
+    with pytest.raises(UsageError, match="not the demo's"), claim(root):
+        pass
     assert (root / name).read_text() == "mine"
 
 
 def test_link_is_removed_and_not_followed(tmp_path):
-    ours = claim(tmp_path / "demo")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").write_text("mine")
-    ours.report.symlink_to(elsewhere, target_is_directory=True)
-    claim(ours.root)
+    with claim(tmp_path / "demo") as ours:
+        ours.report.symlink_to(elsewhere, target_is_directory=True)
+    with claim(ours.root):
+        assert not ours.report.is_symlink()
     assert (elsewhere / "kept").exists()
 
 
-def test_path_that_is_or_leads_through_a_file_is_refused(tmp_path):
+@pytest.mark.parametrize("path", ["file", "file/demo"])
+def test_path_that_is_or_leads_through_a_file_is_refused(tmp_path, path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file"):
-        claim(tmp_path / "file")
-    fix = r"^--out .*file/demo cannot be used \(.*\); name a directory that can be written$"
-    with pytest.raises(UsageError, match=fix):
-        claim(tmp_path / "file" / "demo")
+    fix = r"^cannot create --out .*; choose another directory$"
+    with pytest.raises(UsageError, match=fix), claim(tmp_path / path):
+        pass
