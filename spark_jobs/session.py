@@ -333,7 +333,9 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
     builder = _session_class().builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    session.conf.get("spark.sql.session.timeZone")  # a new session checks its settings at the first use
+    return session
 
 
 def _session_class() -> type[SparkSession]:

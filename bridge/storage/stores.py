@@ -10,12 +10,14 @@ from __future__ import annotations
 import getpass
 import importlib
 import os
+import re
 import shutil
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 from otel_mqtrace._errors import MissingExtraError, UsageError
@@ -33,6 +35,7 @@ SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
 _FILES: Final = ("core-site.xml", "hdfs-site.xml")
 _OURS: Final = ("fs.", "dfs.", "hadoop.", "spark.jars")
 _HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
+_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")
 _ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - from a NameNode's file, not an address to bind
 _PATIENCE_S: Final = 10
 _RETRIED_S: Final = 60  # pyarrow tries Google's store for 15 minutes
@@ -210,13 +213,18 @@ def _hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
         raise UsageError("hdfs:/// needs fs.defaultFS: set HADOOP_CONF_DIR, or write hdfs://NAMENODE:PORT/PATH")
     protocol = "https" if settings.get("dfs.http.policy") == "HTTPS_ONLY" else "http"
     addresses = [name] if scheme == "webhdfs" else namenodes(name, f"dfs.namenode.{protocol}-address", settings)
+    for address in addresses:
+        try:
+            urlsplit(f"//{address}")
+        except ValueError as error:
+            raise UsageError(f"{scheme}://{name} is not understood: write HOST:PORT, an IPv6 HOST in []") from error
     user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     return Store(PyFileSystem(WebHdfs(addresses, user, protocol)), "", renames=True)
 
 
 def namenodes(name: str, key: str, settings: Mapping[str, str]) -> list[str]:
     """Return where the NameNodes of a host or a name service answer HTTP."""
-    host = name.partition(":")[0]
+    host = _HOST.findall(name)[0]
     nodes = settings.get(f"dfs.ha.namenodes.{host}")
     if nodes:
         addresses = [settings.get(f"{key}.{host}.{node.strip()}") for node in nodes.split(",")]

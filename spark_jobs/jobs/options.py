@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bridge.otlp.detect import Side
+from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
@@ -96,6 +97,8 @@ def check_options(
     ``known`` returns the argument of :func:`choose`, and is called once stores can be opened; ``stream`` and
     ``has_session`` are those of :func:`spark_jobs.session.choose_engine`.
     """
+    if options.history is not None and options.history.resolve() == options.out.resolve():
+        raise UsageError(f"--out and --history both name {options.out}: give the history its own directory")
     engine, _ = choose_engine(
         options.engine,
         master=options.master,

@@ -79,6 +79,7 @@ def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatc
     ("name", "settings", "addresses"),
     [
         ("host:8020", {}, ["host:9870"]),
+        ("[::1]:8020", {}, ["[::1]:9870"]),
         ("host:8020", {"dfs.namenode.http-address": "0.0.0.0:50070"}, ["host:50070"]),
         ("host:8020", {"dfs.namenode.http-address": "other:50070"}, ["host:9870"]),
         (
@@ -101,7 +102,7 @@ def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
     assert namenodes(name, "dfs.namenode.http-address", settings) == addresses
 
 
-@pytest.mark.parametrize("url", ["s3a:///x", "abfss://container/x"])
+@pytest.mark.parametrize("url", ["s3a:///x", "abfss://container/x", "hdfs://[::1/x", "webhdfs://[::1/x"])
 def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
     scheme, _, rest = url.partition("://")
     with pytest.raises(UsageError):

@@ -28,6 +28,7 @@ WRONG = {
         ([*SIDES, "--out", "taken"], "cannot create --out taken"),
         ([*SIDES, "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}: No such file or directory; choose"),
         ([*SIDES, "--out", "o", "--history", NOT_WRITABLE], f"cannot write to --history {NOT_WRITABLE}"),
+        ([*SIDES, "--out", "o", "--history", "o/"], "--out and --history both name o"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),

@@ -15,6 +15,7 @@ from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_err
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 
+MQTRACE = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 # The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
 INTERRUPTED = """
 import os, signal, sys, threading
@@ -58,6 +59,23 @@ def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_wrong_setting_of_spark_sql_is_one_line_and_exit_2(tmp_path):
+    """In a process of its own: only a new session leaves its settings unchecked until their first use."""
+    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
+    conf = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=x"]
+    done = subprocess.run(
+        [sys.executable, "-c", MQTRACE, "reconcile", *sides, *conf],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("mqtrace: error: Spark refuses master 'local[1]' or a setting: ")
+    assert "spark.sql.shuffle.partitions" in done.stderr
 
 
 def _press(times, passed):
