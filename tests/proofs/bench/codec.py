@@ -1,8 +1,7 @@
 """The speed of the native codec, beside OTLP's protobuf of the same records and RocketMQ's own classes.
 
-The records are those a real 5.3.3 client wrote, body by body. All contenders of this process run in turns within one
-round, so that a busy moment hits each; medians count. Java runs afterwards, warmed up, on the same bodies; of its rounds
-the best counts, which is in its favour.
+The records are those a real 5.3.3 client wrote. All contenders of this process take turns within a round, and medians
+count. Java runs afterwards, warmed up, on the same bodies; its best round counts, which is in its favour.
 """
 
 import base64

@@ -1,8 +1,7 @@
 """The cost of forwarding: CPU time of a trace record, from its bytes to spans that a receiver counted.
 
-Three records are a message's life (a send and the two halves of a listener call), so three records are two spans. All
-contenders take turns, and time is that of the forwarding thread alone: the receiver is another process. Beside ours runs the
-way through OpenTelemetry's SDK: span objects and their encoder.
+A message's life is three records (a send and the two halves of a listener call), or two spans. All contenders take turns;
+time is that of the forwarding thread alone. Beside ours runs the way through OpenTelemetry's SDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The cost of a trace record on its way from a real Kafka to OTLP, compared with a Collector's span.
 
-Both are whole processes, and their CPU time is the system's account of them. ``mqtrace forward --once`` reads a native trace
-topic to its end. A Collector reads a topic with the same events as spans, and is stopped when the receiver has counted
-every one. A span that the receiver misses fails the run.
+Both are whole processes, with the CPU time that the system counts. ``mqtrace forward --once`` reads a native trace topic to
+its end; a Collector reads the same events as spans until the receiver has every one. A missing span fails the run.
 """
 
 import resource

@@ -1,8 +1,7 @@
-"""Reconcile from normalised parquet: what reading leaves is there already.
+"""Reconcile from normalised parquet: what reading leaves is there already. Users have no such door.
 
 ``python -m tests.proofs.bench.from_parquet prepare DAY TABLES`` reads both sides of a day into ``TABLES``; ``… spark TABLES OUT``
-and ``… local TABLES OUT`` are processes that start there: they judge, write the verdicts and every report, and print one
-JSON object. Users have no such door: a run reads what it judges.
+and ``… local TABLES OUT`` start there: they judge, write the verdicts and every report, and print one JSON object.
 """
 
 import json

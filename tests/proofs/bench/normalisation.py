@@ -1,8 +1,7 @@
 """Measure how fast files of OTLP become canonical events, on one core and on two, beside a plain loop in Python.
 
-Ours is the job that a reconciliation runs for its spans; it looks for every spelling, reports what is malformed, hashes
-every span and keeps its counts. The loop looks the same fields up by the same names and writes parquet; it trusts its
-input and runs on one core. Both take turns in one process that may use so many cores; the first round warms up.
+The loop looks the same fields up by the same names and writes parquet; it trusts its input and runs on one core. Ours is
+the job of a reconciliation. Both take turns in one process that may use so many cores; the first round warms up.
 """
 
 import json

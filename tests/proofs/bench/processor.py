@@ -1,7 +1,7 @@
 """The cost of our span processor beside OpenTelemetry's ``BatchSpanProcessor``, each with its defaults.
 
 ``on_end`` is CPU time of the calling thread, over spans that ended before; the throughput is wall time from the first span
-until the exporter has had the last. The spans are counted where they arrive, and where they were dropped.
+until the exporter has had the last. Arrivals and drops are counted.
 """
 
 import logging

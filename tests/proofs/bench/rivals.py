@@ -1,8 +1,7 @@
 """The events of a day compared by others: datacompy on Spark, and DuckDB's full outer join.
 
-``python -m tests.proofs.bench.rivals prepare DAY TABLES`` writes both sides as parsed parquet: read by our own readers, halves of
-deliveries merged, columns that only one side carries left out. That is more than a user of theirs would start with.
-``… datacompy TABLES OUT`` and ``… duckdb TABLES OUT`` compare them, write what they found, and print it as one JSON object.
+``python -m tests.proofs.bench.rivals prepare DAY TABLES`` writes both sides as parsed parquet, by our own readers.
+``… datacompy TABLES OUT`` and ``… duckdb TABLES OUT`` compare them, write what they found, and print one JSON object.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a reconciliation of a whole day costs: wall time by stage, memory of the driver, the JVM and Python's workers, jobs.
 
-``python -m tests.proofs.bench.scale DAY --out DIR`` runs the batch job on a day that ``tests.proofs.bench.trace_day`` wrote, holds what
-it found against the truth written beside it (a fast run that finds something else must not look good), and prints one
-JSON object. Numbers are of this machine at this moment.
+``python -m tests.proofs.bench.scale DAY --out DIR`` runs the batch job on a day that ``tests.proofs.bench.trace_day`` wrote, compares
+it with the truth beside it, and prints one JSON object.
 """
 
 import argparse

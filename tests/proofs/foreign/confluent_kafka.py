@@ -1,14 +1,10 @@
 """Run confluent-kafka's own tests under an instrumentation, and report what it broke.
 
-``python -m tests.proofs.foreign.confluent_kafka CHECKOUT`` (``make test-foreign CHECKOUT=…``) wants a checkout of the client's
-repository; nothing of it is kept here. Its unit tests run once under each mode, all at the same time, for most of that
-time is spent waiting. What passed with nothing switched on and does not pass under a mode is run again, alone; broken is
-what fails twice. Two modes count spans as they end only: without a processor that looks at starts, ordinary sends and
-polls stay records. Exit code 1: ours broke something, or traced less when it was switched on late; 2: no such checkout,
-or a run that did not come to its end in time.
-
-What the client's tests import has to be installed (``requirements/requirements-tests.txt`` of the checkout, and those
-of the schema registry and Avro); a file that cannot be imported is counted and named.
+``python -m tests.proofs.foreign.confluent_kafka CHECKOUT`` (``make test-foreign CHECKOUT=…``) needs a checkout of the client and
+what its tests import (``requirements/requirements-tests.txt``); a file that cannot be imported is counted and named. The unit
+tests run once under each mode, all at once. A test that passes bare and fails twice under a mode is broken. Two modes count
+spans as they end only: ordinary sends and polls then stay records. Exit code 1: ours broke something, or traced less when it
+was switched on late; 2: no such checkout, or a run that did not end in time.
 """
 
 from __future__ import annotations

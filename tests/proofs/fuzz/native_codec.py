@@ -1,8 +1,7 @@
 """Run the coverage-guided fuzzer over the native codec: ``make fuzz ARGS='--seconds 600'``.
 
-It starts itself as a child in which atheris (libFuzzer) drives ``laws.hold_for``, seeded with every vector there is, and
-prints what libFuzzer counted. A finding is kept in ``build/fuzz/findings``, ends the run with exit code 1, and is tried
-first in the next; without atheris the run is skipped, and says so.
+A child drives ``laws.hold_for`` by atheris (libFuzzer), seeded with every vector. A finding is kept in ``build/fuzz/findings``,
+ends the run with exit code 1, and is tried first in the next; without atheris the run is skipped.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 """One variant of tracing at work: a process that sends and consumes as often as it is told to.
 
 ``python -m tests.proofs.scoreboard.contender SUBJECT MODE SERVERS TOPIC MESSAGES ENDPOINT`` reads the names of calls, one a line,
-and does each for so many messages. It answers with a line of JSON: the microseconds of CPU time that one message took, of
-the calling thread and of the whole process until everything was encoded and sent. At the end of its input it counts the
-spans that the OTLP receiver has and the records in its landing, and fails when one is missing.
+and does each for so many messages. It answers with a line of JSON: the µs of CPU that one message took on the calling thread
+and in the whole process until all was sent. At the end it fails when the receiver lacks a span or its landing a record.
 """
 
 import base64

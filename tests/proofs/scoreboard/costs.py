@@ -1,8 +1,7 @@
 """What tracing costs an application, its calling thread and its whole process, above the client alone.
 
-Each variant is a process of its own, :mod:`tests.proofs.scoreboard.contender`, that encodes and sends what it records. All of
-them are there at once and take turns, one working while the others wait, so that a machine which is slow for a second is
-as slow for everybody. The messages are read back: it is a failure when one carries no trace, or another than it should.
+Each variant is a process of its own, :mod:`tests.proofs.scoreboard.contender`. They take turns, one working while the others
+wait, so that a slow second is as slow for each. The messages are read back: a missing or wrong trace fails the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Run the tests of another project under an instrumentation, and write down what happened.
 
-A pytest plugin for a process of its own; it stands alone in its folder, because the folder of a foreign suite may have
-a package called ``tests`` as well. ``MQTRACE_FOREIGN_MODE`` says what is switched on and when, ``MQTRACE_FOREIGN_OUT``
-where the outcomes are written, ``MQTRACE_FOREIGN_COUNTS`` whether spans are counted as they start or as they end.
+A pytest plugin, alone in its folder since the other suite may have a package ``tests``. ``MQTRACE_FOREIGN_MODE`` says what is
+switched on and when, ``MQTRACE_FOREIGN_OUT`` where outcomes go, ``MQTRACE_FOREIGN_COUNTS`` whether spans count at start or end.
 """
 
 import functools
