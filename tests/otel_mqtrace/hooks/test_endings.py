@@ -190,7 +190,7 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread,
     program.write_text(
         textwrap.dedent(
             """
-            import multiprocessing, sys, threading, time
+            import multiprocessing.util, sys, threading
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import ConsoleSpanExporter
             from otel_mqtrace import MqTraceSpanProcessor, SendHook
@@ -212,8 +212,11 @@ def test_open_call_ends_with_a_child_of_multiprocessing(tmp_path, start, thread,
                 outcome = {"error": "abandoned", "outcome": "abandoned"}
                 when_collected(Client.still_there, lambda: defer_end(hook, call, **outcome))
 
+                left = threading.Event()
+                multiprocessing.util.Finalize(None, left.set, exitpriority=-1)  # after open calls have ended
+
                 def end_later():
-                    time.sleep(0.5)
+                    left.wait()
                     hook.after(call)
                     provider.force_flush()
 
