@@ -19,6 +19,7 @@ from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -31,7 +32,7 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
-_RECORD_START: Final = re.compile("|".join(f"{kind.value}\x01" for kind in TraceType).encode())
+_RECORD_START: Final = re.compile("|".join(f"{kind.value}{FIELD_SEPARATOR}" for kind in TraceType).encode())
 
 
 def present_files(path: str) -> list[AnyPath]:

@@ -81,7 +81,8 @@ _ESCAPE: Final = re.compile(
     re.DOTALL,
 )
 # A quote inside a text is escaped: no text can look like it. ``\w`` before the quote would take quadratic time.
-_SNAKE_NAME: Final = re.compile(r'_[a-z]+"\s*:')
+SNAKE_NAME: Final = r'_[a-z]+"\s*:'
+_SNAKE_NAME: Final = re.compile(SNAKE_NAME)
 _SNAKE_PART: Final = re.compile("_([a-z])")
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 

@@ -50,14 +50,16 @@ def _read_report(path: Path) -> dict[str, Any]:
 
     multiprocessing's resource tracker, for one, is instrumented as any process and ends after its parent.
     """
-    is_running = True
-    try:
-        os.kill(int(path.stem), 0)  # before the file is read: one that has ended has written its last report
-    except ProcessLookupError:
-        is_running = False
-    except PermissionError:
-        pass
+    is_running = _is_running(int(path.stem))  # before the file is read: what has ended has written its last report
     return {**json.loads(path.read_text("utf-8")), "running": is_running}
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # it may be another user's
+    return True
 
 
 @contextlib.contextmanager

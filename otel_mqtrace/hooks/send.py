@@ -161,9 +161,7 @@ class SendHook:
             pairs = pairs_of(headers) if carries_headers else None
             by_name = index_headers(pairs) if pairs else _NO_HEADERS
             attributes: Attributes = {}
-            parent = trace.get_current_span().get_span_context()
-            may_be_read = tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
-            if transaction_id is not None or may_be_read:
+            if transaction_id is not None or self._may_be_read():
                 attributes = self._attributes(topic, _length(body), key, by_name, partition, is_tombstone=body is None)
             if transaction_id is not None:
                 attributes[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
@@ -184,6 +182,12 @@ class SendHook:
         except Exception:  # noqa: BLE001 - as guarded() does, which would pass on a dozen arguments
             note_failure("SendHook.before")
             return None
+
+    def _may_be_read(self) -> bool:
+        """Return whether the span that starts here may be recorded, or its attributes measured."""
+        tracing = self._tracing
+        parent = trace.get_current_span().get_span_context()
+        return tracing.collecting is not None or not is_never_recorded(tracing.tracer, parent)
 
     def record(  # noqa: C901, PLR0912 - every send's: in one call
         self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None
@@ -218,8 +222,8 @@ class SendHook:
             if span_ctx.is_valid:
                 parent, decision = span_ctx, state.decision(span_ctx)
         tracing, is_dropped = self._tracing, decision is _DROP
-        is_unfit = tracing.collecting is not None if is_dropped else decision is not _SAMPLED or not state.can_record
-        if is_unfit:  # metrics need a span
+        is_measured = is_dropped and tracing.collecting is not None  # metrics need a span
+        if is_measured or not (is_dropped or (decision is _SAMPLED and state.can_record)):
             return None
         start_ns = 0 if is_dropped else tracing.clock.wall_ns()
         try:
@@ -254,8 +258,8 @@ class SendHook:
                 return  # the parent process ends it
             end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
-            metrics = self._tracing.metrics
-            if metrics is not None and metrics.find_instrument() and metrics.collected:
+            metrics = self._tracing.collecting
+            if metrics is not None:
                 metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.end_record")
@@ -535,9 +539,9 @@ def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] 
     """
     if headers is None:
         return [], _NO_HEADERS
-    pairs = (
-        headers.copy() if type(headers) is list else pairs_of(headers) if isinstance(headers, (dict, list)) else None
-    )
+    if not isinstance(headers, (list, dict)):
+        return None
+    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
     if pairs is None:
         return None
     describing = _NO_HEADERS

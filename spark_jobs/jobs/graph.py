@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spark_jobs.graph.edges import GraphPart
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.jobs.reading import EventSide
+    from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
@@ -110,14 +111,18 @@ def _draw(
     legs = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
     progress("adding up")
     given = tuple(name for name, side in (("native", native), ("otlp", otlp)) if side.sources)
-    # to where the shorter side ends; where only one side has anything, to where that ends
-    is_one_sided = len(given) == 1 or known.horizon_ms is None
-    end_ms = known.data_end_ms if is_one_sided else (known.horizon_ms or 0) + policy.grace_ms
-    judged = find_judged_span(known.first_ms, end_ms, policy.grace_ms)
+    judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
     direct = count_direct_calls(engine, otlp.files, begin_ms=policy.begin_ms, end_ms=policy.end_ms)
     return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct)
+
+
+def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | None:
+    """Return where the shorter side ends; where only one side has anything, where that ends."""
+    if len(given) == 1 or known.horizon_ms is None:
+        return known.data_end_ms
+    return known.horizon_ms + policy.grace_ms
 
 
 @dataclass(frozen=True, slots=True)

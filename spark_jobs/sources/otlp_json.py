@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from bridge.otlp.span_count import count_written_ids
-from bridge.otlp.spans import json_scalar
+from bridge.otlp.spans import SNAKE_NAME, json_scalar
 from bridge.otlp.values import KINDS, STATUSES, attribute_text, enum_name, long_or_none
 from spark_jobs.columns import (
     DIGITS,
@@ -47,7 +47,7 @@ _NULL: Final = re.compile(
 )
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)\s*[,\]}]")  # which the parser takes for one
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
-_SNAKE_NAME: Final = re.compile(rb'_[a-z]+"\s*:')  # as in bridge/otlp/spans.py
+_SNAKE_NAME: Final = re.compile(SNAKE_NAME.encode())
 
 
 class _DeclinedError(Exception):
