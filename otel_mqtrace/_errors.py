@@ -1,6 +1,11 @@
-"""The exceptions that a user of the project may catch."""
+"""The exceptions that a user of the project may catch, and the one that is the application's own."""
 
 from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from typing import Any
 
 
 class MqTraceError(Exception):
@@ -43,3 +48,22 @@ class PeerError(MqTraceError):
 
 class UnreadableInputError(MqTraceError):
     """A source that exists but cannot be read as what it was given for."""
+
+
+def is_from_signal_handler() -> bool:
+    """Return whether one of the process's signal handlers raised the exception being handled.
+
+    Celery's ``SoftTimeLimitExceeded``, for one: it interrupts whatever runs and is meant for the application. A handler
+    is recognised by its code: a function, a method or a partial of them.
+    """
+    error: Any = sys.exc_info()[1]
+    handlers = map(signal.getsignal, range(1, signal.NSIG))
+    codes = {getattr(getattr(each, "func", each), "__code__", None) for each in handlers}
+    frames = traceback.walk_tb(getattr(error, "__traceback__", None))
+    return isinstance(error, KeyboardInterrupt) or any(frame.f_code in codes for frame, _ in frames)
+
+
+def reraise_from_signal_handler() -> None:
+    """Raise the exception being handled again if a signal handler raised it."""
+    if is_from_signal_handler():
+        raise  # noqa: PLE0704 - of a variable it would be in a cycle with its traceback

@@ -20,6 +20,7 @@ _INTERRUPTED = 130
 _TERMINATED = 143
 _STDERR = 2
 _YOUNG_OBJECTS = 50_000
+_MOMENT_S = 0.01
 
 
 def start() -> int:
@@ -51,6 +52,16 @@ def _run(numbers: Collection[int]) -> int:
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
+    def repeat(lost: sys.UnraisableHookArgs) -> None:
+        """Interrupt again in a moment: what a finalizer or the callback of a weak reference raises goes no further."""
+        if not issubclass(lost.exc_type, KeyboardInterrupt) or not hasattr(signal, "setitimer"):
+            sys.__unraisablehook__(lost)
+            return
+        number = signal.SIGTERM if terminations else signal.SIGINT
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
+
+    sys.unraisablehook = repeat
     for number in numbers:
         signal.signal(number, terminate if number == signal.SIGTERM else signal.default_int_handler)
     code = main()

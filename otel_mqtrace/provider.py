@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
-from otel_mqtrace._errors import SubinterpreterError
+from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.hooks.guard import OnceFlag
 from otel_mqtrace.hooks.sampling import processors_of, remove_processor
@@ -186,6 +186,7 @@ class ProviderBinding:
             point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
             factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
         except Exception as problem:  # noqa: BLE001 - the application must start
+            reraise_from_signal_handler()
             self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
             return None
         if factory is None:
@@ -203,6 +204,7 @@ class ProviderBinding:
             }
             return factory(**{keyword: value for keyword, value in given.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 - the application must start
+            reraise_from_signal_handler()
             self._refuse(name, f"the exporter {name!r} cannot be used: {problem}")
             return None
 

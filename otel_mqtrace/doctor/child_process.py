@@ -100,7 +100,7 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
             "nothing_recorded",
             "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
             where="the command",
-            fix="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
+            fix="see the other findings; check OTEL_TRACES_SAMPLER, MQTRACE_TOPIC_EXCLUDE and MQTRACE_TRACE_TOPIC",
         )
     outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
     if set(outcomes) == {"no_client"}:
@@ -258,7 +258,7 @@ def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Ma
                 "unrecorded",
                 f"{count} never became a span: {reason}",
                 where=where,
-                fix="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
+                fix="see 'What is counted' in docs/operations.md; report a 'failed in', unless a signal handler raised",
             )
 
 

@@ -408,8 +408,12 @@ class ConsumeHook(ReceiveHook):
         span = tracing.start_span(
             _PROCESS, topic, context=parent_ctx, attributes=attributes, links=links, start_ns=start_ns
         )
-        if tracing.consume_hook is not None and span.is_recording():
-            tracing.call_consume_hook(span, messages)
+        try:
+            if tracing.consume_hook is not None and span.is_recording():
+                tracing.call_consume_hook(span, messages)
+        except BaseException:  # a call that is not returned would never end
+            span.end()
+            raise
         return ProcessSpan(span, process_ctx, len(messages), start_ns, attributes, current_ctx)
 
     def _parent(

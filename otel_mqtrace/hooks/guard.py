@@ -7,6 +7,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from otel_mqtrace._errors import is_from_signal_handler, reraise_from_signal_handler
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,7 +22,10 @@ _MAX_LOGGED: Final = 1_000  # an application that makes a class for each excepti
 
 
 def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
-    """Make a function return ``None`` instead of raising; ``place`` names it in the log and in :func:`failures`."""
+    """Make a function return ``None`` instead of raising; ``place`` names it in the log and in :func:`failures`.
+
+    What a signal handler raises passes.
+    """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
         @functools.wraps(function)
@@ -37,8 +42,13 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
 
 
 def note_failure(place: str) -> None:
-    """Count the exception being handled under ``place``; the first of each type is logged with its traceback."""
-    _failures[place] = _failures.get(place, 0) + 1
+    """Count the exception being handled under ``place``; the first of each type is logged with its traceback.
+
+    One that a signal handler raised is raised again: it is counted apart, because it may have cost a span.
+    """
+    where = f"{place} (a signal handler raised)" if is_from_signal_handler() else place
+    _failures[where] = _failures.get(where, 0) + 1
+    reraise_from_signal_handler()
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
     if kind not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(kind)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import get_current
-from opentelemetry.metrics import NoOpCounter
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.guard import guarded
@@ -88,12 +87,6 @@ class MessagingMetrics:
         self._worker = Worker("mqtrace metrics", self.record_pending)
         meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
         _every.add(self)
-
-    @property
-    def collected(self) -> bool:
-        """Return whether a MeterProvider collects: without one nothing need be measured."""
-        instrument = self.find_instrument()
-        return instrument is not None and type(instrument) is not NoOpCounter
 
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One attempt to send one message is over."""

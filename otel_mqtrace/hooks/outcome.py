@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
+from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.worker import at_child_exit
@@ -129,6 +130,7 @@ def record_failure(span: Span, description: str | None, exception: BaseException
         try:
             span.record_exception(exception)
         except Exception:  # noqa: BLE001 - the SDK prints the exception
+            reraise_from_signal_handler()
             span.add_event("exception", {"exception.type": type(exception).__qualname__})
     span.set_status(Status(StatusCode.ERROR, description))
 

@@ -21,6 +21,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import semconv
+from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.scope import OWN_KEYS
 from otel_mqtrace.records.span import context_of
 
@@ -222,6 +223,7 @@ def _carries_spans(propagator: TextMapPropagator) -> bool:
         propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(_PROBE), Context()))
         return _span_context(propagator.extract(carrier, Context(), HEADER_GETTER)).is_valid
     except Exception:  # noqa: BLE001 - the application's propagator: any failure
+        reraise_from_signal_handler()
         return True
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from binascii import hexlify
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context, propagate, trace
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.plan import LeaderSource
 
 
+_log: Final = logging.getLogger(__name__)
 UNKNOWN_BODY: Final = object()
 """A body that is not bytes yet, because a serializer will make them: its size comes with :meth:`SendHook.after`."""
 
@@ -156,7 +159,10 @@ class SendHook:
         try:
             if deferred_ends:
                 drain_deferred_ends()
+            topic = str.__str__(topic)  # an Enum of texts prints its own name
             if not tracing.is_traced(topic):
+                if topic == tracing.settings.trace_topic and is_instrumentation_enabled():
+                    _warn_of_trace_topic(topic)
                 return None
             pairs = pairs_of(headers) if carries_headers else None
             by_name = index_headers(pairs) if pairs else _NO_HEADERS
@@ -368,11 +374,11 @@ class SendHook:
             # the end of a transaction is another span, which may be recorded where the send was not
             is_needed = is_recorded or transaction_id is not None or tracing.collecting is not None
             call = SendCall(topic, span, sent, current_ctx, start_ns, attributes, is_needed, transaction_id)
+            if is_recorded and tracing.produce_hook is not None:
+                tracing.call_produce_hook(span, call)
         except BaseException:  # a call that is not returned would never end
             span.end()
             raise
-        if is_recorded and tracing.produce_hook is not None:
-            tracing.call_produce_hook(span, call)
         return call
 
     def after(  # noqa: PLR0913 - the public hook: what the broker answered, each fact by its name
@@ -558,6 +564,15 @@ def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] 
         elif len(_harmless) < _MAX_PLANS:
             _harmless.add(name)
     return pairs, describing
+
+
+@lru_cache
+def _warn_of_trace_topic(topic: str) -> None:
+    _log.warning(
+        "mqtrace: the application sends to %s, which is the trace topic: its messages there are not traced, and trace "
+        "records go among them: name another topic in MQTRACE_TRACE_TOPIC",
+        topic,
+    )
 
 
 def _length(body: object) -> int | None:

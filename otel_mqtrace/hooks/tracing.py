@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.metrics import Meter, MeterProvider, get_meter
+from opentelemetry.metrics import Meter, MeterProvider, NoOpCounter, get_meter
 from opentelemetry.sdk.trace.sampling import Decision
 
 from otel_mqtrace import semconv
@@ -98,8 +98,8 @@ class Tracing:
     def collecting(self) -> MessagingMetrics | None:
         """The metrics, where a MeterProvider collects them now."""
         metrics = self.metrics
-        # an instrument first: there is none until the application has a MeterProvider, and each send asks
-        return metrics if metrics is not None and metrics.find_instrument() and metrics.collected else None
+        instrument = None if metrics is None else metrics.find_instrument()
+        return None if instrument is None or type(instrument) is NoOpCounter else metrics
 
     def tracer_state(self) -> TracerState:
         """Return the state of the tracer as it is now, after a late attachment."""

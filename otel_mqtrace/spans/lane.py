@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
+from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.spans.exporter_side import ExporterSide
 from otel_mqtrace.spans.loss_ledger import LossWatch
 from otel_mqtrace.spans.queue import WANTS_ERROR, FlushMark, SpanQueue
@@ -100,6 +101,7 @@ class Lane:
         try:
             return self._side.wants is None or self._side.wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
+            reraise_from_signal_handler()
             self._queue.refuse(WANTS_ERROR, span)
             return False
 

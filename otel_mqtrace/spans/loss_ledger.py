@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
+from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.spans.mapping import raw_attribute, readable_span
 from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
 
@@ -57,6 +58,7 @@ class LaneLosses:
         try:
             self._count(cause, span)
         except Exception:  # an impossible span must not cost the lane its account
+            reraise_from_signal_handler()
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:

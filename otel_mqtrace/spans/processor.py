@@ -16,6 +16,7 @@ from opentelemetry.metrics import Observation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
+from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.config import Settings
 from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.lane import Lane
@@ -152,6 +153,7 @@ class MqTraceSpanProcessor(SpanProcessor):
                     snapshot = snapshot or _snapshot(span)
                     lane.offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            reraise_from_signal_handler()
             self._internal_errors += 1
 
     @property
@@ -178,6 +180,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             for offer in offers:
                 offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            reraise_from_signal_handler()
             self._internal_errors += 1
 
     def offer_record_start(self, started: Any) -> None:
@@ -188,6 +191,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             for offer in self._record_start_offers:
                 offer(started)
         except Exception:  # noqa: BLE001 - as above
+            reraise_from_signal_handler()
             self._internal_errors += 1
 
     # -- called by the application ------------------------------------------------------------------------------------

@@ -256,10 +256,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
+_IN_A_WEAKREF_CALLBACK = """
+import os, signal, sys, time, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "otel_mqtrace._command_tree":
+            self.gone = weakref.ref(Interrupting(), lambda _: os.kill(os.getpid(), signal.NUMBER))
+            time.sleep(50)
+sys.meta_path.insert(0, Interrupting())
+"""
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-@pytest.mark.parametrize("when", [_DURING_IMPORT, _AT_THE_END], ids=["imports", "end"])
+@pytest.mark.parametrize(
+    "when", [_DURING_IMPORT, _AT_THE_END, _IN_A_WEAKREF_CALLBACK], ids=["imports", "end", "weakref callback"]
+)
 def test_signal_outside_the_command_is_one_line(when, number, code):
     program = f"{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

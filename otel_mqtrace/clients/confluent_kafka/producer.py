@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import cimpl
 from opentelemetry import context
 
+from otel_mqtrace._errors import is_from_signal_handler
 from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.client import (
     PRODUCE_ORDER,
@@ -127,7 +128,8 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         try:
             result = send(self, *changed_args, **changed_kwargs)
         except:  # a KafkaError can be raised, but is not a BaseException
-            sending.raised(sys.exc_info()[1])
+            if not (is_c_code and sending.is_done and is_from_signal_handler()):
+                sending.raised(sys.exc_info()[1])
             raise
         if not sending.is_done:
             sending.returned()
@@ -144,7 +146,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
     @functools.wraps(original)
     def produce(  # noqa: PLR0913, PLR0917 - the C method's own parameters
         self: Any,
-        topic: Any = None,
+        topic: Any = _MISSING,
         value: Any = None,
         key: Any = None,
         partition: Any = -1,
@@ -191,7 +193,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # a KafkaError can be raised, but is not a BaseException
-            if sent is not None:
+            if sent is not None and not is_from_signal_handler():  # which runs once the message is queued
                 reopen_sending(state, hook, sent, user).raised(sys.exc_info()[1])
             raise
 
@@ -199,7 +201,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
 
 
 _MISSING: Final[Any] = object()
-_DEFAULTS: Final = (None, None, None, -1, _MISSING, _MISSING, 0, None)
+_DEFAULTS: Final = (_MISSING, None, None, -1, _MISSING, _MISSING, 0, None)
 
 
 def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, the others a partial's

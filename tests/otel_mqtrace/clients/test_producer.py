@@ -1,5 +1,7 @@
 """A traced producer of confluent-kafka: spans, headers, callbacks, and every way a send can end."""
 
+import signal
+import sys
 from types import MappingProxyType
 
 import pytest
@@ -174,6 +176,23 @@ class TestCallbacks:
             producer.flush(10)
         assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
 
+    def test_message_that_is_queued_when_a_signal_handler_raises_keeps_its_outcome(self, producer, spans, topic):
+        def limit(*_):
+            raise TimeoutError
+
+        def interrupt(_frame, event, called):
+            if event == "c_return" and called.__name__ == "produce":
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, limit)
+        sys.setprofile(interrupt)
+        with pytest.raises(TimeoutError):
+            producer.produce(topic, b"x")
+        signal.signal(signal.SIGUSR1, before)
+        assert producer.flush(10) == 0
+        assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
     def test_callback_runs_in_the_context_of_the_call(self, producer, tracer, spans, topic):
         seen = []
         with tracer.start_as_current_span("checkout") as checkout:
@@ -191,6 +210,7 @@ class TestCallbacks:
         (("t",), {"headers": (("a", b"1"),)}),
         (("t",), {"headers": MappingProxyType({"a": b"1"})}),
         ((5,), {}),
+        ((None,), {}),
     ],
 )
 def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans, args, kwargs):

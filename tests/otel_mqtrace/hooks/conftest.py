@@ -62,9 +62,9 @@ def sender(tracing_with):
 def sent(sender, exporter):
     """Send a message with a hook of settings; return its call, as the client saw it, and its span."""
 
-    def send(answer=None, settings=None, **message):
+    def send(answer=None, settings=None, topic="orders", **message):
         hook = sender(**(settings or {}))
-        call = hook.before("orders", **message)
+        call = hook.before(topic, **message)
         hook.after(call, **(answer or {}))
         return call, exporter.take("send orders")
 

@@ -3,23 +3,27 @@
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
-from otel_mqtrace import ConsumeHook
+from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
 from otel_mqtrace.hooks.process import Handling, SingleOwner
 from otel_mqtrace.model import ContextCode
+from otel_mqtrace.testing import RecordingExporter
 
 
 class UnprintableError(Exception):
@@ -133,6 +137,57 @@ def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_lo
         assert fail(kind) is None
     assert logged() == [("Hook.before", ValueError), ("Hook.before", KeyError), ("Hook.before", TypeError)]
     assert guard.failures() == {"Hook.before": 6}
+
+
+class TimeLimitError(Exception):
+    """Raised by an application's signal handler, as Celery's SoftTimeLimitExceeded is."""
+
+
+class _Limit:
+    def exceeded(self, *_):
+        raise TimeLimitError
+
+
+@pytest.fixture(
+    params=[_Limit().exceeded, lambda *_: _Limit().exceeded(), partial(_Limit.exceeded, _Limit())],
+    ids=["method", "function", "partial"],
+)
+def interrupt(request):
+    """Interrupt the caller: the application's signal handler raises."""
+    before = signal.signal(signal.SIGUSR1, request.param)
+    yield lambda *_: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_signal_handler_raises_in_our_code_reaches_the_application(interrupt, no_failures_yet):
+    with pytest.raises(TimeLimitError):
+        guarded("Hook.before")(interrupt)()
+    assert guard.failures() == {"Hook.before (a signal handler raised)": 1}
+
+
+def test_what_a_signal_handler_raises_in_a_hook_of_the_application_reaches_it_too(
+    interrupt, tracing_with, exporter, no_failures_yet
+):
+    tracing = tracing_with({"produce_hook": interrupt, "consume_hook": interrupt})
+    with pytest.raises(TimeLimitError):
+        SendHook(tracing=tracing).before("orders")
+    exporter.take("send orders")
+    with pytest.raises(TimeLimitError):
+        ConsumeHook(tracing=tracing).before([_message("orders")])
+    exporter.take("process orders")
+
+
+def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_application(interrupt):
+    exporter = RecordingExporter()
+    exporter.wants = interrupt
+    processor = MqTraceSpanProcessor(exporter)
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    span = provider.get_tracer("application").start_span("work")
+    with pytest.raises(TimeLimitError):
+        span.end()
+    assert processor.internal_errors == 0
+    processor.shutdown()
 
 
 def test_once_flag_is_set_by_one_of_many_threads():

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from enum import Enum
 
 import pytest
 from opentelemetry import trace
@@ -283,6 +284,17 @@ def test_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, expo
     assert attributes["messaging.rocketmq.message.type"] == "delay"
 
 
+class _Topic(str, Enum):
+    ORDERS = "orders"
+
+
+def test_topic_of_an_enum_is_recorded_by_its_value(sent):
+    _, span = sent({"partition": 0, "offset": 7}, topic=_Topic.ORDERS)
+    assert span.name == "send orders"
+    assert span.attributes["mqtrace.offset_msg_id"] == "orders-0@7"
+    assert type(span.attributes["messaging.destination.name"]) is str
+
+
 # -- switched off, for a while or for a topic ----------------------------------------------------------------------
 def test_suppressed_send_is_not_recorded(sender):
     with suppress_instrumentation():
@@ -292,6 +304,18 @@ def test_suppressed_send_is_not_recorded(sender):
 def test_only_included_topics_are_traced(sender):
     hook = sender(topic_include=("orders*", "audit"), topic_exclude=("*.dlq",))
     assert [topic for topic in ("orders", "orders.dlq", "audit", "other") if hook.before(topic)] == ["orders", "audit"]
+
+
+def test_send_to_the_trace_topic_is_warned_of_once(sender, caplog):
+    hook = sender(trace_topic="ledger", topic_exclude=("audit",))
+    with suppress_instrumentation():  # an exporter that writes there
+        hook.before("ledger")
+    hook.before("audit")
+    assert caplog.records == []
+    assert [hook.before("ledger"), hook.before("ledger")] == [None, None]
+    (line,) = caplog.messages
+    assert "sends to ledger, which is the trace topic" in line
+    assert "MQTRACE_TRACE_TOPIC" in line
 
 
 # -- transactions --------------------------------------------------------------------------------------------------
@@ -327,14 +351,11 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
 def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
     class Broken:
         asked = 0
-        find_instrument = object
 
-        @property
-        def collected(self):
+        def find_instrument(self):
             self.asked += 1
             if self.asked > 1:  # once the span is open
                 raise ZeroDivisionError
-            return False
 
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
     tracing = replace(tracing_with(), metrics=Broken(), tracer=unsampled)
