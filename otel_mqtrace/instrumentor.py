@@ -74,9 +74,10 @@ class ClientInstrumentor:
     @property
     def is_instrumented_by_opentelemetry(self) -> bool:
         """Return whether :meth:`instrument` was called and :meth:`uninstrument` was not."""
-        return bool(self._switch.is_instrumented_by_opentelemetry)
+        return self._switch is not None and bool(self._switch.is_instrumented_by_opentelemetry)
 
     @cached_property
+    @guarded("instrument")  # OpenTelemetry cannot be imported with OTEL_PROPAGATORS naming one that is not installed
     def _switch(self) -> Any:
         """OpenTelemetry's instrumentor, which checks the client's version and switches once; it calls back here."""
         from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # noqa: PLC0415 - see above
@@ -135,11 +136,13 @@ class ClientInstrumentor:
         no warning.
         """
         self._is_automatic = bool(options.get("skip_dep_check"))
-        self._switch.instrument(**options)
+        if self._switch is not None:
+            self._switch.instrument(**options)
 
     def uninstrument(self, **options: Any) -> None:
         """Switch tracing off and restore the client completely."""
-        self._switch.uninstrument(**options)
+        if self._switch is not None:
+            self._switch.uninstrument(**options)
 
     def _instrument(self, **options: Any) -> None:
         # an instrumentor that raises would stop all the ones after it

@@ -312,7 +312,16 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
                 fix="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
             )
         return
-    propagators = {name.strip() for name in environ.get("OTEL_PROPAGATORS", "tracecontext,baggage").split(",")}
+    propagators = {name.strip() for name in (environ.get("OTEL_PROPAGATORS") or "tracecontext,baggage").split(",")}
+    for name in sorted(
+        propagators - {point.name for point in entry_points(group="opentelemetry_propagator")} - {"none"}
+    ):
+        checkup.error(
+            "propagator_missing",
+            f"the propagator {name!r} is not installed: OpenTelemetry cannot be imported, and nothing is traced",
+            where="OTEL_PROPAGATORS",
+            fix="install the package that has it, or take it off that list",
+        )
     if not propagators & {"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}:
         checkup.error(
             "no_propagator",

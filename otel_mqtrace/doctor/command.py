@@ -35,6 +35,8 @@ def doctor(
         mqtrace doctor
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
+    environ = os.environ.copy()
+    os.environ.pop("OTEL_PROPAGATORS", None)  # one that is not installed is a finding, but breaks the imports below
     from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
     from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
         Checkup,
@@ -48,7 +50,7 @@ def doctor(
     servers = None
     if command:
         try:
-            code, reports = run_command(command, os.environ)
+            code, reports = run_command(command, environ)
         except UsageError as error:
             if as_json:
                 fix = "name a program that is there"
@@ -57,9 +59,9 @@ def doctor(
             raise
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
         servers = examine_reports(checkup, reports)
-    settings = examine_environment(checkup, os.environ)
+    settings = examine_environment(checkup, environ)
     examine_directories(checkup, settings)
-    examine_otlp(checkup, settings, os.environ)
+    examine_otlp(checkup, settings, environ)
     examine_broker(checkup, settings, servers=servers, probe=probe)
     if as_json:
         sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")

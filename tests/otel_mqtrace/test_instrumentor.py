@@ -153,6 +153,21 @@ MqTraceInstrumentor().instrument()
     assert "Traceback" not in done.stderr
 
 
+def test_propagator_that_is_not_installed_costs_the_tracing_alone():
+    program = """
+from otel_mqtrace import MqTraceInstrumentor
+MqTraceInstrumentor().instrument()
+MqTraceInstrumentor().uninstrument()
+print(MqTraceInstrumentor().is_instrumented_by_opentelemetry)
+"""
+    environment = {**os.environ, "OTEL_PROPAGATORS": "b4"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+    assert "Propagator b4 not found" in done.stderr
+
+
 def test_late_provider_is_used_from_the_first_span(clean, kafka, topic, monkeypatch):
     exporter = RecordingExporter()
     MqTraceInstrumentor().instrument(exporters=[exporter])

@@ -52,6 +52,7 @@ def test_broken_setting_is_the_only_finding(environment, finding):
     [
         ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
         ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
+        ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
     ],
 )
