@@ -11,6 +11,7 @@ import ctypes
 import ctypes.util
 import logging
 import socket
+from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -114,9 +115,6 @@ class _CMock:
         if not self._cluster:
             api.rd_kafka_destroy(self._handle)
             raise PeerError(f"the embedded broker did not start with {brokers} brokers: is loopback TCP allowed here?")
-        # A request of ours that arrives while the mock's thread is starting lies there for a second; a knock wakes it.
-        host, _, port = self.bootstrap().split(",")[0].rpartition(":")
-        socket.create_connection((host, int(port)), _TIMEOUT_S).close()
         self.call("group_initial_rebalance_delay_ms", rebalance_delay_ms)
 
     def bootstrap(self) -> str:
@@ -124,13 +122,23 @@ class _CMock:
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call ``rd_kafka_mock_<function>`` on this cluster; a non-zero result becomes a ``PeerError``."""
+        self._wake()
         code = getattr(self._api, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
         if code:
             reason = self._api.rd_kafka_err2str(code).decode(errors="replace")
             raise PeerError(f"the embedded broker refused {function}{arguments}: {reason}")
 
+    def _wake(self) -> None:
+        """Connect once: the mock's thread may sleep a second over a request that comes right after it served one."""
+        for address in self.bootstrap().split(","):
+            host, _, port = address.rpartition(":")
+            with suppress(OSError):  # a broker that is down
+                socket.create_connection((host, int(port)), _TIMEOUT_S).close()
+                return
+
     def close(self) -> None:
         if self._cluster is not None:
+            self._wake()
             self._api.rd_kafka_mock_cluster_destroy(self._cluster)
             self._api.rd_kafka_destroy(self._handle)
             self._cluster = self._handle = None

@@ -1,7 +1,5 @@
 """What the tests of the commands share: a terminal to type into."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bridge.terminal import Terminal

@@ -1,7 +1,5 @@
 """One grammar for every command: what a SRC names, and what a command answers that cannot read it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`mqtrace decode`, called as a user calls it, and what is common to the codec's commands."""
 
-from __future__ import annotations
-
 import base64
 import bz2
 import gzip

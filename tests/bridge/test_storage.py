@@ -1,7 +1,5 @@
 """Paths of stores, without a store; stores themselves: ``tests/cluster``."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path
@@ -120,7 +118,7 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
     assert path.read_bytes() == path.open().read() == b"as it is"
 
 
-_CONTENT = bytes(number % 251 for number in range(12 << 20))
+_CONTENT = (bytes(range(251)) * 50_200)[: 12 << 20]
 _RANGES = st.tuples(st.integers(1, 3 << 20), st.integers(0, len(_CONTENT) - 1))
 
 

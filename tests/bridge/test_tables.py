@@ -1,7 +1,5 @@
 """What a person reads: records as a table, the known writers, and who can have written a file."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.codec.tables import PAGE_RECORDS

@@ -1,20 +1,13 @@
 """A recorded pair reconciled by commands, as a user runs them on a cluster, and the verdicts that come of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bridge.storage import as_path, list_files, open_parquet
+from bridge.storage import AnyPath, as_path, list_files, open_parquet
 from tests.cluster.clusters import SPARK_HOME, spark_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bridge.storage import AnyPath
 
 ROOT = Path(__file__).resolve().parents[2]
 DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"

@@ -1,7 +1,5 @@
 """Spark clusters, HDFS, S3 and YARN of a test's own, from packages: on loopback, free ports, stopped by process id."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -9,10 +7,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import pyspark
@@ -22,9 +20,6 @@ from spark_jobs.java import find_java
 from tests.peers.go_build import GoProgram, built
 from tests.peers.maven import jars_of
 from tests.peers.peer import PeerUnavailableError, free_ports, peers_cache, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTS_WITHIN_S = 240

@@ -1,20 +1,16 @@
 """What machines of a cluster have, and what a run without one gives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from spark_jobs.package import main as package
 from tests.cluster.cluster_runs import arguments, mqtrace, verdict_rows
 from tests.cluster.clusters import spark_environment
-
-if TYPE_CHECKING:
-    from collections import Counter
 
 
 @pytest.fixture(scope="session")

@@ -3,24 +3,19 @@
 A process of it ends after ROUNDS rounds, or kills itself where ``KILLS`` says, once for each; start it again then.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from bridge.storage import as_path, sorted_glob, use_settings
+from bridge.storage import AnyPath, as_path, sorted_glob, use_settings
 from spark_jobs.jobs import stream
 from spark_jobs.jobs.options import ReconcileOptions
+from spark_jobs.report.result import Result
 from tests.cluster.cluster_runs import put
 from tests.proofs.bench.trace_day import BEGIN_MS, DAY_MS, EVERY, _Day
-
-if TYPE_CHECKING:
-    from bridge.storage import AnyPath
-    from spark_jobs.report.result import Result
 
 A_ROUND: Final = 100  # messages
 ROUNDS_A_DAY: Final = 4

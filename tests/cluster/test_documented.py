@@ -1,15 +1,15 @@
 """The commands of the how-to as they stand there, on a store and clusters that answer to the names of the page."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import tarfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka.cimpl import Producer
@@ -22,10 +22,6 @@ from tests.cluster.clusters import connect_server, hdfs, s3, spark_environment, 
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
 from tests.support.documents import FENCE
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.cluster
 

@@ -1,12 +1,11 @@
 """HDFS with Kerberos: the same rows with the ticket of ``kinit``, one line without it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from bridge.storage import open_parquet
 from tests.cluster.cluster_runs import DUAL, INPUTS, LONGEST_S, ROOT, arguments, mqtrace, verdict_rows
 from tests.cluster.clusters import secure_hdfs, spark_environment
 from tests.peers.peer import PeerUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.cluster
 

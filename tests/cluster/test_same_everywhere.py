@@ -1,7 +1,5 @@
 """One input gives one answer, wherever and however Spark runs: verdict rows equal as multisets, and the result."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,15 +1,14 @@
 """The same verdicts on HDFS, S3 and a file system of Hadoop's only, on every master."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -42,10 +41,6 @@ from tests.cluster.clusters import (
 )
 from tests.peers.peer import until
 from tests.proofs.bench.trace_day import write_day
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 pytestmark = pytest.mark.cluster
 

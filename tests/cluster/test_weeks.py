@@ -1,7 +1,5 @@
 """A stream that goes on for weeks, killed now and then: exact after each restart, its state no larger than before."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,8 @@
 """What a document may name and a test must not do: each is held against what is there, and refused if it is not.
 
-``stand_in.py pip install …`` looks the requirements up, ``make`` asks make for its plan only, and programs of others
-(a Collector, docker, Kafka's own scripts; the peers' tests start the real ones) have their files and settings checked.
+``stand_in.py pip install …`` looks the requirements up, ``make`` asks make for its plan only, the bench of a day starts no
+Spark, and programs of others (a Collector, docker, Kafka's own scripts; the peers' tests start the real ones) have their
+files and settings checked.
 """
 
 import os
@@ -82,6 +83,13 @@ def looked_up(command, *words):
             files = list(Path().glob(str(source)))
             held = [path for path in files if path.is_file() or any(each.is_file() for each in path.rglob("*"))]
             assert held or (files and name == "ledger"), source  # a process that lost nothing leaves no ledger
+
+
+def scale(*words):
+    module = import_module("tests.proofs.bench.scale")
+    module.measure = lambda day, _out, **_options: [path.name for path in day.iterdir()]
+    sys.argv[1:] = words
+    module.main()
 
 
 if __name__ == "__main__":

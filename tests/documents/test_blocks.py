@@ -24,7 +24,7 @@ def _in(language):
     return [block for block in GUIDES if block.language == language]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def left(tmp_path_factory):
     return application_run(tmp_path_factory.mktemp("application"))
 

@@ -1,10 +1,9 @@
 """Spans of our own library: its mapping, an SDK span, OpenTelemetry's JSON-lines file."""
 
-from __future__ import annotations
-
 import io
+from collections.abc import Iterable
 from hashlib import md5
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -15,12 +14,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS
+from tests.faults.calls import Application, SpanDraft
 from tests.support.native_spans import span_attributes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.faults.calls import Application, SpanDraft
 
 _SCOPE = InstrumentationScope("otel_mqtrace", "1.0")
 _NS_PER_MS = 1_000_000

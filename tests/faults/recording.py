@@ -1,19 +1,15 @@
 """What two writers leave of a corpus, and the files that they write."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from otel_mqtrace.landing import LandedMessage, LandingWriter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native import encode_context
-
-if TYPE_CHECKING:
-    from tests.faults.calls import Record
+from tests.faults.calls import Record
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _BATCH = 5  # records of one trace message, spans of one line

@@ -1,20 +1,15 @@
 """The whole flow in one run: instrumented orders, two exporters, forwarder, Spark, and every seeded fault found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from otel_mqtrace.cli import main
 from tests.support.source_tree import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MESSAGES = 500
 QUICKSTART = ("--messages", str(MESSAGES), "--seed", "7", "--out", "mqtrace-demo")
@@ -53,6 +48,7 @@ def test_command_is_the_one_of_the_quickstart() -> None:
 def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, out = run
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stderr.splitlines() if not line.startswith("mqtrace demo: ")] == []
     assert "every seeded fault was found, and nothing else" in done.stdout
     assert str(out.relative_to(out.parent) / "report" / "report.html") in done.stdout
     assert "✗" not in done.stdout

@@ -8,8 +8,6 @@ A second build waits for the first: a lock file beside the program marks a build
 frees it when that process ends, however it ends.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os
@@ -17,15 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.peers.peer import PeerBrokenError, PeerUnavailableError, peers_cache
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 FETCH_SECONDS, BUILD_SECONDS = 600, 1500

@@ -1,17 +1,12 @@
 """Fetch a peer's jars by Maven once per machine; say so where that fails."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.peers.peer import PeerUnavailableError, peers_cache
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FETCH_SECONDS = 900
 

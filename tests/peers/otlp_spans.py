@@ -1,14 +1,10 @@
 """One plain form of a span, to compare what the SDK ended with what a server returns."""
 
-from __future__ import annotations
-
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan
 
 _NO_PARENT = ""
 _KINDS_FROM_ZERO = 1  # the SDK counts kinds from 0, OTLP from 1, its 0 being "unspecified"

@@ -1,22 +1,17 @@
 """A small application of two services, traced for the length of a block."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka
+from confluent_kafka import Message
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from tests.support.consuming import poll
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from confluent_kafka import Message
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 
 @contextmanager

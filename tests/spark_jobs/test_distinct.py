@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.columns import apply_to_distinct, each
@@ -21,6 +21,7 @@ def test_equal_doubles_of_other_bits_are_separate_values():
 
 
 @pytest.mark.parametrize("width", [1, 3, 40])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_equal_rows_are_one_row(width, data):
     count = data.draw(st.integers(1, 12))

@@ -1,7 +1,5 @@
 """File systems of Hadoop's only: a mount table over a directory of this machine, through a real JVM."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

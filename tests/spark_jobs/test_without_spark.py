@@ -1,4 +1,4 @@
-"""Runs in a process of their own: without pyspark, py4j and pandas, and as a CI job starts them."""
+"""Runs in a process of their own, without pyspark, py4j and pandas."""
 
 import json
 import os
@@ -12,28 +12,34 @@ from otel_mqtrace.cli import main
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 WITHOUT = """
-import sys
+import runpy, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"pyspark", "py4j", "pandas"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
-from otel_mqtrace.cli import main
-sys.exit(main())
+runpy.run_module("spark_jobs", run_name="__main__")
 """
 SIDES = ("--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"))
 JUDGED = ("--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0")
 
 
 def run(*arguments):
+    """Call ``python -m spark_jobs`` as a CI job does: without a terminal."""
     command = [sys.executable, "-c", WITHOUT, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    plain = {
+        name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR", "MQTRACE_DEBUG"}
+    }
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=plain)
 
 
 def test_recorded_application_is_reconciled_and_reported(tmp_path):
     done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path)
     chosen = "mqtrace: judged in this process (--engine local): pyspark is not installed"
     assert (done.returncode, done.stderr.splitlines()) == (0, [chosen]), done.stderr
+    assert done.stdout.startswith("PASS: native trace against OTLP spans")
+    assert len(done.stdout.splitlines()) > 20
+    assert not set(done.stdout) & set("\x1b│┃━─┏╭")
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (result["engine"], result["spark"], result["verdict"]) == ("local", None, "PASS")
     assert result["reason"] == {"BY_DESIGN": 16, "TRACE_TRAFFIC": 15}
@@ -53,20 +59,3 @@ def test_local_engine_refuses_what_only_spark_has(tmp_path, option, capsys):
     assert main(["reconcile", *SIDES, "--out", str(tmp_path), "--engine", "local", *option]) == 2
     message = f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n"
     assert capsys.readouterr().err == message
-
-
-# -- A whole run in a process of its own, as a CI job starts it: its output without a terminal
-@pytest.mark.spark
-def test_normal_run_prints_nothing_to_standard_error(tmp_path):
-    command = [sys.executable, "-m", "spark_jobs", "reconcile", *SIDES, "--out", tmp_path / "out", *JUDGED]
-    plain = {
-        name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR", "MQTRACE_DEBUG"}
-    }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=plain)
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert done.stderr == ""
-    assert done.returncode == result["exit_code"]
-    assert done.stdout.startswith(f"{result['verdict']}: native trace against OTLP spans")
-    assert "\x1b" not in done.stdout
-    assert not set(done.stdout) & set("│┃━─┏╭")
-    assert len(done.stdout.splitlines()) > 20

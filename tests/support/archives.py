@@ -1,28 +1,20 @@
 """Archives of trace messages for the query's tests: recorded ones, and ones made of contexts."""
 
-from __future__ import annotations
-
 import base64
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bridge.codec.files import Reading
 from bridge.query.evidence import Query, mentioned
 from bridge.query.rocketmq_archive import BrokerArchive
-from bridge.query.search import Searched, search
-from otel_mqtrace.landing import LandedMessage, LandingWriter
+from bridge.query.search import Answer, Searched, search
+from bridge.query.timeline import MessageTimeline
+from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
 from tests.support.native_vectors import RECORDED, json_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from bridge.query.search import Answer
-    from bridge.query.timeline import MessageTimeline
-    from otel_mqtrace.landing import LandedPart
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 T0 = 1_795_260_000_000

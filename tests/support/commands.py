@@ -1,18 +1,14 @@
 """Commands that only tests run: one for each way a command may end."""
 
-from __future__ import annotations
-
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from fractions import Fraction
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from otel_mqtrace._errors import MqTraceError, UsageError
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 
 def answers(*, number: Annotated[int, typer.Option(help="What to answer.")] = 3) -> int:

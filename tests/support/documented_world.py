@@ -26,6 +26,7 @@ _STAND_INS = ("pip", "make", "docker", "otelcol-contrib", "kafka-topics.sh", "cu
 _PRELUDE = """
 set -eu
 {stand_ins}
+python() {{ case "${{2-}}" in (tests.proofs.bench.scale) shift 2; {scale} "$@";; (*) command python "$@";; esac; }}
 mqtrace() {{
   code=0
   case "$*" in
@@ -102,7 +103,11 @@ class World:
         python = f"{sys.executable} {script}"
         skipped = "'no command'" if on_spark else "reconcile' '*|graph' '*"
         prelude = _PRELUDE.format(
-            stand_ins=stand_ins, parse=f"{python} parsed", look_up=f"{python} looked_up", skipped=skipped
+            stand_ins=stand_ins,
+            scale=f"{python} scale",
+            parse=f"{python} parsed",
+            look_up=f"{python} looked_up",
+            skipped=skipped,
         )
         done = subprocess.run(
             ["bash", "-c", prelude + text],

@@ -1,19 +1,19 @@
 """The oracle of the forwarder's bytes: the same event as a span of OpenTelemetry's SDK."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from bridge.forwarder.pairing import Origin, Place
+from bridge.forwarder.pairing import Event, Origin, Place, Record
 from bridge.forwarder.spans import (
     NS_PER_MS,
     SCOPE,
+    OtlpSpanFields,
     SpanRules,
     encodable,
     rare_attributes,
@@ -23,17 +23,10 @@ from bridge.forwarder.spans import (
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
 from otel_mqtrace.wire.native.decode import MODEL_FIELDS
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from tests.support.native_spans import span_attributes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bridge.forwarder.pairing import Event, Record
-    from bridge.forwarder.spans import OtlpSpanFields
-    from otel_mqtrace.spans.mapping import Attributes
 
 _SCOPE: Final = InstrumentationScope(SCOPE, schema_url=semconv.SCHEMA_URL)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)

@@ -1,27 +1,21 @@
 """Kill a forwarder at any moment while records keep coming, and count afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from confluent_kafka.cimpl import Producer
 
 from bridge.forwarder.pairing import Pairing
+from otel_mqtrace.model import TraceContext
 from tests.support.forwarded_spans import SpanRules, record_of, span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from otel_mqtrace.model import TraceContext
 
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 _WATCHDOG_S = 60

@@ -1,12 +1,11 @@
 """The recorded native bodies: what real clients wrote, and how RocketMQ's own reader decoded it."""
 
-from __future__ import annotations
-
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from otel_mqtrace.model import (
     AccessChannel,
@@ -17,9 +16,6 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "native"
 RECORDED = VECTORS / "recorded"

@@ -1,23 +1,18 @@
 """A tiny OTLP/HTTP receiver that keeps every span it was ever given, by its ids."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
+from typing_extensions import Self
 
 _OK = 200
 

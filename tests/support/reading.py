@@ -1,19 +1,15 @@
 """Sources read in this process, the rows of what was read, and the verdicts that a run has written."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_native, read_otlp
 from spark_jobs.schemas import EVENT, VERDICT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
 
 class PlainEngine:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -19,9 +20,6 @@ from otel_mqtrace.records.span import RecordSpan
 from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Lane(SpanExporter):

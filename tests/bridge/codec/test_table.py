@@ -1,7 +1,5 @@
 """One table drives them all: a release that does not exist is written, read, listed, printed and drawn by a row."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

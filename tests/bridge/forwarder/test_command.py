@@ -1,7 +1,5 @@
 """``mqtrace forward`` with an OTLP receiver, as a process: what it prints, remembers and refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

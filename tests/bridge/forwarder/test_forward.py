@@ -1,7 +1,5 @@
 """From the trace topic into the landing, against the embedded broker."""
 
-from __future__ import annotations
-
 import base64
 import os
 import threading

@@ -1,7 +1,5 @@
 """Spans to native records: whole runs of `forward --native`, into a landing and onto a topic, and what is refused."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Delivery over HTTP and gRPC through OpenTelemetry's exporters: the same spans as the oracle's, as bytes."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc

@@ -1,7 +1,5 @@
 """Pairing of records of one event: any order, any batches, late, lost and repeated ones."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Draining a trace topic of a RocketMQ: everything once, from where it was committed, and no gap unsaid."""
 
-from __future__ import annotations
-
 import itertools
 import zlib
 

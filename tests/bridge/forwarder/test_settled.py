@@ -1,7 +1,5 @@
 """What is remembered beyond the commits: taken once more after a restart is only what waited."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.forwarder.pairing import Place

@@ -1,7 +1,5 @@
 """Spans of forwarded records: ids, names, times, services, outcomes, and merged halves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

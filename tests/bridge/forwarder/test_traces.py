@@ -1,7 +1,5 @@
 """From trace messages to delivered spans: what is committed when, against sources that remember."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The bytes that are sent are those of OpenTelemetry's encoder for the span that defines them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -105,7 +103,7 @@ def _written(fields, how):
     return request.body
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(events(), min_size=1, max_size=5), rules)
 def test_span_is_encoded_like_opentelemetry(values, how):
     ours, theirs = _written(values, how), encode_spans([span_of(event, how) for event in values])

@@ -1,7 +1,5 @@
 """Every layout a Collector writes is detected by its bytes, and read message by message with damage kept local."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

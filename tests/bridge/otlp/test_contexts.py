@@ -1,7 +1,5 @@
 """Native contexts of a span: every field of our spans, and those of other writers."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What part a span plays, who wrote it and how it ended, from the words it shares with many."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.otlp.roles import OPERATIONS, SpanFacts, role_of

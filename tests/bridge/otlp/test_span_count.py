@@ -1,7 +1,5 @@
 """How many spans there are is facts by the bytes of a message, so that a span which a parser drops is missed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

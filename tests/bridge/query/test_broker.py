@@ -1,7 +1,5 @@
 """Search of a RocketMQ cluster by its index, and by a scan."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.codec.files import Reading

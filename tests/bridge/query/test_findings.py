@@ -1,7 +1,5 @@
 """Findings of a story, under stable codes; none for a clean message."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.query.findings import FINDING_CODES, findings, in_one_sentence

@@ -1,7 +1,5 @@
 """Stories of messages that unmodified RocketMQ clients traced match their scenarios."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.query.findings import findings, in_one_sentence

@@ -1,7 +1,5 @@
 """Ranges of arrivals in the forms that people write."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.addresses import parse_instant_ms

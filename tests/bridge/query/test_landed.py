@@ -1,7 +1,5 @@
 """A landing is searched completely, and what need not be opened is not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

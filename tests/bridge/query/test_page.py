@@ -1,7 +1,5 @@
 """The page of an answer stands alone, shows everything, and lets nothing of the trace become markup."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """``mqtrace query`` as a user runs it: what it prints, what it writes, and how it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Messages are found by topic, group and outcome, and listed by group."""
 
-from __future__ import annotations
-
 import pytest
 
 from bridge.codec.files import Reading

@@ -1,7 +1,5 @@
 """Records of a message become its story in any order and with repeats."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A story is readable in a terminal of any width."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """A Kafka trace topic is searched to its end, and an instrumented application's message is found on it."""
 
-from __future__ import annotations
-
 import confluent_kafka
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer

@@ -1,15 +1,13 @@
 """The public test kit and the embedded cluster."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, Producer, cimpl
@@ -17,10 +15,6 @@ from confluent_kafka import KafkaError, Producer, cimpl
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 from otel_mqtrace.testing.embedded import RETENTION_BYTES, EmbeddedKafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 QUIET = logging.getLogger("tests.embedded")
 WAIT_S = 15.0

@@ -172,7 +172,7 @@ def test_memory_of_a_stream_is_that_of_a_part(kind):
         for _ in decode_stream(io.BytesIO(body).read, part_bytes=part_bytes, max_record_bytes=4 * part_bytes):
             pass
 
-    few, many = LONG[kind](10 * part_bytes), LONG[kind](40 * part_bytes)
+    few, many = LONG[kind](5 * part_bytes), LONG[kind](20 * part_bytes)
     drain(few)
     assert _peak_bytes(lambda: drain(many)) <= _peak_bytes(lambda: drain(few)) + 30_000
 

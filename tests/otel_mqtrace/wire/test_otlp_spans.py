@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
@@ -79,6 +79,7 @@ def _by_resource(request):
 
 
 @needs_sdk(40, "its encoder writes other flags and resources")
+@settings(max_examples=40)
 @given(st.lists(spans(), max_size=4))
 def test_request_equals_that_of_opentelemetry_s_encoder(batch):
     request = sdk_spans.encode_spans(batch)

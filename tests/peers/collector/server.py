@@ -1,20 +1,15 @@
 """Run a real OpenTelemetry Collector on free loopback ports, with the configuration of a test."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from typing_extensions import Self
+
 from tests.peers.peer import ServerProcess, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from typing_extensions import Self
 
 HERE = Path(__file__).resolve().parent
 _ANSWER_SECONDS = 2

@@ -1,17 +1,13 @@
 """Run a real Jaeger v2, all of it in one process, on free loopback ports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.peers.peer import ServerProcess, free_ports
+from typing_extensions import Self
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from tests.peers.peer import ServerProcess, free_ports
 
 HERE = Path(__file__).resolve().parent
 _ANSWER_SECONDS = 2

@@ -1,23 +1,18 @@
 """Run a real Apache Kafka from Maven's jars on a free loopback port, and stop it."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Producer as OwnProducer
+from typing_extensions import Self
 
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
 from tests.peers.peer import PeerBrokenError, free_ports
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 HERE = Path(__file__).resolve().parent
 VERSION = "4.3.1"

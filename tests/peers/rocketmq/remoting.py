@@ -1,14 +1,10 @@
 """Enough of RocketMQ's remoting protocol to ask a name server or broker one question."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 UPDATE_AND_CREATE_TOPIC, GET_BROKER_CLUSTER_INFO, UPDATE_AND_CREATE_GROUP = 17, 106, 200
 SUCCESS = 0

@@ -1,16 +1,16 @@
 """Run a real Apache RocketMQ (name server, broker, gRPC proxy) on free loopback ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING
+
+from typing_extensions import Self
 
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
@@ -22,11 +22,6 @@ from tests.peers.rocketmq.remoting import (
     RefusedError,
     ask,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
 
 HERE = Path(__file__).resolve().parent
 VERSION = "5.5.0"

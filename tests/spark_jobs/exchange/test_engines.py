@@ -62,8 +62,9 @@ def test_merged_answers_are_few_and_stand_for_all(engine):
     assert (len(answers) < 100, sum(answers)) == (True, 3 * sum(range(100)))
     assert engine.map(operator.neg, [], merge=sum) == []
     tasks = [list(range(first, first + 10)) for first in range(0, 200, 10)]
-    sums = engine.exchange(partial(spread, 120), tasks, add_up_blobs, 120, merge=sum)
-    assert (len(sums) < 120, sum(sums)) == (True, sum(range(200)))
+    buckets = 9 if engine.name == "spark" else 120  # each is a task of Spark's
+    sums = engine.exchange(partial(spread, buckets), tasks, add_up_blobs, buckets, merge=sum)
+    assert (len(sums) < buckets, sum(sums)) == (True, sum(range(200)))
 
 
 def add_up_blobs(_bucket, blobs):

@@ -1,28 +1,19 @@
 """Events in, final verdict rows out: the kernel, the questions of the residue, its explainers; no Spark, no files."""
 
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from spark_jobs.explain.evidence import collect_evidence, collect_traffic
-from spark_jobs.explain.explainers import explain, find_neighbours
+from spark_jobs.explain.explainers import Reasons, explain, find_neighbours
 from spark_jobs.explain.keys import is_residue, narrow
-from spark_jobs.judging.facts import read_facts, survey
-from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.policy import make_plan, read_policy
+from spark_jobs.judging.facts import Facts
+from spark_jobs.policy.policy import Policy, read_policy
 from spark_jobs.schemas import EVENT
-from tests.support.kernel_runs import table_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from spark_jobs.explain.explainers import Reasons
-    from spark_jobs.judging.facts import Facts
-    from spark_jobs.policy.policy import Policy
+from tests.support.kernel_runs import facts_of, verdicts_on
 
 BUCKETS = 3
 ROWS_AT_ONCE = 20
@@ -33,16 +24,10 @@ def explain_events(
 ) -> list[dict[str, Any]]:
     """Return the final verdicts on ``events``, but for budgets; ``malformed`` names side and message id of bad records."""
     policy = policy or read_policy(None)
-    facts = facts_of(events, policy)
-    plan = make_plan(policy, data_end_ms=facts.data_end_ms, horizon_ms=facts.horizon_ms)
-    buckets = split_by_message(judge(table_of(events, malformed), plan).verdicts)
+    buckets = split_by_message(verdicts_on(events, policy=policy, malformed=malformed))
     traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
-    given = explain_buckets(buckets, traffic, policy, facts)
+    given = explain_buckets(buckets, traffic, policy, facts_of(events, policy))
     return rows_with(pa.concat_tables(buckets), given)
-
-
-def facts_of(events: list[dict[str, Any]], policy: Policy) -> Facts:
-    return read_facts(survey(pa.Table.from_pylist(events, schema=EVENT)), policy.grace_ms)
 
 
 def split_by_message(verdicts: pa.Table, buckets: int = BUCKETS) -> list[pa.Table]:

@@ -25,12 +25,11 @@ from spark_jobs.explain.budgets import (
 )
 from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
 from spark_jobs.explain.keys import is_residue, narrow
-from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.policy import make_plan, read_policy
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
-from tests.spark_jobs.explain.explained_runs import explain_buckets, facts_of, rows_with, split_by_message
+from tests.spark_jobs.explain.explained_runs import explain_buckets, rows_with, split_by_message
 from tests.support.events import START_MS, before, consumed, delivery, publish
-from tests.support.kernel_runs import table_of
+from tests.support.kernel_runs import facts_of, verdicts_on
 
 PROCESS = "0A0B"
 MINUTE_MS = 60_000
@@ -117,11 +116,7 @@ def settled_of(bucket: pa.Table) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def verdicts():
-    policy = read_policy(None)
-    facts = facts_of(EVENTS, policy)
-    return judge(
-        table_of(EVENTS), make_plan(policy, data_end_ms=facts.data_end_ms, horizon_ms=facts.horizon_ms)
-    ).verdicts
+    return verdicts_on(EVENTS)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """Runs that follow each other on one history, over events as if they had just been read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -18,15 +17,10 @@ from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.judging.facts import survey
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.schemas import NORMALISED
+from spark_jobs.report.result import Result
+from spark_jobs.schemas import NORMALISED, LedgerRead
 from tests.support.events import START_MS, publish
 from tests.support.reading import read_verdicts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from spark_jobs.report.result import Result
-    from spark_jobs.schemas import LedgerRead
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 NOON_NS = WallNs(START_MS * 1_000_000)

@@ -1,7 +1,7 @@
 """The events of a task, written by the task: one file that is whole or not there, and what it comes to."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -44,6 +44,7 @@ def test_answer_counts_what_is_in_the_file(tmp_path):
     assert (files.records_read, files.truncated_tails) == (0, 0)
 
 
+@settings(max_examples=20)
 @given(dues=st.lists(st.integers(0, 9), max_size=5))
 def test_ledger_rows_of_all_batches_are_added_up(tmp_path_factory, dues):
     batches = [batch({**LEDGER_ROW, "expected": expected, "tails": 1}) for expected in dues]

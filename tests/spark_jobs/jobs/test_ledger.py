@@ -1,10 +1,8 @@
 """Losses that the application itself counted: its processor's full queue, its own ledger file, the whole batch run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
@@ -20,9 +18,6 @@ from spark_jobs.jobs.options import ReconcileOptions
 from tests.support.events import START_MS
 from tests.support.native_spans import pub, span_attributes
 from tests.support.reading import read_verdicts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROOM = 8
 SENDS = 29

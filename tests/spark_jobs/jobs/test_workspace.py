@@ -1,7 +1,5 @@
 """The work directory of a run: it goes with the run, and what a killed run left goes with the next one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

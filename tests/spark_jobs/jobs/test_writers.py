@@ -73,19 +73,16 @@ def pair(folder: str, out: Path, **named: str):
     return result, sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize(
-    ("folder", "release", "equal"),
-    [("app-4.9.8-dup", "rocketmq-4.9.8", 337), ("scenarios-5.3.3-old", "rocketmq-5.3.3", 214)],
-)
-def test_recorded_pair_is_judged_alike_without_options(tmp_path, folder, release, equal):
-    result, rows = pair(folder, tmp_path / "auto")
-    named, expected = pair(folder, tmp_path / "named", profile="java-agent", native_writer=release)
+def test_recorded_pair_is_judged_alike_without_options(tmp_path):
+    result, rows = pair("scenarios-5.3.3-old", tmp_path / "auto")
+    named, expected = pair(
+        "scenarios-5.3.3-old", tmp_path / "named", profile="java-agent", native_writer="rocketmq-5.3.3"
+    )
     assert rows == expected
     assert (result.status, result.gates, result.verdict) == (named.status, named.gates, named.verdict)
     assert "MISMATCHED" not in result.status
-    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == equal
-    assert result.writers.profile == "java-agent"
-    assert result.writers.native_writer in {"rocketmq", "rocketmq-4.9.8"}
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 214
+    assert (result.writers.profile, result.writers.native_writer) == ("java-agent", "rocketmq")
     assert len(result.writers.evidence) == len(EITHER)
     assert AGENT in result.writers.evidence[0]
     assert named.writers.evidence == ()

@@ -102,7 +102,7 @@ def runs(seed: int) -> tuple[Rows, list[tuple[str, str]]]:
     rng = Random(seed)
     events: Rows = []
     damaged = []
-    for number in range(rng.randint(60, 120)):
+    for number in range(rng.randint(40, 80)):
         process = number % 4
         msg_id, begin_ms = _id(process, number), process * APART_MS
         events += _sends(rng, msg_id, begin_ms, number) + _deliveries(rng, msg_id, begin_ms, number)

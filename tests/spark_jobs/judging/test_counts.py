@@ -26,18 +26,13 @@ from spark_jobs.judging.durations import (
     merge_histograms,
 )
 from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
-from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, consumed, delivery, publish
-from tests.support.kernel_runs import plan_of, table_of
+from tests.support.kernel_runs import verdicts_on
 
 SENDS = 60
 LOST = 55
 HOW = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=60_000, per_stratum=PER_STRATUM)
-
-
-def verdicts_on(events):
-    return judge(table_of(events), plan_of(events, read_policy(None))).verdicts
 
 
 def parts_of(verdicts, pieces=3):
@@ -133,7 +128,7 @@ def test_arrivals_and_failures_are_measured_of_keys_in_scope_only():
         for side in ("native", "otlp")
     ]
     policy = replace(read_policy(None), begin_ms=START_MS)
-    durations = measure(flatten_sides(judge(table_of(events), plan_of(events, policy)).verdicts))
+    durations = measure(flatten_sides(verdicts_on(events, policy=policy)))
     assert {side: (one.count, one.max) for side, one in durations.arrival().items()} == {
         "native": (2, 30),
         "otlp": (2, 7),

@@ -11,12 +11,10 @@ from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import measure
 from spark_jobs.judging.facts import Survey, Surveyed, merge_surveys, read_facts, survey
-from spark_jobs.judging.kernel import judge
-from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.spark_jobs.judging.stories import END_MS, both
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
-from tests.support.kernel_runs import judge_events, plan_of, table_of
+from tests.support.kernel_runs import judge_events, verdicts_on
 
 GRACE_MS = 10
 YEAR_10000_MS = 253_402_300_800_000
@@ -178,7 +176,7 @@ def _poisoned():
 def test_nonsense_times_cost_their_own_keys_only():
     good = [*both("GOOD"), publish("otlp", "LOST", at_ms=5), *both("END", at_ms=END_MS)]
     events = [*good, *_poisoned()]
-    verdicts = judge(table_of(events), plan_of(events, read_policy(None))).verdicts
+    verdicts = verdicts_on(events)
     statuses = {(row["msg_id"], row["kind"]): row["status"] for row in verdicts.to_pylist()}
     assert statuses["GOOD", "publish"] == "MATCHED_EXACT"
     assert statuses["LOST", "publish"] == "OTLP_ONLY"

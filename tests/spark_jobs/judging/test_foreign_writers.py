@@ -63,12 +63,6 @@ def agent_stories() -> dict[str, Story]:
             ],
             "MATCHED_NORMALISED",
         ),
-        "J10": Story(
-            "a start beyond what cold hooks cost differs",
-            [publish("native", "J10"), agent(publish("otlp", "J10", at_ms=900))],
-            "MISMATCHED",
-            kind="publish",
-        ),
         "END": Story(
             "the input goes on",
             [publish("native", "END", at_ms=END_MS), agent(publish("otlp", "END", at_ms=END_MS))],

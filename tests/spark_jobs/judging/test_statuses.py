@@ -45,19 +45,13 @@ def mqtrace_stories() -> dict[str, Story]:
             also={"event_ms": START_MS + 100},
         ),
         "M20": Story(
-            "two groups are two keys",
+            "one request id in two groups is two keys",
             [
-                *delivery("M20"),
-                *delivery("M20", group="shipping", attempt="A9"),
-                *(consumed("M20"), consumed("M20", group="shipping", attempt="A9")),
+                *(*delivery("M20"), *delivery("M20", group="shipping")),
+                *(consumed("M20"), consumed("M20", group="shipping")),
             ],
             "MATCHED_EXACT",
             keys=2,
-        ),
-        "M21": Story(
-            "the end of a cloud client names no group; the request id says whose it was",
-            [before("M21"), after("M21", group=None), consumed("M21")],
-            "MATCHED_EXACT",
         ),
         "M23": Story(
             "attempts that differ on both sides never pair, however alike",
@@ -65,13 +59,6 @@ def mqtrace_stories() -> dict[str, Story]:
             "NATIVE_ONLY",
             "UNEXPLAINED",
             keys=2,
-        ),
-        "M24": Story(
-            "separator characters in a value are written as an underscore",
-            [publish("native", "M24", tags="a_b"), publish("otlp", "M24", tags="a\x01b")],
-            "MATCHED_NORMALISED",
-            kind="publish",
-            also={"tags": "SANITISED"},
         ),
         "M26": Story(
             "the native wire carries no topic of a delivery: not comparable, and taken from the send",
@@ -123,8 +110,7 @@ def test_story_gets_its_verdict(answers, msg_id):
     mine = [row for row in rows if (row["status"], row["reason"]) == (story.status, story.reason)]
     assert mine, [(row["status"], row["reason"], row["field_verdicts"]) for row in rows]
     for name, expected in story.also.items():
-        statuses = [row["field_verdicts"][name] if name == "tags" else row[name] for row in mine]
-        assert expected in statuses, name
+        assert expected in [row[name] for row in mine], name
 
 
 @pytest.mark.parametrize(
