@@ -40,10 +40,12 @@ from spark_jobs.jobs.writers import (
     sample_spans,
 )
 from spark_jobs.sources.files import SourceFile, last_line, source_files
-from spark_jobs.sources.kafka import TopicAddress, apart, messages_in, topic_ranges
+from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from bridge.addresses import Address
 
 _Place: TypeAlias = "dict[str, Any]"  # path and line of a ``BadPiece``
 _MOST_WRITERS: Final = 3
@@ -188,10 +190,10 @@ class _Samples:
     spans: list[SpanSigns] = field(default_factory=list)
     records: list[RecordSigns] = field(default_factory=list)
 
-    def take_topic(self, address: TopicAddress, side: Side, values: Sequence[bytes]) -> None:
+    def take_topic(self, address: Address, side: Side, values: Sequence[bytes]) -> None:
         """Add the first messages of a topic."""
         if side is Side.NATIVE:
-            self.records.append(RecordSigns.of(str(address), values))
+            self.records.append(RecordSigns.of(address.text, values))
         elif side is Side.OTLP:
             self.spans.append(sample_span_topic(address, values))
 
@@ -283,14 +285,14 @@ def _plain(value: Any) -> Any:
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 def _topic(
-    address: TopicAddress, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples
+    address: Address, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Read a topic, partition by partition; the first recognisable message decides its side."""
     ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
     messages = chain.from_iterable(messages_in(one, client_config) for one in ranges)
     looked_at = list(islice(messages, _SAMPLED_MESSAGES))
     side = next(filter(None, (_side_of(message["value"]) for message in looked_at)), Side.EMPTY)
-    inventory.add_source(str(address), side, "kafka")
+    inventory.add_source(address.text, side, "kafka")
     samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
     index = -1
     for at, message in enumerate(chain(looked_at, messages)):

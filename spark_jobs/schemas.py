@@ -22,22 +22,17 @@ BAD: Final[Any] = pa.struct({"field": _TEXT, "reason": _TEXT, "text": _TEXT, "me
 the message ids still readable in it.
 """
 
-NATIVE_BODY: Final = pa.schema(
+BODY: Final = pa.schema(
     {
         "source": _TEXT,  # the trace topic
-        "partition": _INT,
-        "offset": _LONG,
         "arrival_ms": _LONG,
-        "keys": _TEXT,
-        "body": pa.binary(),
         "path": _TEXT,  # the file it was read from
         "line": _LONG,  # its ordinal in that file, for evidence
+        "body": pa.binary(),
+        "bad": BAD,
     }
 )
-"""One trace message as it was landed: the raw bytes and where they came from."""
-
-READ_BODY: Final = NATIVE_BODY.append(pa.field("bad", BAD))
-"""What a native source yields: bodies, and the lines that hold none."""
+"""What a native source yields: the bodies of trace messages as they were landed, and the lines that hold none."""
 
 _ATTRIBUTES: Final[Any] = pa.map_(_TEXT, _TEXT)
 _SPAN_PLACE: Final[Any] = pa.struct({"trace_id": _TEXT, "span_id": _TEXT})
@@ -61,13 +56,11 @@ SPAN: Final = pa.schema(
         "dropped_links": _LONG,
         "path": _TEXT,
         "line": _LONG,
-        "raw_hash": _LONG,
+        "raw_hash": _LONG,  # null until normalised
+        "bad": BAD,
     }
 )
-"""One span, whatever file layout or convention it came in."""
-
-READ_SPAN: Final = SPAN.append(pa.field("bad", BAD))
-"""What an OTLP source yields: spans, and the lines or frames that hold none. ``raw_hash`` is null until normalised."""
+"""What an OTLP source yields: spans, whatever file layout or convention they came in, and what holds none."""
 
 SIDE_FIELDS: Final[dict[str, Any]] = {
     "offset_msg_id": _TEXT,
@@ -135,12 +128,20 @@ EVENT: Final = pa.schema(
 NORMALISED: Final = EVENT.append(pa.field("bad", BAD))
 """The rows read of one side: each is an event or has the reason why not, so the input is parsed once."""
 
-LEDGER: Final = pa.schema({"expected": _LONG, "tails": _LONG})
-"""Counts of a reader in rows of their own: ``expected`` spans or records of its input (1 for a piece that holds none),
-and ``tails``, files cut off inside a message; null on all other rows."""
+READ_EVENT: Final = NORMALISED.append(pa.field("extra", _LONG))
+"""What the normalisers yield: ``NORMALISED``, and whether a row stands for no record of its own (1)."""
 
-READ_EVENT: Final = pa.schema([*NORMALISED, pa.field("extra", _LONG), *LEDGER])
-"""What the normalisers yield: ``NORMALISED``; ``extra``, rows that stand for no record of their own; ``LEDGER``."""
+
+@dataclass(slots=True)
+class InputCounts:
+    """What the readers of one task have counted in their input, apart from the parsers.
+
+    ``expected`` are spans or records, and 1 for each piece that holds none; ``tails`` are files cut off in a message.
+    """
+
+    expected: int = 0
+    tails: int = 0
+
 
 _SIDE: Final[Any] = pa.struct(SIDE_FIELDS)
 

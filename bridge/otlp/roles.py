@@ -254,7 +254,6 @@ def _success(facts: SpanFacts, kind: str, writer: str) -> bool | None:
 
 
 def _is_sent(facts: SpanFacts, writer: str) -> bool | None:
-    """Return RocketMQ's ``success``, as far as the span shows it."""
     if facts.send_result is not None:
         return facts.send_result == _SEND_OK
     if _has_failed(facts):

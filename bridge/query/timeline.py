@@ -309,7 +309,6 @@ def _recall(sighting: Sighting) -> Recall:
 
 
 def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
-    """Return what every event has, and the texts of the bean that this one has."""
     return {
         "group": text_or_none(sighting.trace_ctx.group_name),
         "region_id": text_or_none(sighting.trace_ctx.region_id),

@@ -140,7 +140,6 @@ _Blob = tuple[str, int, int]  # a file, where in it, how many bytes
 def _pack(
     pack: Callable[[Any], Iterable[tuple[int, bytes]]], directory: str, numbered: tuple[int, Any]
 ) -> list[tuple[int, _Blob]]:
-    """Write the blobs of a task to its file and return where each is."""
     number, task = numbered
     path = Path(directory) / f"{number:06d}"
     places = []

@@ -44,21 +44,6 @@ _Z_99_ONE_SIDED: Final = 2.3263478740408408
 
 
 # -- what settled verdicts contribute ---------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledNotes:
-    """The settled verdicts that the budgets of a run need.
-
-    Attributes:
-        services: whether a native group's services are needed.
-        ends: whether deliveries are needed of which only the native end is lost.
-        near: the cells that distinguish them.
-    """
-
-    services: bool = False
-    ends: bool = False
-    near: tuple[range, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What settled verdicts contribute to the budgets.
@@ -75,15 +60,17 @@ class Settled:
     lost_ends: Mapping[LossGroup, int] = field(default_factory=dict)
 
 
-def note_settled(verdicts: pa.Table, wanted: SettledNotes) -> Settled:
-    """Return what settled ``VERDICT`` rows contribute to the budgets of a run."""
+def note_settled(verdicts: pa.Table, near: Sequence[range] | None) -> Settled:
+    """Return what settled ``VERDICT`` rows contribute to the budgets of a run.
+
+    ``near`` are the cells around its counted drops (``Budgets.near``); without drops (``None``) only keys are counted.
+    """
     columns = flatten_sides(verdicts)
     on_both = is_true(columns["on_native"]) & is_true(columns["on_otlp"])
-    return Settled(
-        int(np.count_nonzero(on_both)),
-        _find_group_services(columns, on_both) if wanted.services else frozenset(),
-        _count_lost_ends(columns, wanted.near) if wanted.ends else {},
-    )
+    both = int(np.count_nonzero(on_both))
+    if near is None:
+        return Settled(both)
+    return Settled(both, _find_group_services(columns, on_both), _count_lost_ends(columns, near))
 
 
 def _find_group_services(columns: Mapping[str, Column], on_both: Mask) -> frozenset[tuple[str, str]]:
@@ -133,18 +120,14 @@ class Budgets:
         return self.policy.sampling_ratio < 1 or bool(self._drops)
 
     @property
-    def notes(self) -> SettledNotes:
-        """What the budgets need of settled verdicts."""
-        return SettledNotes(
-            services=any(drop.side == "otlp" and drop.service is not None for drop in self._drops),
-            ends=any(drop.side == "native" for drop in self._drops),
-            near=tuple(find_stretches(self._drops)),
-        )
+    def near(self) -> tuple[range, ...] | None:
+        """The cells around the drops, by which the lost keys are distinguished; ``None`` without drops."""
+        return tuple(find_stretches(self._drops)) if self._drops else None
 
     def spend(self, residue: pa.Table, given: Reasons, settled: Settled) -> Reasons:
         """Return the reasons of the whole residue with those that the budgets cover; ``given`` are its reasons so far.
 
-        ``settled`` are all other verdicts of the run, as ``notes`` describe.
+        ``settled`` are all other verdicts of the run.
         """
         columns = flatten_sides(residue)
         if self.policy.sampling_ratio < 1:
@@ -169,7 +152,7 @@ class Budgets:
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, shares), Reason.NOT_SAMPLED)
 
     def _spend_drops(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
-        is_open, grouped = _find_open(columns, given), group_residue(columns, self.notes.near)
+        is_open, grouped = _find_open(columns, given), group_residue(columns, self.near or ())
         services: defaultdict[str | None, set[str]] = defaultdict(set)
         for group, service in settled.group_services:
             services[group].add(service)

@@ -195,7 +195,6 @@ def _name(rows: KeyedRows) -> Keys:
 
 
 def _caller(rows: KeyedRows) -> Keys:
-    """Return the calling process: a sender's by the message id, a consumer's by the request id."""
     process = np.where(rows.is_consume, rows.listener.process, rows.sender.process)
     return Keys(process, np.where(rows.is_consume, rows.listener.known, rows.sender.known))
 

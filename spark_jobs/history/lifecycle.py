@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import apply_to_distinct, as_rows, is_known, is_true, take_rows
+from spark_jobs.columns import apply_to_distinct, as_rows, is_known, take_rows
 from spark_jobs.history.carried import POSITION, Positions
 from spark_jobs.history.history import read_groups
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_any_of
 from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
@@ -226,7 +226,7 @@ def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, 
     """
     columns = flatten_sides(verdicts.select(["status", "reason"]))
     is_open = equals(columns["status"], Status.PENDING.value)
-    is_open |= is_true(pc.is_in(columns["reason"], pa.array(sorted(LEAVING_OPEN))))
+    is_open |= is_any_of(columns["reason"], LEAVING_OPEN)
     rows = np.flatnonzero(np.append(is_open, False)[np.where(verdict_of < 0, -1, verdict_of - offset)])
     kept = events.take(rows)
     found: dict[str, Any] = {"verdict_row": verdict_of[rows]}
@@ -254,7 +254,7 @@ def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
 def _is_left(columns: Mapping[str, Column]) -> Mask:
     """Return which keys the next run waits for: the open ones, and young ones that a counted loss covers."""
     lifecycle = columns["lifecycle"]
-    is_open = is_true(pc.is_in(lifecycle, pa.array(sorted(CARRIED_ON))))
+    is_open = is_any_of(lifecycle, CARRIED_ON)
     is_covered = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
     return is_open | (is_covered & ~equals(lifecycle, Lifecycle.EXPIRED.value))
 
@@ -266,7 +266,7 @@ def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
         verdicts: ``VERDICT`` with lifecycles.
         since_ms: what is older is forgotten.
     """
-    is_done = is_true(pc.is_in(flatten_sides(verdicts.select(["lifecycle"]))["lifecycle"], pa.array(_DONE)))
+    is_done = is_any_of(flatten_sides(verdicts.select(["lifecycle"]))["lifecycle"], _DONE)
     columns = flatten_sides(verdicts.select(["first_seen_run", *_SIDES]).filter(pa.array(is_done)))
     parts = []
     for side in _SIDES:

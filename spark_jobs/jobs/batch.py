@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.report.result import MessageEvent, Result
+    from spark_jobs.report.result import MalformedSample, MessageEvent, Result
     from spark_jobs.schemas import LedgerRead
 
 
@@ -102,10 +102,8 @@ def run(
     options = chosen.options
     opener = partial(open_engine, chosen.engine, options, spark=spark, progress=progress, clock=clock)
     with open_workspace(options.out, options.history, opener, clock) as workspace:
-        how = name_native_writers(options.native, options.reading)
-        sides = read_sides(
-            workspace.engine, options.native, options.otlp, workspace.work, options=how, progress=progress
-        )
+        how = name_native_writers(chosen.native, options.reading)
+        sides = read_sides(workspace.engine, chosen.native, chosen.otlp, workspace.work, options=how, progress=progress)
         result = reconcile(
             workspace, sides, chosen.policy, most_samples=options.samples, progress=progress, ledger=ledger
         )
@@ -304,7 +302,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
             closed=tuple(past.closed_files()),
             since_ms=(known.data_end_ms or 0) - policy.forget_after_ms,
         ),
-        notes=budgets.notes,
+        near=budgets.near,
     )
 
 
@@ -359,7 +357,7 @@ class _Details:
 
     graph: GraphPart = field(default_factory=GraphPart)
     messages: Mapping[str, tuple[MessageEvent, ...]] = field(default_factory=dict)
-    malformed: Sequence[dict[str, Any]] = ()
+    malformed: Sequence[MalformedSample] = ()
 
 
 def _read_details(
@@ -368,7 +366,6 @@ def _read_details(
     judged: tuple[int | None, int | None],
     task: tuple[str, ...] | str,
 ) -> _Details:
-    """Read the details in the verdicts of a bucket, or in a file of events."""
     if isinstance(task, str):
         return _Details(malformed=find_malformed(task))
     return _Details(add_up(read_verdict_legs(task), owners, judged), find_messages(task, msg_ids))

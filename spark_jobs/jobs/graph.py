@@ -61,13 +61,15 @@ def run(
     """
     configure_stores(options.conf, {"--native": options.native, "--otlp": options.otlp, "--out": [options.out]})
     policy, how = _policy(options), options.reading
-    find_inputs(Side.NATIVE, options.native, how.client_config)  # errors in the first seconds
-    find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format)
+    inputs = (
+        find_inputs(Side.NATIVE, options.native, how.client_config),
+        find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
+    )
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
         work = made.absolute()
         how = replace(how, native_writer=policy.native_writer)
-        native, otlp = read_sides(chosen, options.native, options.otlp, work, options=how, progress=progress)
+        native, otlp = read_sides(chosen, *inputs, work, options=how, progress=progress)
         if native.sources and otlp.sources:
             named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
@@ -82,7 +84,6 @@ def _policy(options: ReconcileOptions) -> Policy:
 
 
 def _engine(options: ReconcileOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
-    """Return Spark's engine where an option of its own is given, else processes of this machine."""
     if options.master is None and not options.conf:
         return LocalEngine()
     check_start(master=options.master, driver_memory=options.driver_memory)

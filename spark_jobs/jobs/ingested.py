@@ -163,7 +163,7 @@ class Ingested:
         """Return both sides as one batch run would have read them; :func:`survey_again` corrects the survey."""
         batches = self.batches()
         native, otlp = (join_sides(_of_side(batches, side)) for side in _SIDES)
-        return native, replace(otlp, trace_topics=())
+        return native, otlp
 
     def sources(self) -> set[str]:
         """Return the files and topics that were read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from pyarrow import parquet
 from bridge.storage import as_path, committed
 from spark_jobs.exchange.engine import merge_along, release_memory
 from spark_jobs.exchange.packing import make_blob, open_bucket, pack_pieces, split_blobs
-from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
+from spark_jobs.explain.budgets import Settled, merge_settled, note_settled
 from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
 from spark_jobs.history.carried import CarriedPositions, drop_read_again
@@ -77,7 +77,10 @@ NO_HISTORY: Final = HistoryFiles()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
-    """What every bucket is judged by, and the directories its verdicts go to: those with a reason, those without."""
+    """What every bucket is judged by, and the directories its verdicts go to: those with a reason, those without.
+
+    ``near`` is that of ``explain.budgets.note_settled``.
+    """
 
     plan: Plan
     runs: Runs
@@ -85,7 +88,7 @@ class BucketPlan:
     settled: str
     residue: str
     history: HistoryFiles = NO_HISTORY
-    notes: SettledNotes = field(default_factory=SettledNotes)
+    near: tuple[range, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ def _count_slice(
     columns = flatten_sides(verdicts)
     final = files.write(part, verdicts)
     counted = Counted.of(final, how.counting, how.history)
-    judged = Judged(counted, measure(columns), note_settled(final, how.notes), {}, find_verdict_owners(verdicts))
+    judged = Judged(counted, measure(columns), note_settled(final, how.near), {}, find_verdict_owners(verdicts))
     return judged, narrow(verdicts), find_messages(columns)
 
 

@@ -94,7 +94,6 @@ def _count_by_place(path: str) -> int:
 
 
 def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether it is a span with only the offset of its message."""
     is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
     return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.report.result import Result
+    from spark_jobs.sources.files import Inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +75,14 @@ class Chosen:
     """The options of a run with both writers, its policy, and the reason for each detected writer.
 
     Attributes:
+        native, otlp: the inputs behind the sources.
         is_settled: false while a writer is a default that further input may prove wrong.
         engine: ``spark`` or ``local``.
     """
 
     options: ReconcileOptions
+    native: Inputs
+    otlp: Inputs
     policy: Policy
     reasons: Mapping[str, str]
     is_settled: bool
@@ -141,7 +145,14 @@ def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> C
         reading=replace(how, native_writer=found.native_writer),
     )
     policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
-    return Chosen(options=settled, policy=policy, reasons=reasons, is_settled=reasons.keys() >= set(left))
+    return Chosen(
+        options=settled,
+        native=native,
+        otlp=otlp,
+        policy=policy,
+        reasons=reasons,
+        is_settled=reasons.keys() >= set(left),
+    )
 
 
 def _policy(options: ReconcileOptions) -> Policy:

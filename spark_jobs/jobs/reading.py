@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.otlp.detect import Side
 from bridge.storage import committed, make_directory, remove_tree
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.wire.native.decode import check_charset
@@ -24,21 +25,19 @@ from spark_jobs.exchange.packing import REPEATED
 from spark_jobs.judging.facts import Survey, merge_surveys, survey
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
-from spark_jobs.schemas import NORMALISED
+from spark_jobs.schemas import NORMALISED, InputCounts
 from spark_jobs.sources.kafka import (
     LAYOUT,
     PartitionRange,
-    TopicAddress,
-    apart,
     chunks,
     message_batches,
     message_frame,
     message_places,
-    wanted_ranges,
+    topic_address,
 )
-from spark_jobs.sources.native import body_batches, find_bodies, message_bodies
-from spark_jobs.sources.otlp import find_spans, split_batches
+from spark_jobs.sources.native import body_batches, message_bodies, plan_bodies
 from spark_jobs.sources.otlp import message_batches as span_batches
+from spark_jobs.sources.otlp import plan_spans, split_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
+    from spark_jobs.sources.files import Inputs
     from spark_jobs.sources.splits import SideFiles
 
 _GROUP_ROWS: Final = 32_768
@@ -61,18 +61,16 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
 
     Args:
         path: where no other task writes; a task that is run again replaces its file.
-        batches: ``READ_EVENT``; rows of the ledger are added up and not written.
+        batches: ``READ_EVENT``.
         read: counts of the same task so far; the rest is added to them.
     """
     read = EventSide() if read is None else read
     with committed(path) as unready, EventFile(unready) as file:
         for batch in batches:
-            events = _without_ledger(batch, read)
-            if events.num_rows:
-                read.exploded += pc.sum(events.column("extra")).as_py() or 0
-                rows = events.select(NORMALISED.names)
-                _add(read, rows)
-                file.write(rows)
+            read.exploded += pc.sum(batch.column("extra")).as_py() or 0
+            rows = batch.select(NORMALISED.names)
+            _add(read, rows)
+            file.write(rows)
     read.files = (path,) if file.has_rows else ()
     read.survey = file.survey
     return read
@@ -136,16 +134,6 @@ class EventFile:
         return self._writer
 
 
-def _without_ledger(batch: pa.RecordBatch, read: EventSide) -> pa.RecordBatch:
-    """Return the rows of ``batch`` that are events or malformed; those of the ledger are added up."""
-    expected = batch.column("expected")
-    if expected.null_count == batch.num_rows:
-        return batch
-    read.records_read += pc.sum(expected).as_py() or 0
-    read.truncated_tails += pc.sum(batch.column("tails")).as_py() or 0
-    return batch.filter(expected.is_null())
-
-
 def _add(read: EventSide, rows: pa.RecordBatch) -> None:
     columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
     identified_by_offset: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
@@ -166,7 +154,6 @@ class ReadOptions:
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``bridge.otlp.detect.OTLP_FORMATS``) in place of detection.
         client_config: properties of the Kafka client in librdkafka's notation; they may hold passwords.
-        ranges: the offsets to read of topics, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
 
     Raises:
@@ -179,7 +166,6 @@ class ReadOptions:
     charset: str = "utf-8"
     otlp_format: str | None = None
     client_config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ranges: tuple[PartitionRange, ...] | None = None
     trace_topics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -237,10 +223,7 @@ class EventSide:
         """Return lists, dictionaries and scalars that JSON can hold."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
-        offsets = [
-            [one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end]
-            for one in self.offsets
-        ]
+        offsets = [[one.address.servers, one.address.topic, one.partition, one.first, one.end] for one in self.offsets]
         return {**plain, **lists, "offsets": offsets, "survey": self.survey.to_plain()}
 
     @classmethod
@@ -250,7 +233,7 @@ class EventSide:
             name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
         }
         fields["offsets"] = tuple(
-            PartitionRange(address=TopicAddress(servers, topic), partition=partition, first=first, end=end)
+            PartitionRange(address=topic_address(servers, topic), partition=partition, first=first, end=end)
             for servers, topic, partition, first, end in plain["offsets"]
         )
         fields["survey"] = Survey.from_plain(plain["survey"])
@@ -262,65 +245,46 @@ _DEFAULTS: Final = ReadOptions()
 
 def read_sides(  # noqa: PLR0913 - both sides, and how
     engine: Engine,
-    native: Sequence[str],
-    otlp: Sequence[str],
+    native: Inputs,
+    otlp: Inputs,
     work: AnyPath,
     *,
     options: ReadOptions,
     progress: Callable[[str], None],
 ) -> tuple[EventSide, EventSide]:
-    """Read the sources of both sides and write their events under ``work``: native, then OTLP; either may have none.
+    """Read the inputs of both sides and write their events under ``work``: native, then OTLP; either may have none.
 
     Raises:
-        UsageError, UnreadableInputError, PeerError: as :func:`read_native` and :func:`read_otlp`.
+        UnreadableInputError, PeerError: as :func:`read_side`.
     """
     native_side = span_side = EventSide()
-    spans = _find_spans(engine, otlp, options)
-    engine.prepare(__name__, len(spans[0].tasks))
+    spans = _plan(engine, Side.OTLP, otlp)
+    engine.prepare(__name__, len(spans.tasks))
     if native:
         progress("reading the native trace")
-        native_side = read_native(engine, native, str(work / "native"), options=options)
+        native_side = read_side(engine, Side.NATIVE, native, str(work / "native"), options=options)
         options = replace(options, trace_topics=native_side.trace_topics)
     if otlp:
         progress("reading the spans")
-        span_side = _read_spans(engine, spans, str(work / "otlp"), options)
+        span_side = _read_side(engine, _Reading(Side.OTLP, str(work / "otlp"), options), otlp, spans)
     return native_side, span_side
 
 
-def read_native(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:
-    """Read native landings, corpus files and trace topics, and write their events into ``directory``, emptied before.
+def read_side(
+    engine: Engine, side: Side, inputs: Inputs, directory: str, *, options: ReadOptions = _DEFAULTS
+) -> EventSide:
+    """Read the inputs of a side, and write their events into ``directory``, emptied before.
 
     Raises:
-        UsageError: a source names nothing.
-        UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
-        PeerError: the broker of a topic does not answer, or has no such topic.
+        UnreadableInputError: a file is damaged, or holds something else.
+        PeerError: the broker of a topic does not answer.
     """
-    paths, addresses = apart(srcs)
-    found = find_bodies(paths, parallelism=engine.parallelism)
-    return _read_side(engine, _Reading("native", directory, options), found, addresses)
+    return _read_side(engine, _Reading(side, directory, options), inputs, _plan(engine, side, inputs))
 
 
-def read_otlp(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:
-    """Read OTLP files of any layout and topics of spans, and write their events into ``directory``, emptied before.
-
-    Raises:
-        UsageError: a source names nothing, or the layout is unknown.
-        UnreadableInputError: a file holds no OTLP traces in any layout known.
-        PeerError: the broker of a topic does not answer, or has no such topic.
-    """
-    return _read_spans(engine, _find_spans(engine, srcs, options), directory, options)
-
-
-_Found: TypeAlias = "tuple[SideFiles, tuple[TopicAddress, ...]]"
-
-
-def _read_spans(engine: Engine, found: _Found, directory: str, options: ReadOptions) -> EventSide:
-    return replace(_read_side(engine, _Reading("otlp", directory, options), *found), trace_topics=())
-
-
-def _find_spans(engine: Engine, srcs: Sequence[str], options: ReadOptions) -> _Found:
-    paths, addresses = apart(srcs)
-    return find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism), addresses
+def _plan(engine: Engine, side: Side, inputs: Inputs) -> SideFiles:
+    plan = plan_bodies if side is Side.NATIVE else plan_spans
+    return plan(inputs.files, parallelism=engine.parallelism)
 
 
 # -- in the driver --------------------------------------------------------------------------------------------------
@@ -328,7 +292,7 @@ def _find_spans(engine: Engine, srcs: Sequence[str], options: ReadOptions) -> _F
 class _Reading:
     """How the tasks of one side read, and where they write."""
 
-    side: str
+    side: Side
     directory: str
     options: ReadOptions
 
@@ -342,21 +306,20 @@ class _Task:
     range: PartitionRange | None = None
 
 
-def _read_side(engine: Engine, how: _Reading, found: SideFiles, addresses: Sequence[TopicAddress]) -> EventSide:
+def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: SideFiles) -> EventSide:
     remove_tree(how.directory)
     make_directory(how.directory)
-    ranges = wanted_ranges(addresses, how.options.client_config, how.options.ranges)
-    done, left = _read_connected(engine, how, addresses, ranges)
-    splits = [_Task(number, splits=task) for number, task in enumerate(found.tasks)]
+    done, left = _read_connected(engine, how, inputs.topics.values())
+    splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
     messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
     done += engine.map(partial(_run_task, how), [*splits, *messages])
-    read = join_sides(done)
+    read, ranges = join_sides(done), tuple(chain.from_iterable(inputs.topics.values()))
     return replace(
         read,
         files=tuple(sorted(read.files)),
-        sources=(*found.files, *map(str, addresses)),
-        layouts=tuple(sorted({*found.layouts, *((LAYOUT,) if addresses else ())})),
-        truncated_tails=found.truncated_tails + read.truncated_tails,
+        sources=(*planned.files, *(address.text for address in inputs.topics)),
+        layouts=tuple(sorted({*planned.layouts, *((LAYOUT,) if inputs.topics else ())})),
+        truncated_tails=planned.truncated_tails + read.truncated_tails,
         offsets=ranges,
         offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),
     )
@@ -385,27 +348,26 @@ def join_offsets(parts: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
     """Return the range of each partition from its first to its last offset in any part."""
     found: dict[tuple[str, str, int], PartitionRange] = {}
     for one in (one for part in parts for one in part.offsets):
-        key = (one.address.bootstrap_servers, one.address.topic, one.partition)
+        key = (one.address.servers, one.address.topic, one.partition)
         known = found.get(key, one)
         found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
     return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))
 
 
 def _read_connected(
-    engine: Engine, how: _Reading, addresses: Sequence[TopicAddress], ranges: Sequence[PartitionRange]
+    engine: Engine, how: _Reading, topics: Iterable[Sequence[PartitionRange]]
 ) -> tuple[list[EventSide], list[PartitionRange]]:
     """Read topics by Spark's connector where that can be; return also the ranges that are left to read."""
-    held = [one for one in ranges if one.first < one.end]
-    if engine.name != "spark" or not held:
-        return [], held
     spark: Any = engine
     done: list[EventSide] = []
     left: list[PartitionRange] = []
-    for number, address in enumerate(addresses):
-        some = [one for one in held if one.address == address]
-        frame = message_frame(some, how.options.client_config, tasks=len(chunks(some))) if some else None
+    for number, ranges in enumerate(topics):
+        held = [one for one in ranges if one.first < one.end]
+        frame = None
+        if engine.name == "spark" and held:
+            frame = message_frame(held, how.options.client_config, tasks=len(chunks(held)))
         if frame is None:
-            left += some
+            left += held
         else:
             done += spark.map_frame(partial(_run_connected, how, number), frame)
     return done, left
@@ -416,16 +378,25 @@ def _run_task(how: _Reading, task: _Task) -> EventSide:
     if task.range is not None:
         path = f"{how.directory}/topics-{task.number:05d}.parquet"
         return _run_messages(how, path, message_batches(task.range, how.options.client_config))
-    read, path = EventSide(), f"{how.directory}/files-{task.number:05d}.parquet"
-    batches = body_batches(task.splits) if how.side == "native" else split_batches(task.splits)
-    return write_events(path, _events(how, batches, read), read)
+    counts, path = InputCounts(), f"{how.directory}/files-{task.number:05d}.parquet"
+    batches = body_batches(task.splits) if how.side is Side.NATIVE else split_batches(task.splits, counts)
+    return _write(how, path, batches, EventSide(), counts)
 
 
 def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
-    read = EventSide()
+    read, counts = EventSide(), InputCounts()
     counted = _counted(messages, read)
-    batches = message_bodies(counted) if how.side == "native" else span_batches(map(_placed, counted))
-    return write_events(path, _events(how, batches, read), read)
+    batches = message_bodies(counted) if how.side is Side.NATIVE else span_batches(map(_placed, counted), counts)
+    return _write(how, path, batches, read, counts)
+
+
+def _write(
+    how: _Reading, path: str, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
+) -> EventSide:
+    """Write bodies or spans as events to ``path``; ``counts`` is complete once they are read."""
+    write_events(path, _events(how, batches, read, counts), read)
+    read.records_read, read.truncated_tails = counts.expected, counts.tails
+    return read
 
 
 def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> EventSide:
@@ -448,13 +419,16 @@ def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
 
 
-def _events(how: _Reading, batches: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:
+def _events(
+    how: _Reading, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
+) -> Iterator[pa.RecordBatch]:
     """Return bodies or spans as batches of ``READ_EVENT``; the topics that bodies were landed from are remembered."""
     options = how.options
-    if how.side == "otlp":
+    if how.side is Side.OTLP:
         return event_batches(batches, trace_topics=options.trace_topics)
     return native_batches(
         _with_topics(batches, read),
+        counts,
         writer=options.native_writer,
         writers=options.native_writers,
         msg_type_map=options.msg_type_map,

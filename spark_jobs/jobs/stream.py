@@ -10,6 +10,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import NothingThereError, expand_files, parse_address
@@ -20,11 +21,11 @@ from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import check_options, choose, no_progress, no_report
-from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.reading import read_side
 from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
-from spark_jobs.sources.files import source_files
+from spark_jobs.sources.files import Inputs, source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from bridge.addresses import Address
     from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
@@ -41,14 +43,13 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.report.result import Result
-    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
+    from spark_jobs.sources.kafka import PartitionRange
 
 FILES_PER_BATCH: Final = 1_000
 """Files in one batch: what a killed run reads again."""
 
 _STREAM: Final = "stream"  # the directory under ``out``
 _MS_PER_S: Final = 1_000
-_READERS: Final = {"native": read_native, "otlp": read_otlp}
 _HOW: Final = "how.json"
 _WRITERS: Final = "writers"
 _NATIVE_WRITER: Final = "--native-writer"
@@ -218,17 +219,23 @@ class Ingest:
 
     def _read_topics(self, engine: Engine) -> None:
         """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
-        how = self._options.reading
-        topics = {"native": apart(self._options.native)[1], "otlp": apart(self._options.otlp)[1]}
-        taken = self.ingested.offsets()
-        behind = {side: find_new_ranges(names, how.client_config, taken[side]) for side, names in topics.items()}
-        if not any(behind.values()):
+        how, taken = self._options.reading, self.ingested.offsets()
+        held = {
+            side: {address: topic_ranges(address, how.client_config) for address in apart(srcs)[1]}
+            for side, srcs in (("native", self._options.native), ("otlp", self._options.otlp))
+        }
+        behind = {
+            side: {address: find_new_ranges(ranges, taken[side]) for address, ranges in topics.items()}
+            for side, topics in held.items()
+        }
+        new = {side: list(chain.from_iterable(topics.values())) for side, topics in behind.items()}
+        if not any(new.values()):
             return
         self._progress("reading new messages")
-        ends = {(side, one.address, one.partition): one.end for side in topics for one in (*taken[side], *behind[side])}
-        name = f"topics-{sum(ends.values()):020d}"
-        srcs = {side: [str(address) for address in topics[side]] for side in topics if behind[side]}
-        self._read(engine, name, srcs, {side: replace(how, ranges=behind[side]) for side in srcs})
+        ends = {(side, one.address, one.partition): one.end for side in new for one in (*taken[side], *new[side])}
+        inputs = {side: Inputs(topics=behind[side]) for side in new if new[side]}
+        how = name_native_writers(Inputs(topics=held["native"]), how)
+        self._read(engine, f"topics-{sum(ends.values()):020d}", inputs, how)
 
     def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
         fresh = frozenset(paths)
@@ -236,41 +243,34 @@ class Ingest:
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
         native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
         otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh)
-        files = {"native": [str(file.path) for file in native], "otlp": [str(file.path) for file in otlp]}
-        srcs = {side: paths for side, paths in files.items() if paths}
-        if srcs:
+        inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
+        if inputs:
             self._progress(f"reading {len(native) + len(otlp)} new files")
-            self._read(engine, self.ingested.next_name(), srcs, dict.fromkeys(srcs, how))
+            self._read(engine, self.ingested.next_name(), inputs, name_native_writers(Inputs(native), how))
         self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
 
-    def _read(
-        self, engine: Engine, name: str, srcs: Mapping[str, Sequence[str]], how: Mapping[str, ReadOptions]
-    ) -> None:
-        """Read the sources of each side as batch ``name``."""
-        files = [path for paths in srcs.values() for path in apart(paths)[0]]  # topics have no size
+    def _read(self, engine: Engine, name: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
+        files = [str(file.path) for given in inputs.values() for file in given.files]
         sizes = {path: size for path in files if (size := _size_of(path))}
         incoming = self.ingested.incoming(name)
-        sides = {}
-        for side, paths in srcs.items():
-            options = name_native_writers(paths, how[side]) if side == "native" else how[side]
-            sides[side] = _READERS[side](engine, paths, str(incoming / side), options=options)
+        sides = {
+            side: read_side(engine, Side(side), given, str(incoming / side), options=how)
+            for side, given in inputs.items()
+        }
         self.ingested.commit(name, sides, sizes=sizes)
 
 
-def find_new_ranges(
-    addresses: Iterable[TopicAddress], client_config: Mapping[str, str], taken: Iterable[PartitionRange]
-) -> tuple[PartitionRange, ...]:
-    """Return the ranges of the topics behind ``taken``, without empty ones.
+def find_new_ranges(held: Iterable[PartitionRange], taken: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
+    """Return the ranges of what a topic holds behind ``taken``, without empty ones.
 
     A range begins where the last one ended. Offsets that expired meanwhile count as offsets without a message.
 
     Raises:
-        PeerError: a broker does not answer, has no such topic, or the topic was created again.
+        PeerError: the topic was created again.
     """
-    ends: dict[tuple[TopicAddress, int], int] = {}
+    ends: dict[tuple[Address, int], int] = {}
     for one in taken:
         ends[one.address, one.partition] = max(one.end, ends.get((one.address, one.partition), 0))
-    held = [one for address in addresses for one in topic_ranges(address, client_config)]
     behind = [replace(one, first=_first(one, ends.get((one.address, one.partition)))) for one in held]
     return tuple(one for one in behind if one.first < one.end)
 
@@ -280,14 +280,13 @@ def _first(held: PartitionRange, end: int | None) -> int:
         return held.first
     if end > held.end:
         raise PeerError(
-            f"{held.address} ends at offset {held.end} of partition {held.partition}, but {end} were read before: "
+            f"{held.address.text} ends at offset {held.end} of partition {held.partition}, but {end} were read before: "
             "the topic was created again; use another --out"
         )
     return end
 
 
 def _size_of(path: str | AnyPath) -> int:
-    """Return the size of a file in bytes, 0 if it is gone."""
     with suppress(OSError):
         return as_path(path).stat().st_size
     return 0

@@ -54,6 +54,7 @@ _PER_CALM_STRATUM: Final = 8
 _CALM: Final = frozenset(
     {Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value, Status.PENDING.value, Reason.BY_DESIGN.value}
 )
+_PLACE: Final = ("side", "path", "line", "record_index")
 _EVENT_COLUMNS: Final = ("msg_id", "event_ms", "kind", "group", "attempt_id", "retry_times", "status")
 """The message, and what orders its events."""
 _INTERVAL: Final = ("start_ms", "end_ms", "success")
@@ -129,8 +130,11 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tup
 
 
 def _order(row: Mapping[str, Any]) -> list[Any]:
-    """Order events by time; null comes first."""
-    return [(row[name] is not None, row[name]) for name in _EVENT_COLUMNS[1:]]
+    return _nulls_first(row[name] for name in _EVENT_COLUMNS[1:])
+
+
+def _nulls_first(values: Iterable[Any]) -> list[Any]:
+    return [(value is not None, value) for value in values]
 
 
 def _rows_of(path: str, msg_ids: Any) -> Iterator[list[dict[str, Any]]]:
@@ -145,34 +149,27 @@ def _rows_of(path: str, msg_ids: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 # -- what could not be read -------------------------------------------------------------------------------------------
-def find_malformed(path: str) -> list[dict[str, Any]]:
+def find_malformed(path: str) -> list[MalformedSample]:
     """Return the first malformed rows, in the order of the input, of a file of ``NORMALISED``."""
     file: Any = open_parquet(path)
-    found: list[dict[str, Any]] = []
+    found: list[MalformedSample] = []
     for group in range(file.metadata.num_row_groups):
         bad = file.read_row_group(group, columns=["bad"], use_threads=False)["bad"]
         if bad.null_count == len(bad):
             continue
-        rows = file.read_row_group(
-            group, columns=["side", "path", "line", "record_index", "bad"], use_threads=False
-        ).filter(pc.is_valid(bad))
-        found = first_malformed([*found, *rows.to_pylist()])
+        rows = file.read_row_group(group, columns=[*_PLACE, "bad"], use_threads=False).filter(pc.is_valid(bad))
+        found = first_malformed([*found, *map(_malformed, rows.to_pylist())])
     return found
 
 
-def first_malformed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first of some malformed rows, in the order of the input."""
-    names = ("side", "path", "line", "record_index")
-    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in names])[:_MOST_MALFORMED]
+def _malformed(row: dict[str, Any]) -> MalformedSample:
+    place, bad = {name: row[name] for name in _PLACE}, row["bad"]
+    return MalformedSample(**place, field=bad["field"], reason=bad["reason"], text=bad["text"])
 
 
-def read_malformed(rows: Iterable[dict[str, Any]], policy: Policy) -> tuple[MalformedSample, ...]:
-    """Return the unreadable pieces that :func:`find_malformed` gave, masked by the policy."""
-    pieces = []
-    for row in rows:
-        at = {name: row[name] for name in ("side", "path", "line", "record_index")}
-        pieces.append(MalformedSample(**at, **{name: row["bad"][name] for name in ("field", "reason", "text")}))
-    return tuple(replace(piece, text=policy.hide(piece.text)) for piece in _located(pieces))
+def first_malformed(pieces: Iterable[MalformedSample]) -> list[MalformedSample]:
+    """Return the first of some malformed pieces, in the order of the input."""
+    return sorted(pieces, key=lambda piece: _nulls_first(getattr(piece, name) for name in _PLACE))[:_MOST_MALFORMED]
 
 
 def _located(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
@@ -218,7 +215,7 @@ def summarise(
     *,
     graph: Graph,
     messages: Mapping[str, tuple[MessageEvent, ...]],
-    malformed: Sequence[dict[str, Any]],
+    malformed: Sequence[MalformedSample],
 ) -> Result:
     """Return the result of a judged run, without its cost, with its ``graph`` and its samples' ``messages``."""
     known, policy, counts = run.known, run.policy, sort_tally(run.counted.tally)
@@ -260,7 +257,7 @@ def summarise(
             TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
             for start_ms, found in sorted(counts.buckets.items())
         ),
-        malformed=read_malformed(malformed, policy),
+        malformed=tuple(replace(piece, text=policy.hide(piece.text)) for piece in _located(malformed)),
         graph=graph,
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
@@ -281,7 +278,6 @@ def _fields(run: JudgedRun, counts: Tally) -> tuple[Field, ...]:
 
 
 def _count_events(counts: Tally) -> dict[str, Any]:
-    """Return the events by status, by kind, by finding and by age, under the names of a ``Result``."""
     findings: dict[Finding, dict[str, int]] = {}
     for (status, reason, kind), keys in counts.strata.items():
         findings.setdefault((status, reason), {})[kind] = keys
@@ -326,7 +322,7 @@ def _books(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts
         carried=carried.counts.get(side, 0),
         read_again=carried.read_again.get(side, 0),
         offsets=tuple(
-            Offsets(source=str(one.address), partition=one.partition, first=one.first, end=one.end)
+            Offsets(source=one.address.text, partition=one.partition, first=one.first, end=one.end)
             for one in read.offsets
         ),
         offsets_without_message=read.offsets_without_message,

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.otlp.containers import first_messages
-from bridge.otlp.detect import Layout, Side
+from bridge.otlp.detect import Layout
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import visible
 from otel_mqtrace import semconv
@@ -20,18 +20,18 @@ from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
 from otel_mqtrace.wire.native.layout import DIALECTS, absent
 from spark_jobs.policy.profiles import AUTO, BY_DESIGN, CALL_WITHOUT_REGION, MIXED
-from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import messages_in
 from spark_jobs.sources.native import first_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from bridge.addresses import Address
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native.guess import Guess
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.files import Inputs, SourceFile
-    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
+    from spark_jobs.sources.kafka import PartitionRange
 
 MOST_SPANS: Final = 2_000
 """Spans of a file that are looked at, at most."""
@@ -228,9 +228,9 @@ def sample_records(file: SourceFile, *, charset: str = "utf-8") -> RecordSigns:
     return RecordSigns.of(str(file.path), bodies, charset=charset)
 
 
-def sample_span_topic(address: TopicAddress, values: Iterable[bytes]) -> SpanSigns:
+def sample_span_topic(address: Address, values: Iterable[bytes]) -> SpanSigns:
     """Return what messages of a topic of spans show."""
-    return SpanSigns.of(str(address), (parse_message(value) or [] for value in values))
+    return SpanSigns.of(address.text, (parse_message(value) or [] for value in values))
 
 
 def _first_values(ranges: Sequence[PartitionRange], client_config: Mapping[str, str]) -> Iterator[bytes]:
@@ -304,7 +304,7 @@ def _sample_records(given: Inputs, how: ReadOptions, *, each: bool = False) -> I
     for file in given.files if each else _spread(given.files):
         yield sample_records(file, charset=how.charset)
     for address, ranges in given.topics.items():
-        yield RecordSigns.of(str(address), _first_values(ranges, how.client_config), charset=how.charset)
+        yield RecordSigns.of(address.text, _first_values(ranges, how.client_config), charset=how.charset)
 
 
 def _choose_profile(samples: Sequence[SpanSigns]) -> tuple[str, str | None]:
@@ -368,13 +368,12 @@ def _choose_of_each_source(samples: Sequence[RecordSigns]) -> tuple[str, str]:
     return native_writer, f"native writer {native_writer}: {_OWN_IDS} in {_sources(own)}, {signs}"
 
 
-def name_native_writers(srcs: Sequence[str], how: ReadOptions) -> ReadOptions:
+def name_native_writers(native: Inputs, how: ReadOptions) -> ReadOptions:
     """Return how to read a native side that mixes writers: each file and topic with its own; else ``how`` as it is."""
     own, mixed, others = how.native_writer.partition(MIXED)
     if not mixed:
         return how
-    given = find_inputs(Side.NATIVE, srcs, how.client_config)
-    samples = [one for one in _sample_records(given, how, each=True) if one.names == {"rocketmq"}]
+    samples = [one for one in _sample_records(native, how, each=True) if one.names == {"rocketmq"}]
     theirs = [one.source.rpartition("/")[2] if "://" in one.source else one.source for one in samples]
     return replace(how, native_writer=own, native_writers=dict.fromkeys(theirs, others))
 

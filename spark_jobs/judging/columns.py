@@ -14,7 +14,7 @@ from otel_mqtrace._clock import LAST_MS
 from spark_jobs.columns import encode, is_known, is_true, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from spark_jobs.columns import Codes, Column, Ints, Mask
 
@@ -111,6 +111,12 @@ def equals(column: Column, value: object) -> Mask:
     if isinstance(column, pa.DictionaryArray):
         return np.append(equals(column.dictionary, value), False)[encode(column).values]
     return is_true(pc.equal(column, pa.scalar(value, column.type)))
+
+
+def is_any_of(column: Column, words: Collection[str]) -> Mask:
+    """Return which rows of a column are one of ``words``; null is not."""
+    codes = encode(column)
+    return np.isin(codes.values, [code for code, word in enumerate(codes.words) if word in words])
 
 
 def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.columns import encode, find_groups, join_codes
-from spark_jobs.judging.columns import NullableInts, greatest
+from spark_jobs.columns import encode, find_groups, join_codes, opened
+from spark_jobs.judging.columns import NullableInts, equals, greatest, is_any_of
 from spark_jobs.judging.merge import COUNTS
 from spark_jobs.report.result import AGES
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -63,17 +63,11 @@ def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPl
     """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
     status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
     end = NullableInts.constant(len(status), how.data_end_ms)
-    waits = _is_in(status, {Status.PENDING.value}) | _is_in(reason, set(_OPEN))
-    carried = _is_in(lifecycle, CARRIED_ON)
+    waits = equals(status, Status.PENDING.value) | is_any_of(reason, _OPEN)
+    carried = is_any_of(lifecycle, CARRIED_ON)
     ages = _name_each(waits, end - event, name_age)
     last = end - find_last(verdicts) if carried.any() else end
     return ages, _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms))
-
-
-def _is_in(column: Column, words: Iterable[str]) -> Any:
-    codes = encode(column)
-    wanted = [code for code, word in enumerate(codes.words) if word in words]
-    return np.isin(codes.values, wanted)
 
 
 def _name_each(mask: Any, age: NullableInts, name: Any) -> Codes:
@@ -85,14 +79,13 @@ def _name_each(mask: Any, age: NullableInts, name: Any) -> Codes:
 
 def _count_fields(verdicts: Mapping[str, Column]) -> Counter[tuple[str, str]]:
     maps = verdicts["field_verdicts"]
-    inside = ~_is_in(verdicts["status"], {Status.OUT_OF_SCOPE.value})
+    inside = ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
     if not inside.all():
         maps = maps.filter(pa.array(inside))
     maps = maps.drop_null()
     if not len(maps):
         return Counter()
-    bounds = np.asarray(maps.offsets)
-    names, words = (encode(part.slice(bounds[0], bounds[-1] - bounds[0])) for part in (maps.keys, maps.items))
+    names, words = map(encode, opened(maps, maps.keys, maps.items)[1])
     counts = np.bincount(names.values * words.room + words.values)
     pairs = ((names.words[code // words.room], words.words[code % words.room]) for code in np.flatnonzero(counts))
     return Counter(dict(zip(pairs, counts[counts > 0].tolist(), strict=True)))
@@ -112,7 +105,7 @@ class Tally:
     duplicates: Counter[str] = field(default_factory=Counter)
     ageing: dict[str, Counter[str]] = field(default_factory=dict)  # {PENDING | reason: {age: keys}}
     lifecycle: Counter[str] = field(default_factory=Counter)
-    open_age: Counter[str] = field(default_factory=Counter)  # ages.OPEN_AGES, of keys carried into the next run
+    open_age: Counter[str] = field(default_factory=Counter)  # OPEN_AGES, of keys carried into the next run
     fields: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COMPARED_FIELDS})
     buckets: dict[int, Counter[tuple[str, str | None]]] = field(default_factory=dict)  # (status, reason)
     keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both

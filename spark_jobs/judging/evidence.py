@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import encode, find_groups, join_codes, mix
+from spark_jobs.columns import encode, find_groups, join_codes, mix, opened
 from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
@@ -97,11 +97,10 @@ def count_differing(columns: Mapping[str, Column]) -> Differing:
     rows_of = np.flatnonzero(np.asarray(columns["field_verdicts"].is_valid()))
     if not len(maps):
         return Counter()
-    bounds = np.asarray(maps.offsets).astype(np.int64)
-    words = maps.items.slice(bounds[0], bounds[-1] - bounds[0])
+    bounds, (keys, words) = opened(maps, maps.keys, maps.items)
     hits = np.flatnonzero(equals(words, FieldVerdict.DIFFERENT.value))
-    owner = rows_of[np.searchsorted(bounds - bounds[0], hits, side="right") - 1]
-    names = np.array(maps.keys.slice(bounds[0], bounds[-1] - bounds[0]).take(pa.array(hits)).to_pylist(), object)
+    owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]
+    names = np.array(keys.take(pa.array(hits)).to_pylist(), object)
     found: Differing = Counter()
     for name in COMPARED_FIELDS:
         rows = pa.array(owner[names == name])

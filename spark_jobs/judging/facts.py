@@ -117,21 +117,20 @@ def _merge(one: Surveyed, other: Surveyed) -> Surveyed:
     return one._replace(
         rows=one.rows + other.rows,
         named=one.named + other.named,
-        first_ms=min((time for time in (one.first_ms, other.first_ms) if time is not None), default=None),
-        last_ms=max((time for time in (one.last_ms, other.last_ms) if time is not None), default=None),
+        first_ms=min(_known((one.first_ms, other.first_ms)), default=None),
+        last_ms=max(_known((one.last_ms, other.last_ms)), default=None),
     )
 
 
 def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Facts:
     """Return the facts of a run from the survey of both sides; ``is_complete``: the horizon is the end of the data."""
-    rows = merge_surveys([found]).rows
-    inside = [row for row in rows if row.scope is None]
+    inside = [row for row in found.rows if row.scope is None]
     ends = [max(_known(row.last_ms for row in inside if row.side == side), default=None) for side in _SIDES]
     known = [end for end in ends if end is not None]
     scopes: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
     in_scope: Counter[str] = Counter(dict.fromkeys(_SIDES, 0))
     named: Counter[tuple[str, str]] = Counter()
-    for row in rows:
+    for row in found.rows:
         if row.scope is not None:
             scopes[row.side][row.scope] += row.rows
         else:

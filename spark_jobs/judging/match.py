@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -323,7 +323,6 @@ def find_keys(given: Input, merged: Merged, pairs: Pairs) -> Keys:
     native, otlp, level = _sides(merged, pairs)
     one = np.where(native >= 0, native, otlp)
     message, kind = merged.message[one], merged.kind[one]
-    context = _find_message_context(given, merged, native, otlp)
 
     def flag(of_group: Mask) -> Mask:
         return (of_group[native] & (native >= 0)) | (of_group[otlp] & (otlp >= 0))
@@ -342,13 +341,9 @@ def find_keys(given: Input, merged: Merged, pairs: Pairs) -> Keys:
         has_after=flag(merged.records[:, 1] > 0),
         is_conflicting=flag(merged.is_conflicting),
         is_equivalent=flag(merged.is_equivalent),
-        sent=context.sent.take(message),
-        sent_end=context.sent_end.take(message),
-        sent_in_batch=context.sent_in_batch[message],
-        native_damaged=context.native_damaged[message],
-        otlp_damaged=context.otlp_damaged[message],
-        sent_topic=context.topic[message],
-        topics=context.topics,
+        native_damaged=_find_damaged(given, merged, merged.rows[:, OTLP] < 0)[message],
+        otlp_damaged=_find_damaged(given, merged, merged.rows[:, OTLP] >= 0)[message],
+        **_find_sends(given, merged, native, otlp, message),
     )
 
 
@@ -365,23 +360,17 @@ def _sides(merged: Merged, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
     return np.where(on_native[kept], kept, -1), partner[kept], level[kept]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MessageContext:
-    """The context of each message of a bucket, by its code."""
-
-    sent: NullableInts
-    sent_end: NullableInts
-    sent_in_batch: Mask
-    native_damaged: Mask
-    otlp_damaged: Mask
-    topic: Ints
-    topics: Column
+def _find_damaged(given: Input, merged: Merged, on_side: Mask) -> Mask:
+    """Return which messages of the bucket a malformed record of one side names."""
+    found = np.zeros(given.messages, bool)
+    found[merged.message[(merged.kind == MENTIONED) & on_side]] = True
+    return found
 
 
-def _find_message_context(given: Input, merged: Merged, native: Ints, otlp: Ints) -> _MessageContext:
-    one = np.where(native >= 0, native, otlp)
-    sends = merged.kind[one] == PUBLISH
-    native, otlp, message = native[sends], otlp[sends], merged.message[one[sends]]
+def _find_sends(given: Input, merged: Merged, native: Ints, otlp: Ints, message_of: Ints) -> dict[str, Any]:
+    """Return what ``Keys`` has of the sends of each key's message."""
+    sends = merged.kind[np.where(native >= 0, native, otlp)] == PUBLISH
+    native, otlp, message = native[sends], otlp[sends], message_of[sends]
     starts = merged.native_start.take(native).coalesce(merged.otlp_start.take(otlp))
     ends = merged.native_end.take(native).coalesce(merged.otlp_end.take(otlp))
     topics = encode(_field(given, merged, native, otlp, "topic"))
@@ -389,18 +378,13 @@ def _find_message_context(given: Input, merged: Merged, native: Ints, otlp: Ints
     topic = least_per_group(message, given.messages, NullableInts(ranks, ranks >= 0))
     in_batch = np.zeros(given.messages, bool)
     in_batch[message[_is_of_batch(given, merged, native, otlp)]] = True
-    damaged: dict[str, Mask] = {}
-    for side, on_side in (("native", merged.rows[:, OTLP] < 0), ("otlp", merged.rows[:, OTLP] >= 0)):
-        damaged[f"{side}_damaged"] = np.zeros(given.messages, bool)
-        damaged[f"{side}_damaged"][merged.message[(merged.kind == MENTIONED) & on_side]] = True
-    return _MessageContext(
-        sent=least_per_group(message, given.messages, starts),
-        sent_end=least_per_group(message, given.messages, ends),
-        sent_in_batch=in_batch,
-        topic=topic.filled(-1),
-        topics=pa.array([*sorted(topics.words)], pa.string()),
-        **damaged,
-    )
+    return {
+        "sent": least_per_group(message, given.messages, starts).take(message_of),
+        "sent_end": least_per_group(message, given.messages, ends).take(message_of),
+        "sent_in_batch": in_batch[message_of],
+        "sent_topic": topic.filled(-1)[message_of],
+        "topics": pa.array([*sorted(topics.words)], pa.string()),
+    }
 
 
 def _field(given: Input, merged: Merged, native: Ints, otlp: Ints, name: str) -> Column:

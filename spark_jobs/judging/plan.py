@@ -46,9 +46,6 @@ class Plan:
         wrong: per field the verdicts that make a key MISMATCHED.
         side_rules: why a side never has a record, from the key alone; the first that holds wins.
         horizon_ms: until when the data is complete; ``None`` if a side is empty: then every key stays open.
-        grace_ms: how long the other side of a record may take; the unit of open keys' ages.
-        forget_after_ms: an older open key is expired and no longer carried into the next run.
-        run: the number of this run in its history, from 1; ``None`` without a history.
         other: where sources mix writers, the tolerances and lacking fields for keys of RocketMQ and the Java agent.
             ``side_rules`` are in one list, for both.
         has_mixed_spans: spans of both are among the sources; only native records are mixed otherwise.
@@ -70,9 +67,6 @@ class Plan:
     end_ms: int | None = None
     data_end_ms: int | None = None
     horizon_ms: int | None = None
-    grace_ms: int = 0
-    forget_after_ms: int = 7 * 86_400_000
-    run: int | None = None
     other: Plan | None = None
     has_mixed_spans: bool = False
     are_spans_other: bool = False

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, check_charset, decode_values, text_of
+from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, decode_values, text_of
 from otel_mqtrace.wire.native.layout import (
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
@@ -28,7 +28,6 @@ from otel_mqtrace.wire.native.layout import (
     FORMS,
     KEPT_FIELDS,
     RECORD_TERMINATOR,
-    check_message_type_map,
 )
 from spark_jobs.columns import (
     binary_bytes,
@@ -48,7 +47,7 @@ from spark_jobs.columns import (
 )
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.values import folded_id, hashed, key_sets, present
-from spark_jobs.schemas import BAD, READ_BODY, READ_EVENT, bad_piece
+from spark_jobs.schemas import BAD, BODY, READ_EVENT, bad_piece
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spark_jobs.columns import Column
+    from spark_jobs.schemas import InputCounts
 
 MOST_ROWS: Final = 4096
 MOST_TEXT: Final = 8 << 20
@@ -78,10 +78,9 @@ _REQUEST_AT: Final = {
 }
 _MOST_HELD: Final = 1 << 18
 """The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
-_BODY_COLUMNS: Final = ["arrival_ms", "path", "line", "body", "bad"]
 _SCHEMA: Final = pa.schema(
     {
-        **{name: READ_BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
+        **{name: BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
         **{name: field_type(FIELDS[name]) for name in KEPT_FIELDS},
         "type": pa.string(),
         "record_index": pa.int32(),
@@ -93,28 +92,16 @@ _ENUM_TEXTS: Final = {name: texts for name in KEPT_FIELDS if (texts := enum_text
 _Columns: TypeAlias = "dict[str, Column]"
 
 
-@dataclass(slots=True)
-class RecordCount:
-    """How many ``records`` the bodies read so far hold; a glued pair counts once. A row without a body is one."""
-
-    records: int = 0
-
-
 def record_columns(
-    bodies: Iterable[pa.RecordBatch], expected: RecordCount, *, msg_type_map: str, charset: str
+    bodies: Iterable[pa.RecordBatch], counts: InputCounts, *, msg_type_map: str, charset: str
 ) -> Iterator[dict[str, Column]]:
-    """Yield the records of bodies in columns of some thousand rows, and add their number to ``expected``.
+    """Yield the records of bodies in columns of some thousand rows, and add their number to ``counts``.
 
-    The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``schemas.BAD``); ``record_index``; ``call_size``: records of
-    the same listener call; ``surplus``: what glued records add to ``expected``; ``hash``: 64 bits of the record's text;
-    and ``arrival_ms``, ``path`` and ``line`` of its body.
-
-    Raises:
-        UsageError: an unknown map or charset.
+    A glued pair of records counts once, a row without a body as one. The columns are ``KEPT_FIELDS``; ``type``; ``bad``
+    (``schemas.BAD``); ``record_index``; ``call_size``: records of the same listener call; ``surplus``: what glued
+    records add to the number; ``hash``: 64 bits of the record's text; ``arrival_ms``, ``path``, ``line`` of its body.
     """
-    check_message_type_map(msg_type_map)
-    check_charset(charset)
-    read = _Reader(expected, msg_type_map, charset)
+    read = _Reader(counts, msg_type_map, charset)
     for batch in bodies:
         parts = (part for block in _blocks(batch) for part in read.block(block))
         yield from map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT))
@@ -142,7 +129,7 @@ def _joined(parts: list[_Columns]) -> _Columns:
 class _Reader:
     """How bodies are read, and where their records are counted."""
 
-    expected: RecordCount
+    counts: InputCounts
     msg_type_map: str
     charset: str
 
@@ -158,7 +145,7 @@ class _Reader:
             if is_odd[start]:
                 yield from self._decoded(bodies.slice(start, end - start))
             else:
-                self.expected.records += data.count(TERMINATOR, bounds[start], bounds[end])
+                self.counts.expected += data.count(TERMINATOR, bounds[start], bounds[end])
                 first, count = starts[start], starts[end] - starts[start]
                 yield {name: column.slice(first, count) for name, column in columns.items()}
 
@@ -175,19 +162,18 @@ class _Reader:
         return b"".join(texts), np.cumsum([0, *map(len, texts)])
 
     def _decoded(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
-        """Yield the records of bodies as the codec reads them, one by one."""
-        rows = (row for body in bodies.select(_BODY_COLUMNS).to_pylist() for row in self._rows(body))
+        rows = (row for body in bodies.to_pylist() for row in self._rows(body))
         yield from map(_columns, take_groups(rows, lambda row: (1, len(row["hash"])), rows=MOST_ROWS, size=MOST_TEXT))
 
     def _rows(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield a row for each record of a body, its ``hash`` being the text that is hashed."""
         place = {name: body[name] for name in ("arrival_ms", "path", "line")}
         if body["bad"] is not None:
-            self.expected.records += 1
+            self.counts.expected += 1
             yield {**place, "bad": body["bad"], "record_index": 0, "call_size": 1, "surplus": 0, "hash": b""}
             return
         text = self._text(body["body"])
-        self.expected.records += _count_records(text)
+        self.counts.expected += _count_records(text)
         surplus = _count_glued(text)
         for index, (fields, quirk, values, call_size) in enumerate(_records(text, self.msg_type_map)):
             # a SubAfter that CLOUD changed had one more separator at its end
@@ -279,9 +265,6 @@ def _columns(rows: list[dict[str, Any]]) -> _Columns:
     return {**columns, "hash": hashed(row["hash"] for row in rows)}
 
 
-BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
-"""Those of ``READ_BODY`` that events are made of; what else a landing holds may be of any type."""
-
 _JOINED: Final = ","
 _ONE_EACH: Final = ("msg_id", "offset_msg_id")
 _PRESENT: Final = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")
@@ -299,28 +282,23 @@ _HALF: Final = {
 }
 
 
-def native_batches(
+def native_batches(  # noqa: PLR0913 - bodies, and how to read them
     bodies: Iterable[pa.RecordBatch],
+    counts: InputCounts,
     *,
     writer: str,
     writers: Mapping[str, str] = MappingProxyType({}),
     msg_type_map: str = "a",
     charset: str = "utf-8",
 ) -> Iterator[pa.RecordBatch]:
-    """Turn ``BODY_COLUMNS`` into ``READ_EVENT``, some thousand records at a time, and a last row with their number.
+    """Turn ``BODY`` into ``READ_EVENT``, some thousand records at a time; their number is added to ``counts``.
 
     ``writers`` are the ``writer`` of some files, by path, and of some topics, by name.
-
-    Raises:
-        UsageError: an unknown map or charset, raised with the first batch.
     """
-    expected = RecordCount()
-    for records in record_columns(bodies, expected, msg_type_map=msg_type_map, charset=charset):
+    for records in record_columns(bodies, counts, msg_type_map=msg_type_map, charset=charset):
         for messages in _messages(records):
             events = _events(messages, partial(_name_writers, writer, writers))
             yield make_batch(events, len(messages["type"]), READ_EVENT)
-    counts = {"expected": pa.array([expected.records], pa.int64()), "tails": pa.array([0], pa.int64())}
-    yield make_batch(counts, 1, READ_EVENT)
 
 
 def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:

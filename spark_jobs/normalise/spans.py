@@ -38,7 +38,7 @@ from spark_jobs.columns import (
     where,
 )
 from spark_jobs.normalise.values import first_text, folded_id, integer, key_set, present, row_hashes
-from spark_jobs.schemas import LEDGER, READ_EVENT
+from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,15 +48,14 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
 
 _OF_SPAN: Final = (
-    *("path", "line", "trace_id", "span_id", "parent_span_id", "service", "dropped_attributes"),
-    *("bad", "expected", "tails"),
+    *("path", "line", "trace_id", "span_id", "parent_span_id", "service", "dropped_attributes", "raw_hash", "bad"),
 )
 _OF_ROLE: Final = (
     *("kind", "half", "scope", "writer", "msg_type", "from_transaction_check"),
     *("success", "context_code"),
 )
 _PRESENT: Final = ("topic", "region_id", "tags", "store_host", "client_host", "transaction_state")
-_KEPT_OF_BAD: Final = frozenset({"path", "line", "raw_hash", "bad", *LEDGER.names})
+_KEPT_OF_BAD: Final = frozenset({"path", "line", "raw_hash", "bad"})
 _KAFKA: Final = "kafka"
 _SAMPLED: Final = 0x01
 _REMOTENESS_KNOWN: Final = 0x100
@@ -67,10 +66,9 @@ _INT, _LONG = pa.int32(), pa.int64()
 
 
 def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Turn spans (``READ_SPAN``) into events (``READ_EVENT``), batch by batch.
+    """Turn spans (``SPAN``) into events (``READ_EVENT``), batch by batch.
 
-    A row of the ledger is passed on as it is; an unreadable span becomes one row with its ``bad``. ``trace_topics`` add
-    to RocketMQ's own names of trace topics.
+    An unreadable span becomes one row with its ``bad``. ``trace_topics`` add to RocketMQ's own names of trace topics.
     """
     topics = frozenset({*TRACE_TOPIC_NAMES, *trace_topics})
     for batch in batches:
@@ -80,9 +78,8 @@ def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[s
 
 
 def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
-    """Return the columns of a batch with ``LEDGER`` and ``raw_hash``; a bad span keeps no other fields."""
-    columns: dict[str, Column] = {name: pa.nulls(batch.num_rows, pa.int64()) for name in LEDGER.names}
-    columns.update(zip(batch.schema.names, batch.columns, strict=True))
+    """Return the columns of a batch with ``raw_hash``; a bad span keeps no other fields."""
+    columns: dict[str, Column] = dict(zip(batch.schema.names, batch.columns, strict=True))
     columns["raw_hash"] = row_hashes(columns)
     if columns["bad"].null_count == batch.num_rows:
         return columns
@@ -118,10 +115,9 @@ def _events(spans: SpanBatch) -> dict[str, Column]:
         "batch_size": _batch_sizes(spans),
         "links": messages.link_places(),
         "sent_sampled": _sent_sampled(spans),
-        "side": where(spans.is_row, pa.repeat("otlp", len(spans))),
-        "raw_hash": where(spans.is_row, messages.of_span("raw_hash")),
-        "record_index": where(spans.is_row, pa.array(messages.at, _INT)),
-        "extra": where(spans.is_row, pa.array(messages.at > 0).cast(_LONG)),
+        "side": pa.repeat("otlp", len(spans)),
+        "record_index": pa.array(messages.at, _INT),
+        "extra": pa.array(messages.at > 0).cast(_LONG),
     }
 
 
@@ -336,19 +332,17 @@ _ROLE_TYPES: Final = {name: pa.bool_() if name in _BOOLEANS else pa.string() for
 
 
 class SpanBatch:
-    """One batch of spans (``schemas.READ_SPAN`` and ``LEDGER``) as the rules see it.
+    """One batch of spans (``schemas.SPAN``) as the rules see it.
 
     Attributes:
         messages: what the spans are about.
         text: the column of a field of ``roles.ALIASES``, as text; looked for once.
-        is_row: which messages are rows of spans, good or bad, and not of the ledger.
         roles: a column for each attribute of ``roles.EventRole``.
     """
 
     def __init__(self, spans: Mapping[str, Column], trace_topics: Collection[str]) -> None:
         self.messages = Messages(spans)
         self.text = cache(self.messages.text)
-        self.is_row = self.messages.of_span("expected").is_null()
         facts = self._facts(trace_topics)
         roles, like = apply_to_distinct(
             lambda *row: role_of(SpanFacts(**dict(zip(facts, row, strict=True)))), *facts.values()
@@ -359,7 +353,7 @@ class SpanBatch:
         }
 
     def __len__(self) -> int:
-        return len(self.is_row)
+        return len(self.messages.at)
 
     def _facts(self, trace_topics: Collection[str]) -> dict[str, Column]:
         def is_traffic(topic: str) -> bool:
@@ -367,7 +361,7 @@ class SpanBatch:
 
         messages = self.messages
         return {
-            "is_span": pc.and_(self.is_row, messages.of_span("bad").is_null()),
+            "is_span": messages.of_span("bad").is_null(),
             "span_kind": messages.of_span("kind"),
             "library": messages.of_span("scope"),
             "status": messages.of_span("status"),

@@ -69,7 +69,6 @@ def key_sets(texts: Column) -> Column:
 
 
 def _alone(keys: Column) -> Column:
-    """Return each key as the only one of its set."""
     return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
 
 
@@ -108,7 +107,7 @@ _EMPTY: Final = blake2b(digest_size=8)
 
 
 def row_hashes(spans: Mapping[str, Column]) -> Column:
-    """Return a number for each row of ``schemas.READ_SPAN``; its place in a file does not count."""
+    """Return a number for each row of ``schemas.SPAN``; its place in a file does not count."""
     links = spans["links"]
     bounds, (linked,) = opened(links, links.values)
     numbers = [column for name in _NUMBERS for column in _number(spans[name])]

@@ -256,7 +256,6 @@ def _load(path: AnyPath) -> dict[str, Any]:
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Raise for the first unknown key, and suggest the one that was probably meant."""
     names = sorted(known)
     unknown = sorted(set(table) - set(names))
     if unknown:
@@ -448,8 +447,6 @@ def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None
         end_ms=policy.end_ms,
         data_end_ms=data_end_ms,
         horizon_ms=LAST_MS if policy.is_complete and horizon_ms is not None else horizon_ms,
-        grace_ms=policy.grace_ms,
-        forget_after_ms=policy.forget_after_ms,
     )
     return own if policy.other is None else _mix(own, policy, policy.other)
 

@@ -26,9 +26,10 @@ from spark_jobs.sources.kafka import apart, topic_ranges
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from bridge.addresses import Address
     from bridge.otlp.detect import Detected
     from bridge.storage import AnyPath
-    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
+    from spark_jobs.sources.kafka import PartitionRange
 
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
@@ -69,13 +70,6 @@ def source_files(
         if passed_over is not None:
             passed_over += others
     return tuple(found.values())
-
-
-def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[SourceFile, ...]:
-    """Return the files behind ``srcs``, as :func:`source_files`; raise UsageError for an unknown layout."""
-    if layout is not None and layout not in OTLP_FORMATS:
-        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
-    return source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
 
 
 def _source_files(
@@ -130,7 +124,7 @@ def _detect(path: AnyPath) -> Detected | UnreadableInputError:
 
 @lru_cache(maxsize=1 << 16)
 def _detect_version(path: AnyPath, _size: int, _mtime_ns: int) -> Detected:
-    """Detect a file once: a run looks for its inputs three times, and to detect one takes 2 ms."""
+    """Detect a file once: a stream looks at it for each side, and to detect one takes 2 ms."""
     return detect(path)
 
 
@@ -180,10 +174,13 @@ def _check_first_line(file: SourceFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one side reads: files, and what each topic holds now."""
+    """What is read of one side: files, and the offsets of each topic."""
 
     files: tuple[SourceFile, ...] = ()
-    topics: Mapping[TopicAddress, tuple[PartitionRange, ...]] = field(default_factory=dict)
+    topics: Mapping[Address, tuple[PartitionRange, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.topics)
 
 
 def find_inputs(
@@ -196,6 +193,8 @@ def find_inputs(
         UnreadableInputError: a file holds the other side, or neither.
         PeerError: the broker of a topic does not answer, or lacks the topic.
     """
+    if layout is not None and layout not in OTLP_FORMATS:
+        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
     paths, addresses = apart(srcs)
-    files = source_files(paths, side) if side is Side.NATIVE else span_files(paths, layout=layout)
+    files = source_files(paths, side, layout=None if layout is None else Layout(layout))
     return Inputs(files, {address: topic_ranges(address, client_config) for address in addresses})

@@ -167,7 +167,6 @@ def _trace_ids(page: list[dict[str, Any]]) -> set[str]:
 
 
 def _of_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:
-    """Return the resource spans with only the spans of some traces."""
     return [{**each, "scopeSpans": [_of_scope(scope, ids) for scope in each.get("scopeSpans", [])]} for each in page]
 
 

@@ -19,33 +19,28 @@ from spark_jobs.columns import take_groups
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
+    from bridge.addresses import Address
+
 LAYOUT: Final = "kafka"
 """What the layout of a topic is called, beside those of files."""
 
 _SCHEME: Final = "kafka://"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAddress:
-    """One topic: ``bootstrap_servers`` is ``host:port[,host:port…]``; its text is the SRC it came from."""
-
-    bootstrap_servers: str
-    topic: str
-
-    def __str__(self) -> str:
-        return f"{_SCHEME}{self.bootstrap_servers}/{self.topic}"
-
-
-def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[TopicAddress, ...]]:
+def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[Address, ...]]:
     """Return the sources that are files, and the topics among them, each once and in order.
 
     Raises:
         UsageError: a source starts as a topic's address and is none.
     """
     srcs = tuple(srcs)
-    addresses = [parse_address(src) for src in srcs if src.startswith(_SCHEME)]
-    topics = [TopicAddress(each.servers, each.topic) for each in addresses]
+    topics = [parse_address(src) for src in srcs if src.startswith(_SCHEME)]
     return tuple(src for src in srcs if not src.startswith(_SCHEME)), tuple(dict.fromkeys(topics))
+
+
+def topic_address(servers: str, topic: str) -> Address:
+    """Return the address of a topic; ``servers`` is ``host:port[,host:port…]``."""
+    return parse_address(f"{_SCHEME}{servers}/{topic}")
 
 
 ANSWER_MS: Final = 10_000
@@ -59,19 +54,19 @@ _UNUSED_GROUP: Final = "mqtrace-reconcile"  # a consumer must name a group; it n
 class PartitionRange:
     """The offsets ``[first, end)`` of one partition; ``first`` above 0 is what retention has left."""
 
-    address: TopicAddress
+    address: Address
     partition: int
     first: int
     end: int
 
 
-def client_properties(address: TopicAddress, given: Mapping[str, str]) -> dict[str, Any]:
+def client_properties(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
     """Return librdkafka's properties of a reader that changes nothing at the broker; they may hold passwords."""
     return {
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": 8192,
         **given,
-        "bootstrap.servers": address.bootstrap_servers,
+        "bootstrap.servers": address.servers,
         "group.id": given.get("group.id", _UNUSED_GROUP),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -82,7 +77,7 @@ def client_properties(address: TopicAddress, given: Mapping[str, str]) -> dict[s
 
 
 def topic_ranges(
-    address: TopicAddress, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
+    address: Address, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
 ) -> tuple[PartitionRange, ...]:
     """Return every partition of the topic with the offsets it holds now, empty ones included.
 
@@ -91,28 +86,20 @@ def topic_ranges(
         UsageError: the client refuses a property.
         PeerError: the broker does not answer, or lacks the topic.
     """
-    try:
-        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra)
-        from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
-    except ImportError as error:
-        raise MissingExtraError("reading a Kafka topic", "kafka") from error
-    try:
-        consumer: Any = Consumer(client_properties(address, given), logger=_logger)
-    except (KafkaException, ValueError, TypeError) as error:
-        raise UsageError(
-            f"the client of {address} cannot be built: {error_text(error)}; check --client-config"
-        ) from error
+    consumer = _open_consumer(address, given)
+    from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra, present here)
+
     try:
         known = consumer.list_topics(address.topic, timeout=timeout_ms / 1e3).topics[address.topic]
         if known.error is not None:
-            raise PeerError(f"{address} cannot be read: {known.error.str()}; check the topic's name and rights")
+            raise PeerError(f"{address.text} cannot be read: {known.error.str()}; check the topic's name and rights")
         marks = {
             number: consumer.get_watermark_offsets(TopicPartition(address.topic, number), timeout=timeout_ms / 1e3)
             for number in sorted(known.partitions)
         }
     except KafkaException as error:
         raise PeerError(
-            f"{address} does not answer: {error_text(error)}; check the address and --client-config"
+            f"{address.text} does not answer: {error_text(error)}; check the address and --client-config"
         ) from error
     finally:
         consumer.close()
@@ -122,17 +109,18 @@ def topic_ranges(
     )
 
 
-def wanted_ranges(
-    addresses: Sequence[TopicAddress], given: Mapping[str, str], ranges: Sequence[PartitionRange] | None
-) -> tuple[PartitionRange, ...]:
-    """Return what to read of the topics: those of ``ranges``, or all that they hold now.
-
-    Raises:
-        MissingExtraError, UsageError, PeerError: as ``topic_ranges``.
-    """
-    if ranges is None:
-        return tuple(one for address in addresses for one in topic_ranges(address, given))
-    return tuple(one for address in addresses for one in ranges if one.address == address)
+def _open_consumer(address: Address, given: Mapping[str, str]) -> Any:
+    try:
+        from confluent_kafka import KafkaException  # noqa: PLC0415  (optional extra)
+        from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
+    except ImportError as error:
+        raise MissingExtraError("reading a Kafka topic", "kafka") from error
+    try:
+        return Consumer(client_properties(address, given), logger=_logger)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise UsageError(
+            f"the client of {address.text} cannot be built: {error_text(error)}; check --client-config"
+        ) from error
 
 
 def error_text(error: Exception) -> str:
@@ -188,13 +176,9 @@ def messages_in(
     Raises:
         PeerError: the broker stopped answering, or refuses.
     """
-    try:
-        from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415  (optional extra)
-        from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
-    except ImportError as missing:
-        raise MissingExtraError("reading a Kafka topic", "kafka") from missing
-    clock = SystemClock()
-    consumer: Any = Consumer(client_properties(span.address, given), logger=_logger)
+    consumer, clock = _open_consumer(span.address, given), SystemClock()
+    from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415  (optional extra, present here)
+
     try:
         consumer.assign([TopicPartition(span.address.topic, span.partition, span.first)])
         heard_ns, behind = clock.monotonic_ns(), span.first
@@ -203,11 +187,11 @@ def messages_in(
             error = None if message is None else message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
                 if error.fatal() or not error.retriable():
-                    raise PeerError(f"{span.address} [{span.partition}] cannot be read: {error.str()}")
+                    raise PeerError(f"{span.address.text} [{span.partition}] cannot be read: {error.str()}")
                 message = None
             if message is None:
                 if clock.monotonic_ns() - heard_ns > timeout_ms * NS_PER_MS:
-                    raise PeerError(f"{span.address} [{span.partition}] has been silent at offset {behind}")
+                    raise PeerError(f"{span.address.text} [{span.partition}] has been silent at offset {behind}")
                 continue
             heard_ns, offset = clock.monotonic_ns(), message.offset()
             if error is None and offset < span.end:
@@ -273,7 +257,7 @@ def message_frame(ranges: Sequence[PartitionRange], given: Mapping[str, str], *,
     address = ranges[0].address
     options = {
         **{f"kafka.{name}": value for name, value in properties.items()},
-        "kafka.bootstrap.servers": address.bootstrap_servers,
+        "kafka.bootstrap.servers": address.servers,
         "kafka.isolation.level": "read_committed",
         "assign": json.dumps({address.topic: [one.partition for one in ranges]}),
         "startingOffsets": json.dumps({address.topic: {str(one.partition): one.first for one in ranges}}),

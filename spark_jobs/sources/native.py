@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.otlp.detect import Layout, Side
+from bridge.otlp.detect import Layout
 from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.columns import make_batch, read_json, take_groups, text_of_json, whole_number
-from spark_jobs.schemas import READ_BODY, bad_piece
-from spark_jobs.sources.files import source_files
+from spark_jobs.schemas import BODY, bad_piece
 from spark_jobs.sources.kafka import message_places
 from spark_jobs.sources.span_batches import grouped
 from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.splits import Line, SideFiles
 
-BODIES: Final = pa.schema([READ_BODY.field(name) for name in ("source", "arrival_ms", "path", "line", "body", "bad")])
-"""A body and where it came from, or why it is none: those columns of ``READ_BODY`` that events are made of."""
 BATCH_ROWS: Final = 2_000
 _BATCH_BYTES: Final = 4 << 20
 _LEAST_BATCH_BYTES: Final = 1 << 20
@@ -49,14 +46,13 @@ _ASCII_BLANKS: Final = "".join(blank for blank in _BLANKS if blank.isascii()).en
 _WITHOUT_BLANKS: Final = str.maketrans("", "", _BLANKS)
 
 
-def find_bodies(srcs: Sequence[str], *, parallelism: int) -> SideFiles:
-    """Return what there is to read behind ``srcs``; only the heads and ends of files are read.
+def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> SideFiles:
+    """Return what each task reads of native landings; only the ends of files are read.
 
     Raises:
-        UsageError: a source names nothing.
-        UnreadableInputError: a source is not a native landing.
+        UnreadableInputError: a column means something else.
     """
-    return plan_files(source_files(srcs, Side.NATIVE), _is_object, parallelism=parallelism, split=_split)
+    return plan_files(files, _is_object, parallelism=parallelism, split=_split)
 
 
 def _is_object(line: bytes) -> bool:
@@ -103,7 +99,7 @@ def _is_text_or_bytes(kind: Any) -> bool:
 
 
 def body_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
-    """Yield the bodies in ``splits`` as batches of ``BODIES``.
+    """Yield the bodies in ``splits`` as batches of ``BODY``.
 
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
@@ -137,7 +133,7 @@ def _first_rows(path: AnyPath) -> Iterator[Any]:
         return
     with suppress(pa.ArrowException, OSError):  # a damaged page is reported by the task that reads it
         for batch in file.iter_batches(_HEAD_ROWS, row_groups=[0], columns=["body"], use_threads=False):
-            yield _cast(batch.column(0), BODIES.field("body").type)
+            yield _cast(batch.column(0), BODY.field("body").type)
 
 
 def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
@@ -150,11 +146,11 @@ def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
     for batch in file.iter_batches(most, row_groups=[split.group], columns=columns, use_threads=False):
         rows = batch.num_rows
         given: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
-        found = {name: _cast(given[name], BODIES.field(name).type) for name in columns}
+        found = {name: _cast(given[name], BODY.field(name).type) for name in columns}
         found["path"] = pa.repeat(split.path, rows)
         found["line"] = pa.array(range(line, line + rows), pa.int64())
         found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
-        yield make_batch(found, rows, BODIES)
+        yield make_batch(found, rows, BODY)
         line += rows
 
 
@@ -165,7 +161,7 @@ def _cast(column: Any, kind: Any) -> Any:
 
 def _bad_where(is_bad: Any, reason: str) -> Any:
     evidence = bad_piece("body", reason, "")
-    kind = BODIES.field("bad").type
+    kind = BODY.field("bad").type
     if not pc.any(is_bad).as_py():
         return pa.nulls(len(is_bad), kind)
     return pa.array([evidence if one else None for one in is_bad.to_pylist()], kind)
@@ -174,11 +170,11 @@ def _bad_where(is_bad: Any, reason: str) -> Any:
 def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
     for some in take_groups(lines, lambda line: (1, len(line.text)), rows=BATCH_ROWS, size=_BATCH_BYTES):
         rows = [{"path": line.path, "line": line.number, **read} for line in some for read in _read_line(line.text)]
-        yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
+        yield pa.RecordBatch.from_pylist(rows, schema=BODY)
 
 
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the fields, as of ``BODIES``, of each object of a line, and of what is none behind them."""
+    """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
     text, at = line.decode("utf-8", "replace"), 0
     while True:
         value, end = read_json(text, at)
@@ -240,7 +236,7 @@ def decode_base64(text: str) -> bytes | None:
 
 
 def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of trace topics (``kafka.MESSAGE``) as ``BODIES``; one without a value is bad."""
+    """Yield the messages of trace topics (``kafka.MESSAGE``) as ``BODY``; one without a value is bad."""
     for batch in messages:
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         found = {
@@ -250,4 +246,4 @@ def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             "body": columns["value"],
             "bad": _bad_where(pc.is_null(columns["value"]), "no body (a tombstone)"),
         }
-        yield make_batch(found, batch.num_rows, BODIES)
+        yield make_batch(found, batch.num_rows, BODY)

@@ -1,4 +1,4 @@
-"""Find files of OTLP and read them, or messages of a topic, as batches of spans."""
+"""Read files of OTLP, or messages of a topic, as batches of spans."""
 
 from __future__ import annotations
 
@@ -14,30 +14,25 @@ from bridge.otlp.detect import Layout
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_json, parse_message, spans_of
 from bridge.storage import as_path
 from spark_jobs.columns import make_batch
-from spark_jobs.schemas import bad_piece
-from spark_jobs.sources.files import span_files
+from spark_jobs.schemas import SPAN, bad_piece
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import SPANS, Counts, grouped, row_batches, span_row
+from spark_jobs.sources.span_batches import grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line, plan_files, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bridge.otlp.containers import Item, Parse
+    from spark_jobs.schemas import InputCounts
+    from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.span_batches import SpanColumns
     from spark_jobs.sources.splits import SideFiles, Split
 
     _Item = tuple[str, int | None, Item]  # path, line and what was found there
 
 
-def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: int) -> SideFiles:
-    """Return the OTLP files behind ``srcs``; only the heads and ends of files are read.
-
-    Raises:
-        UsageError: a source names nothing, or the layout is unknown.
-        UnreadableInputError: a source holds no OTLP traces.
-    """
-    files = span_files(srcs, layout=layout)
+def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> SideFiles:
+    """Return what each task reads of OTLP files; only the ends of files are read."""
     return plan_files(files, lambda line: parse_json(line) is not None, parallelism=parallelism)
 
 
@@ -49,9 +44,8 @@ _LEAST_BYTES: Final = 64 << 10
 _BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
 
-def split_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
-    """Yield the spans in ``splits`` as batches of ``SPANS``, and at last one with the counts of all."""
-    counts = Counts()
+def split_batches(splits: Iterable[Split], counts: InputCounts) -> Iterator[pa.RecordBatch]:
+    """Yield the spans in ``splits`` as batches of ``SPAN``; what was read is added to ``counts``."""
     read = (
         block_batches(chain.from_iterable(map(read_lines, some)), read_json_block, line_items, counts)
         if layout is Layout.JSON_LINES
@@ -59,12 +53,10 @@ def split_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
         for layout, some in groupby(splits, key=lambda split: split.layout)
     )
     yield from grouped(chain.from_iterable(read))
-    yield counts.batch()
 
 
-def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def message_batches(messages: Iterable[pa.RecordBatch], counts: InputCounts) -> Iterator[pa.RecordBatch]:
     """Yield the spans in ``messages`` (``path``, ``value``) as ``split_batches`` yields those of files."""
-    counts = Counts()
     read = (
         block_batches((Line(path, None, value or b"") for path, value in some), read_json_block, _message_items, counts)
         if in_json
@@ -72,7 +64,6 @@ def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         for in_json, some in groupby(_values(messages), key=lambda one: (one[1] or b"").startswith(b"{"))
     )
     yield from grouped(chain.from_iterable(read))
-    yield counts.batch()
 
 
 def _items(split: Split) -> Iterator[_Item]:
@@ -130,9 +121,9 @@ def _value_items(value: bytes | None) -> Iterator[Item]:
 
 
 def item_batches(
-    items: Iterable[_Item], counts: Counts, items_of: Callable[[Line], Iterator[Item]] = _message_items
+    items: Iterable[_Item], counts: InputCounts, items_of: Callable[[Line], Iterator[Item]] = _message_items
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what stands in ``items`` as batches of ``SPANS``, in order; messages of one kind as blocks.
+    """Yield what stands in ``items`` as batches of ``SPAN``, in order; messages of one kind as blocks.
 
     ``items_of`` reads an odd message, as in :func:`block_batches`.
     """
@@ -164,7 +155,7 @@ _ITEMS_OF: Final = {Layout.JSON_LINES_ZSTD: partial(line_items, parse=parse_mess
 """Layout → how to read an odd message where it may be several, glued together."""
 
 
-def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[dict[str, Any]]:
+def _rows(path: str, line: int | None, item: Item, counts: InputCounts) -> Iterator[dict[str, Any]]:
     place = {"path": path, "line": line}
     if isinstance(item, Tail):
         counts.tails += 1
@@ -180,9 +171,9 @@ def block_batches(
     lines: Iterable[Line],
     read: Callable[[list[Line]], SpanColumns | None],
     items_of: Callable[[Line], Iterator[Item]],
-    counts: Counts,
+    counts: InputCounts,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the spans in ``lines``, one message each, as batches of ``SPANS``, in order.
+    """Yield the spans in ``lines``, one message each, as batches of ``SPAN``, in order.
 
     A block that ``read`` declines is halved until only odd messages remain, which ``items_of`` reads one by one. Later
     blocks grow again: an odd message costs little.
@@ -206,7 +197,7 @@ def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
     numbers = pa.array([line.number for line in block], pa.int64())
     message = pa.array(found.messages, pa.int64())
     columns = {**found.columns, "path": paths.take(message), "line": numbers.take(message)}
-    return make_batch(columns, len(message), SPANS)
+    return make_batch(columns, len(message), SPAN)
 
 
 class _Blocks:

@@ -1,4 +1,4 @@
-"""Arrow batches of spans, and the counts that go with them."""
+"""Arrow batches of spans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from bridge.otlp.values import LONG_MAX, text_attributes
 from spark_jobs.columns import take_groups
-from spark_jobs.schemas import LEDGER, READ_SPAN, bad_piece
+from spark_jobs.schemas import SPAN, bad_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,27 +23,13 @@ _BATCH_ROWS: Final = 2000
 """How many rows make a batch worth handing on."""
 _BATCH_BYTES: Final = 8 << 20
 """How many bytes make one: a span may be a megabyte."""
-SPANS: Final = pa.schema([*READ_SPAN, *LEDGER])
-"""What a reader yields: spans, and rows that count what was expected."""
-LINK: Final[Any] = SPANS.field("links").type.value_type
+LINK: Final[Any] = SPAN.field("links").type.value_type
 """A link as ``schemas.SPAN`` holds it."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What is ``expected`` of the input read so far, and how many ``tails`` were cut off: ``LEDGER``."""
-
-    expected: int = 0
-    tails: int = 0
-
-    def batch(self) -> pa.RecordBatch:
-        """Return the ledger as one row of ``SPANS``."""
-        return pa.RecordBatch.from_pylist([{"expected": self.expected, "tails": self.tails}], schema=SPANS)
 
 
 @dataclass(frozen=True, slots=True)
 class SpanColumns:
-    """The spans of a block of messages: columns of ``READ_SPAN`` without their positions.
+    """The spans of a block of messages: columns of ``SPAN`` without their positions.
 
     Attributes:
         columns: by name.
@@ -57,9 +43,9 @@ class SpanColumns:
 
 
 def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Yield ``rows`` as batches of ``SPANS``."""
+    """Yield ``rows`` as batches of ``SPAN``."""
     for some in take_groups(rows, lambda _row: (1, 0), rows=_BATCH_ROWS):
-        yield pa.RecordBatch.from_pylist(some, schema=SPANS)
+        yield pa.RecordBatch.from_pylist(some, schema=SPAN)
 
 
 def grouped(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES) -> Iterator[pa.RecordBatch]:
@@ -72,12 +58,12 @@ def grouped(batches: Iterable[pa.RecordBatch], *, most_bytes: int = _BATCH_BYTES
         yield from some if len(some) == 1 else pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
-_NOT_PLAIN: Final = frozenset({"attributes", "links", "path", "line", "raw_hash", "bad", "expected", "tails"})
-_PLAIN: Final = tuple(name for name in SPANS.names if name not in _NOT_PLAIN)
+_NOT_PLAIN: Final = frozenset({"attributes", "links", "path", "line", "raw_hash", "bad"})
+_PLAIN: Final = tuple(name for name in SPAN.names if name not in _NOT_PLAIN)
 
 
 def span_row(span: Span) -> dict[str, Any]:
-    """Return a span as a row of ``schemas.READ_SPAN``, its place left out."""
+    """Return a span as a row of ``schemas.SPAN``, its place left out."""
     if span["bad"] is not None:
         name, reason, text = span["bad"]
         known = [span["attributes"], *(link["attributes"] for link in span["links"])]

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from bridge.otlp.detect import Side
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.jobs.reading import EventSide, ReadOptions, read_native, read_otlp
+from spark_jobs.jobs.reading import EventSide, ReadOptions
 from spark_jobs.schemas import COMPARED_FIELDS
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 from tests.faults.truth import Event
+from tests.support.reading import read_sources
 
 EQUAL, DIFFERS, LOST_OTLP, LOST_NATIVE = "equal", "differs", "native only", "span only"
 Calls = Mapping[Event, Counter[str]]
@@ -33,8 +35,8 @@ def tables(corpus: Corpus, root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     work.mkdir()
     options = ReadOptions(native_writer=corpus.options["native_writer"])
     with LocalEngine(1) as engine:
-        native = read_native(engine, (str(files.native),), str(work / "native"), options=options)
-        otlp = read_otlp(engine, (str(files.otlp),), str(work / "otlp"), options=options)
+        native = read_sources(engine, Side.NATIVE, (files.native,), work / "native", options)
+        otlp = read_sources(engine, Side.OTLP, (files.otlp,), work / "otlp", options)
     sides = _merged_halves(_plain(native)), _plain(otlp).drop(columns="half")
     wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *COMPARED_FIELDS)))
     one, other = (side[wanted].reset_index(drop=True) for side in sides)

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from spark_jobs.jobs.reading import EventSide, ReadOptions, read_native, read_otlp
+from bridge.otlp.detect import Side
+from spark_jobs.jobs.reading import EventSide, ReadOptions, read_side
 from spark_jobs.schemas import EVENT, VERDICT
+from spark_jobs.sources.files import find_inputs
 
 
 class PlainEngine:
@@ -49,12 +51,19 @@ def sent(value: Any) -> Any:
 
 def native_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
     """Read native sources; the events are written below ``directory``."""
-    return read_native(PlainEngine(), list(map(str, srcs)), str(directory / "native"), options=ReadOptions(**options))
+    return read_sources(PlainEngine(), Side.NATIVE, srcs, directory / "native", ReadOptions(**options))
 
 
 def otlp_side(directory: Path, *srcs: object, **options: Any) -> EventSide:
     """Read sources of spans; the events are written below ``directory``."""
-    return read_otlp(PlainEngine(), list(map(str, srcs)), str(directory / "otlp"), options=ReadOptions(**options))
+    return read_sources(PlainEngine(), Side.OTLP, srcs, directory / "otlp", ReadOptions(**options))
+
+
+def read_sources(engine: Any, side: Side, srcs: Iterable[object], directory: Path, options: ReadOptions) -> EventSide:
+    """Find the inputs behind ``srcs`` and read them into ``directory``."""
+    layout = options.otlp_format if side is Side.OTLP else None
+    inputs = find_inputs(side, list(map(str, srcs)), options.client_config, layout=layout)
+    return read_side(engine, side, inputs, str(directory), options=options)
 
 
 def events_of(side: EventSide) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.schemas import InputCounts
 from spark_jobs.sources.files import SourceFile, source_files
 from spark_jobs.sources.otlp import split_batches
 from spark_jobs.sources.splits import split_file
@@ -205,8 +206,8 @@ def test_values_in_snake_case_among_usual_lines_are_kept(tmp_path, name_before):
     path = tmp_path / "x.jsonl"
     lines = [request({**SPAN, "name": name_before}), request({**SPAN, "attributes": attributes})]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
-    _, span, _ = [row for batch in batches for row in batch.to_pylist()]
+    batches = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts())
+    _, span = [row for batch in batches for row in batch.to_pylist()]
     assert dict(span["attributes"]) == {"a": "x", "b": "7"}
 
 
@@ -214,7 +215,7 @@ def test_long_text_in_snake_case_is_read_in_linear_time(write_json):
     path = write_json(request({**SPAN, "name": "_a" * 30_000}))
     began_s = time.process_time()
     assert len(read(path)[0]) == 1
-    assert any(batch.num_rows for batch in split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP))))
+    assert list(split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts()))
     assert time.process_time() - began_s < 5
 
 
@@ -295,8 +296,8 @@ def test_lone_surrogate_and_huge_number_are_written_on(tmp_path):
     assert bad == []
     assert span["name"] == "?"
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
-    span, ledger = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
-    assert (span.num_rows, ledger.num_rows) == (1, 1)
+    (batch,) = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)), InputCounts())
+    assert batch.num_rows == 1
 
 
 @pytest.mark.parametrize("layout", [Layout.PROTO_FRAMED_ZSTD, Layout.JSON_LINES_ZSTD])
@@ -376,11 +377,11 @@ def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
 def test_expected_spans_are_counted_apart_from_rows(name):
     path = OTLP / name
     pieces = split_file(SourceFile(path, detect(path).layout, Side.OTLP))
-    *listed, ledger = [row for batch in split_batches(pieces) for row in batch.to_pylist()]
+    counts = InputCounts()
+    listed = [row for batch in split_batches(pieces, counts) for row in batch.to_pylist()]
     spans, bad, tails = read(path)
-    assert {row["expected"] for row in listed} == {None}
-    assert ledger["expected"] == len(listed) == len(spans) + len(bad)
-    assert ledger["tails"] == len(tails)
+    assert counts.expected == len(listed) == len(spans) + len(bad)
+    assert counts.tails == len(tails)
 
 
 def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.sources.kafka import TopicAddress, messages_in, topic_ranges
+from spark_jobs.sources.kafka import messages_in, topic_address, topic_ranges
 from tests.peers.kafka.broker import HERE
 from tests.peers.maven import jars_of
 
@@ -22,13 +22,13 @@ BY_CONNECTOR = """
 import json, sys
 from spark_jobs.exchange.spark import SparkEngine
 from spark_jobs.session import build_session
-from spark_jobs.sources.kafka import TopicAddress
+from spark_jobs.sources.kafka import topic_address
 from spark_jobs.sources.kafka import topic_ranges
 from spark_jobs.sources.kafka import message_frame
 
 servers, topic, jars = sys.argv[1:]
 spark = build_session(master="local[2]", extra={"spark.jars": jars})
-frame = message_frame(topic_ranges(TopicAddress(servers, topic), {}), {}, tasks=2)
+frame = message_frame(topic_ranges(topic_address(servers, topic), {}), {}, tasks=2)
 assert frame is not None
 read = SparkEngine(spark, 2).map_frame(lambda batches: [row for batch in batches for row in batch.to_pylist()], frame)
 print(json.dumps([[*list(row.values())[:5], row["value"].decode()] for rows in read for row in rows]))
@@ -60,7 +60,7 @@ def address(kafka):
     admin = AdminClient(settings)
     (trimmed,) = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
     trimmed.result(30)
-    return TopicAddress(kafka.bootstrap_servers, topic)
+    return topic_address(kafka.bootstrap_servers, topic)
 
 
 def by_client(address):
@@ -77,13 +77,13 @@ def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offse
 
 def test_missing_topic_is_one_line(kafka):
     with pytest.raises(PeerError, match=r"/no-such-topic cannot be read: .*check the topic's name"):
-        topic_ranges(TopicAddress(kafka.bootstrap_servers, "no-such-topic"), {})
+        topic_ranges(topic_address(kafka.bootstrap_servers, "no-such-topic"), {})
 
 
 def test_sparks_own_connector_gives_the_same_messages(address):
     """In a process of its own, because a session takes its jars when it starts."""
     jars = ",".join(map(str, sorted(jars_of(HERE / "spark-connector.xml", "Spark's Kafka connector").glob("*.jar"))))
-    command = [sys.executable, "-c", BY_CONNECTOR, address.bootstrap_servers, address.topic, jars]
+    command = [sys.executable, "-c", BY_CONNECTOR, address.servers, address.topic, jars]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])

@@ -27,8 +27,8 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.landing import LandedMessage, json_line
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
-from spark_jobs.normalise.native import RecordCount, record_columns
-from spark_jobs.schemas import READ_BODY
+from spark_jobs.normalise.native import record_columns
+from spark_jobs.schemas import BODY, InputCounts
 from tests.peers.maven import PeerUnavailableError, jars_of
 from tests.proofs.bench import otlp_spans
 from tests.proofs.bench.forwarding import RECORDS_EACH, trace_messages
@@ -145,11 +145,11 @@ def _in_columns(effort: Effort) -> Row:
     """Measure what Spark's tasks do: bodies of a hundred records, as a trace topic holds them, into Arrow columns."""
     bodies = [message.body for message in trace_messages(_MESSAGES)]
     records = RECORDS_EACH * _MESSAGES
-    batch = pa.RecordBatch.from_pylist([{"body": body} for body in bodies], schema=pa.schema(READ_BODY))
+    batch = pa.RecordBatch.from_pylist([{"body": body} for body in bodies], schema=pa.schema(BODY))
     otlp = [otlp_spans.message_of(decode_body(body).contexts).SerializeToString() for body in bodies]
 
     def columns() -> int:
-        parts = record_columns([batch], RecordCount(), msg_type_map="a", charset="utf-8")
+        parts = record_columns([batch], InputCounts(), msg_type_map="a", charset="utf-8")
         return sum(len(part["type"]) for part in parts)
 
     def read() -> int:

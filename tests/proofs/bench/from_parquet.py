@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bridge.otlp.detect import Side
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs.batch import conclude, reconcile
@@ -18,6 +19,7 @@ from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
 from spark_jobs.jobs.workspace import open_engine, open_workspace
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.html import PageOptions
+from spark_jobs.sources.files import find_inputs
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
 
 _SIDES: Final = ("native", "otlp")
@@ -32,8 +34,8 @@ def _options(day: Path, out: Path, engine: str) -> ReconcileOptions:
 def _prepare(day: Path, tables: Path) -> dict[str, Any]:
     tables.mkdir(parents=True)
     with LocalEngine() as engine:
-        sources = ([str(day / side)] for side in _SIDES)
-        sides = read_sides(engine, *sources, tables.absolute(), options=ReadOptions(), progress=no_progress)
+        inputs = (find_inputs(Side(side), [str(day / side)], {}) for side in _SIDES)
+        sides = read_sides(engine, *inputs, tables.absolute(), options=ReadOptions(), progress=no_progress)
     for side, read in zip(_SIDES, sides, strict=True):
         (tables / f"{side}.json").write_text(json.dumps(read.to_plain()), encoding="utf-8")
     (tables / "day").write_text(str(day), encoding="utf-8")

@@ -65,11 +65,13 @@ def main(folder: str, spans: str, rounds: str, cores: str) -> int:
 
 
 def _ours(engine: Any, source: Path, root: Path, count: int, cores: int) -> float:
-    from spark_jobs.jobs.reading import read_otlp  # noqa: PLC0415 - as above
+    from bridge.otlp.detect import Side  # noqa: PLC0415 - as above
+    from spark_jobs.jobs.reading import read_side  # noqa: PLC0415 - as above
+    from spark_jobs.sources.files import find_inputs  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(dir=root) as work:
         began = time.perf_counter()
-        side = read_otlp(engine, (str(source),), work)
+        side = read_side(engine, Side.OTLP, find_inputs(Side.OTLP, (str(source),), {}), work)
         seconds = time.perf_counter() - began
         assert side.records_read == count == side.events, f"{side.records_read} of {count} spans read"
     return count / seconds / cores

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from spark_jobs.explain import budgets, drop_budget
 from spark_jobs.explain.budgets import (
     Budgets,
-    SettledNotes,
     allow_missing,
     limit_missing,
     make_spendable,
@@ -104,7 +103,7 @@ def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
     spent = Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
     residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
-    settled = merge_settled([note_settled(settled_of(bucket), spent.notes) for bucket in buckets])
+    settled = merge_settled([note_settled(settled_of(bucket), spent.near) for bucket in buckets])
     paid = spent.spend(residue, given, settled)
     verdicts = pa.concat_tables(buckets)
     return Outcome(spent, rows_with(verdicts, paid), rows_with(verdicts, given))
@@ -190,8 +189,7 @@ def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
 
 def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):
     monkeypatch.setattr(budgets, "_MOST_SERVICES", 1)
-    wanted = SettledNotes(services=True)
-    notes = [note_settled(settled_of(bucket), wanted) for bucket in split_by_message(verdicts)]
+    notes = [note_settled(settled_of(bucket), ()) for bucket in split_by_message(verdicts)]
     assert merge_settled(notes).group_services == {("billing", "billing-app")}
     assert merge_settled(notes[::-1]).group_services == {("billing", "billing-app")}
 

@@ -1,15 +1,13 @@
 """The events of a task, written by the task: one file that is whole or not there, and what it comes to."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from spark_jobs.jobs import reading
 from spark_jobs.jobs.reading import write_events
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
-from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
+from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
 
 MS = 1_000_000
 ID = "messaging.message.id"
@@ -26,13 +24,12 @@ def written(directory, *batches):
     return write_events(str(directory / "files-00000.parquet"), event_batches(batches))
 
 
-def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
-    rows = [LEDGER_ROW, span({ID: "a"}), BAD_ROW, span({ID: "b,c"}), LEDGER_ROW]
+def test_file_holds_every_event_in_order(tmp_path):
+    rows = [span({ID: "a"}), BAD_ROW, span({ID: "b,c"})]
     files = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
     assert files.files == (str(file),)
-    kept = [event for event in events(*rows) if event["expected"] is None]
-    expected = [{name: event[name] for name in NORMALISED.names} for event in kept]
+    expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows)]
     assert parquet.read_table(file).to_pylist() == expected
     assert (sum(row.rows for row in files.survey.rows), files.survey.malformed) == (3, {"otlp": 1})
 
@@ -41,20 +38,11 @@ def test_answer_counts_what_is_in_the_file(tmp_path):
     rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
     files = written(tmp_path, batch(*rows))
     assert (files.exploded, files.by_place, files.last_event_ms) == (2, 1, 9_000)
-    assert (files.records_read, files.truncated_tails) == (0, 0)
-
-
-@settings(max_examples=20)
-@given(dues=st.lists(st.integers(0, 9), max_size=5))
-def test_ledger_rows_of_all_batches_are_added_up(tmp_path_factory, dues):
-    batches = [batch({**LEDGER_ROW, "expected": expected, "tails": 1}) for expected in dues]
-    files = written(tmp_path_factory.mktemp("events"), *batches)
-    assert (files.records_read, files.truncated_tails) == (sum(dues), len(dues))
 
 
 def test_task_without_an_event_writes_no_file(tmp_path):
-    files = written(tmp_path, batch(LEDGER_ROW))
-    assert (files.files, files.records_read, files.exploded, files.by_place, files.last_event_ms) == ((), 3, 0, 0, None)
+    files = written(tmp_path, batch())
+    assert (files.files, files.exploded, files.by_place, files.last_event_ms) == ((), 0, 0, None)
     assert files.survey.rows == ()
     assert not list(tmp_path.iterdir())
 

@@ -13,11 +13,11 @@ from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.sources.kafka import PartitionRange, TopicAddress
+from spark_jobs.sources.kafka import PartitionRange, topic_address
 from tests.support.events import publish
 from tests.support.reading import PlainEngine
 
-SPANS = TopicAddress("broker:9092", "spans")
+SPANS = topic_address("broker:9092", "spans")
 
 
 def side(**changes):

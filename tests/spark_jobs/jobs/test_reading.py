@@ -7,10 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bridge.otlp.detect import Side
+from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import reading
-from spark_jobs.jobs.reading import EventSide, read_native, read_otlp
+from spark_jobs.jobs.reading import EventSide, ReadOptions, read_side
 from spark_jobs.sources import splits
-from spark_jobs.sources.kafka import MESSAGE, PartitionRange, TopicAddress
+from spark_jobs.sources.files import Inputs
+from spark_jobs.sources.kafka import MESSAGE, PartitionRange, topic_address
 from tests.support.reading import PlainEngine, events_of, malformed_of, native_side, otlp_side, rows_in
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -45,10 +48,10 @@ def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
     assert (spans.trace_topics, spans.sources, spans.layouts) == ((), (str(SPANS),), ("json-lines",))
 
 
-@pytest.mark.parametrize("read", [read_native, read_otlp])
-def test_side_is_read_back_unchanged_from_json(tmp_path, read):
-    side = read(PlainEngine(), [str(NATIVE if read is read_native else SPANS)], str(tmp_path / "events"))
-    one = PartitionRange(address=TopicAddress("h:1,i:2", "t"), partition=3, first=5, end=9)
+@pytest.mark.parametrize(("read", "source"), [(native_side, NATIVE), (otlp_side, SPANS)])
+def test_side_is_read_back_unchanged_from_json(tmp_path, read, source):
+    side = read(tmp_path, source)
+    one = PartitionRange(address=topic_address("h:1,i:2", "t"), partition=3, first=5, end=9)
     for each in (side, EventSide(offsets=(one,), files=("a", "b")), EventSide()):
         assert EventSide.from_plain(json.loads(json.dumps(each.to_plain()))) == each
 
@@ -68,7 +71,7 @@ def message(offset, value):
 
 def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch):
     body = base64.b64decode(json.loads(NATIVE.read_text(encoding="utf-8").splitlines()[0])["body_base64"])
-    address, other = (TopicAddress("h:1", name) for name in ("t", "other"))
+    address, other = (topic_address("h:1", name) for name in ("t", "other"))
     ranges = tuple(PartitionRange(address=one, partition=0, first=0, end=9) for one in (address, other))
     batches = [
         [],
@@ -87,12 +90,8 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
 
     monkeypatch.setattr(reading, "message_frame", frame)
     monkeypatch.setattr(reading, "message_batches", by_client)
-    side = read_native(
-        ConnectedEngine(),
-        [str(address), str(other)],
-        str(tmp_path / "native"),
-        options=reading.ReadOptions(ranges=ranges),
-    )
+    inputs = Inputs(topics={one.address: (one,) for one in ranges})
+    side = read_side(ConnectedEngine(), Side.NATIVE, inputs, str(tmp_path / "native"))
     assert [some for some, _, _ in asked] == [[ranges[0]], [ranges[1]]]
     assert [Path(file).name for file in side.files] == [
         "connector-000-00000-00000000000000000000.parquet",
@@ -103,3 +102,16 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
     assert [row["reason"] for row in malformed_of(side)] == ["no body (a tombstone)"]
     assert (side.offsets, side.offsets_without_message) == (ranges, 18 - 5)
     assert side.trace_topics == ("other", "t")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"charset": "klingon"}, "klingon"),
+        ({"charset": "base64"}, "base64"),
+        ({"msg_type_map": "z"}, "message type map"),
+    ],
+)
+def test_unknown_charset_or_map_is_refused_before_any_body(options, message):
+    with pytest.raises(UsageError, match=message):
+        ReadOptions(**options)

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Producer
 
+from bridge.otlp.detect import Side
 from bridge.storage import hold
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.ingested import survey_again
 from spark_jobs.jobs.options import ReconcileOptions, no_progress
-from spark_jobs.jobs.reading import ReadOptions, read_native, read_otlp
+from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
-from spark_jobs.sources.kafka import TopicAddress
-from tests.support.reading import PlainEngine, read_verdicts, rows_in
+from spark_jobs.sources.kafka import topic_address, topic_ranges
+from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape
@@ -293,9 +294,9 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     assert counts == [1, 1, 0]
     in_rounds = sides()
 
-    one_native = read_native(engine, [native], str(tmp_path / "once-native"), options=how)
+    one_native = read_sources(engine, Side.NATIVE, [native], tmp_path / "once-native", how)
     how = replace(how, trace_topics=one_native.trace_topics)
-    at_once = one_native, read_otlp(engine, [otlp], str(tmp_path / "once-otlp"), options=how)
+    at_once = one_native, read_sources(engine, Side.OTLP, [otlp], tmp_path / "once-otlp", how)
     assert events_of(in_rounds) == events_of(at_once)
     assert balance_of(in_rounds) == balance_of(at_once)
     assert "TRACE_TRAFFIC" in {row.scope for row in in_rounds[1].survey.rows}
@@ -310,9 +311,10 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
 def test_topic_that_was_created_again_is_refused(kafka):
     kafka.create_topic("anew", 1)
     send(kafka, "anew", [b"1", b"2"])
-    address = TopicAddress(kafka.bootstrap_servers, "anew")
-    (held,) = find_new_ranges([address], {}, [])
+    address = topic_address(kafka.bootstrap_servers, "anew")
+    (held,) = topic_ranges(address, {})
+    assert find_new_ranges([held], []) == (held,)
     assert (held.first, held.end) == (0, 2)
-    assert find_new_ranges([address], {}, [held]) == ()
+    assert find_new_ranges([held], [held]) == ()
     with pytest.raises(PeerError, match="created again"):
-        find_new_ranges([address], {}, [replace(held, end=3)])
+        find_new_ranges([held], [replace(held, end=3)])

@@ -218,10 +218,11 @@ def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
 def test_each_file_of_mixed_native_records_is_read_with_its_own_writer(tmp_path):
     own = landing(tmp_path / "own.jsonl", pub())
     other = landing(tmp_path / "other.jsonl", pub(offset_msg_id=BROKER_ID))
-    how = writers.name_native_writers([own, other], ReadOptions(native_writer="mqtrace+rocketmq-4.9.8"))
+    inputs = find_inputs(Side.NATIVE, [own, other], {})
+    how = writers.name_native_writers(inputs, ReadOptions(native_writer="mqtrace+rocketmq-4.9.8"))
     assert (how.native_writer, how.native_writers) == ("mqtrace", {other: "rocketmq-4.9.8"})
     plain = ReadOptions(native_writer="rocketmq")
-    assert writers.name_native_writers([own, other], plain) is plain
+    assert writers.name_native_writers(inputs, plain) is plain
 
 
 def test_one_file_of_both_native_writers_requires_the_option(tmp_path):

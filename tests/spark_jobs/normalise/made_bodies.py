@@ -1,4 +1,4 @@
-"""Bodies made for a test: rows of ``READ_BODY`` as an Arrow batch, the events facts from them, and what they should be."""
+"""Bodies made for a test: rows of ``BODY`` as an Arrow batch, the events facts from them, and what they should be."""
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -7,10 +7,10 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, CLOUD_SUB_AFTER, FIELDS, FORMS, FieldKind
 from spark_jobs.normalise.native import native_batches
-from spark_jobs.schemas import READ_BODY
+from spark_jobs.schemas import BODY, InputCounts
 
 ID = "C000020262BB60E53B936993952C0000"
-SCHEMA = READ_BODY
+SCHEMA = BODY
 UNREAD = {"path": "made", "line": 9, "bad": {"field": "body", "reason": "no body", "text": "", "mentions": []}}
 """A row that holds no body."""
 
@@ -26,9 +26,9 @@ def batch(*bodies):
 
 def read_bodies(*bodies, **options):
     """Return the events of the bodies as mappings, and how many records were expected."""
-    made = native_batches([batch(*bodies)], writer="mqtrace", **options)
-    *events, ledger = (event for some in made for event in some.to_pylist())
-    return events, ledger["expected"]
+    counts = InputCounts()
+    made = native_batches([batch(*bodies)], counts, writer="mqtrace", **options)
+    return [event for some in made for event in some.to_pylist()], counts.expected
 
 
 def _present(text):

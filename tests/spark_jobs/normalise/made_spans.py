@@ -1,11 +1,11 @@
-"""Spans made for a test: rows of ``READ_SPAN`` and ``LEDGER`` as an Arrow batch, and the events facts from them."""
+"""Spans made for a test: rows of ``SPAN`` as an Arrow batch, and the events facts from them."""
 
 import pyarrow as pa
 
 from spark_jobs.normalise.spans import event_batches
-from spark_jobs.sources.span_batches import SPANS
+from spark_jobs.schemas import SPAN
 
-SCHEMA = SPANS
+SCHEMA = SPAN
 
 _PLAIN = {
     "trace_id": "ab" * 16,
@@ -24,12 +24,11 @@ _PLAIN = {
     "path": "made",
     "line": 1,
 }
-LEDGER_ROW = {"path": "made", "line": 1, "expected": 3, "tails": 0}
 BAD_ROW = {"path": "made", "line": 2, "bad": {"field": None, "reason": "torn", "text": "{", "mentions": []}}
 
 
 def span(attributes=(), *, links=(), **columns):
-    """Return a row of ``READ_SPAN``; each of ``links`` is a mapping of attributes, or a pair of that and its flags."""
+    """Return a row of ``SPAN``; each of ``links`` is a mapping of attributes, or a pair of that and its flags."""
     pairs = [link if isinstance(link, tuple) else (link, 0) for link in links]
     made = [
         {"trace_id": "ef" * 16, "span_id": f"{at + 1:016x}", "flags": flags, "attributes": list(link.items())}
@@ -44,5 +43,5 @@ def batch(*rows):
 
 
 def events(*rows, **options):
-    """Return the events of the rows, ledger included, as mappings."""
+    """Return the events of the rows as mappings."""
     return [event for made in event_batches([batch(*rows)], **options) for event in made.to_pylist()]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from bridge.otlp.roles import ALIASES
 from spark_jobs.jobs.naming import claims_in, resolve_message_ids
 from spark_jobs.normalise.spans import event_batches
-from spark_jobs.schemas import EVENT, LEDGER, READ_EVENT
-from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
+from spark_jobs.schemas import EVENT, READ_EVENT
+from tests.spark_jobs.normalise.made_spans import BAD_ROW, batch, events, span
 
 ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"
 ID_NAME = ALIASES["msg_id"].names[0]
@@ -29,7 +29,7 @@ SPANS = st.builds(
     flags=st.sampled_from([0, 1, 257]),
     start_ns=st.sampled_from([0, 5_000_000_999]),
 )
-ROWS = st.lists(st.one_of(SPANS, st.just(BAD_ROW), st.just(LEDGER_ROW)), min_size=1, max_size=8)
+ROWS = st.lists(st.one_of(SPANS, st.just(BAD_ROW)), min_size=1, max_size=8)
 
 
 def ordered(rows):
@@ -58,25 +58,13 @@ def test_batches_may_be_cut_anywhere(rows, data):
 
 
 def test_every_batch_has_the_schema_of_events_that_were_read():
-    (made,) = event_batches([batch(span(), BAD_ROW, LEDGER_ROW)])
+    (made,) = event_batches([batch(span(), BAD_ROW)])
     assert made.schema.equals(READ_EVENT)
 
 
 def test_empty_batch_gives_no_batch():
     """Spark may hand over a partition without rows."""
     assert list(event_batches([batch()])) == []
-
-
-def test_ledger_row_is_kept_as_it_is():
-    _, ledger, _ = events(span(), LEDGER_ROW, span())
-    assert {name: value for name, value in ledger.items() if value is not None} == LEDGER_ROW
-
-
-def test_spans_without_a_ledger_are_read_as_well():
-    """A source may have kept its counts before."""
-    whole = batch(span({"messaging.system": "kafka"}))
-    made = event_batches([whole.select([name for name in whole.schema.names if name not in LEDGER.names])])
-    assert [event for one in made for event in one.to_pylist()] == events(*whole.to_pylist())
 
 
 def test_bad_span_is_one_row():

@@ -16,11 +16,11 @@ from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.kafka import (
     PartitionRange,
-    TopicAddress,
     apart,
     chunks,
     java_properties,
     messages_in,
+    topic_address,
     topic_ranges,
 )
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side
@@ -127,7 +127,7 @@ def test_topic_is_inspected_like_a_file(kafka):
 
 def test_address_differs_from_files_and_hides_its_password():
     files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
-    assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
+    assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (topic_address("h:1,i:2", "t.x"),))
     for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
         with pytest.raises(UsageError, match="is not a topic: write kafka://") as error:
             apart([src])
@@ -135,7 +135,7 @@ def test_address_differs_from_files_and_hides_its_password():
 
 
 def test_ranges_of_a_topic_join_up():
-    address = TopicAddress("h:1", "t")
+    address = topic_address("h:1", "t")
     whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
     for size in (1, 7, 17, 100):
         covered = [at for one in chunks(whole, offsets=size) for at in range(one.first, one.end)]
@@ -144,7 +144,7 @@ def test_ranges_of_a_topic_join_up():
 
 def test_range_is_read_to_its_end(kafka):
     """A retry reads the same offsets, though more has been written since."""
-    address = TopicAddress(kafka.bootstrap_servers, "traces")
+    address = topic_address(kafka.bootstrap_servers, "traces")
     (whole, *_) = topic_ranges(address, {})
     part = PartitionRange(address=address, partition=whole.partition, first=2, end=5)
     assert [row["offset"] for row in messages_in(part, {})] == [2, 3, 4]
@@ -158,7 +158,7 @@ def test_offsets_removed_by_retention_are_skipped(kafka):
     for _ in range(12):
         producer.produce("trimmed", b"x" * 900_000)
         assert producer.flush(30) == 0
-    (held,) = topic_ranges(TopicAddress(kafka.bootstrap_servers, "trimmed"), {})
+    (held,) = topic_ranges(topic_address(kafka.bootstrap_servers, "trimmed"), {})
     assert held.first > 0
     gone = PartitionRange(address=held.address, partition=0, first=0, end=held.first)
     assert list(messages_in(gone, {})) == []
@@ -167,14 +167,14 @@ def test_offsets_removed_by_retention_are_skipped(kafka):
 
 
 def test_unreachable_broker_is_one_line_within_the_timeout(tmp_path):
-    address = TopicAddress("127.0.0.1:1", "t")
+    address = topic_address("127.0.0.1:1", "t")
     with pytest.raises(PeerError, match=r"kafka://127.0.0.1:1/t does not answer: .*--client-config"):
         topic_ranges(address, {}, timeout_ms=300)
     silent = PartitionRange(address=address, partition=0, first=0, end=5)
     with pytest.raises(PeerError, match=r"t \[0\] has been silent at offset 0|cannot be read"):
         list(messages_in(silent, {}, timeout_ms=300))
     with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as error:
-        topic_ranges(TopicAddress("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
+        topic_ranges(topic_address("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
     assert "secret" not in str(error.value)
 
 

@@ -9,16 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.schemas import BODY
 from spark_jobs.sources import native, splits
-from spark_jobs.sources.native import BODIES, body_batches, decode_base64, find_bodies
+from spark_jobs.sources.files import source_files
+from spark_jobs.sources.native import body_batches, decode_base64, plan_bodies
 
 LINE = {"source": "T", "arrival_ms": 7, "body_base64": "YQ=="}
 NOT_JSON = "no JSON object with body_base64"
 
 
+def planned(*paths, parallelism=1):
+    return plan_bodies(source_files(map(str, paths), Side.NATIVE), parallelism=parallelism)
+
+
 def bodies_in(*paths, parallelism=2):
-    bodies = find_bodies(list(map(str, paths)), parallelism=parallelism)
+    bodies = planned(*paths, parallelism=parallelism)
     return [row for task in bodies.tasks for batch in body_batches(task) for row in batch.to_pylist()]
 
 
@@ -136,7 +143,7 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps(LINE).encode() + b"\n" + tail)
-    bodies = find_bodies([str(path)], parallelism=1)
+    bodies = planned(path)
     assert bodies.truncated_tails == is_torn
     assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
 
@@ -194,10 +201,10 @@ def test_rows_of_small_files_keep_their_order_and_their_places(tmp_path):
 def test_columns_of_other_types_are_read_where_they_mean_the_same(tmp_path, columns):
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table(columns), path)
-    (task,) = find_bodies([str(path)], parallelism=1).tasks
+    (task,) = planned(path).tasks
     (batch,) = body_batches(task)
     (row,) = batch.to_pylist()
-    assert batch.schema.equals(BODIES)
+    assert batch.schema.equals(BODY)
     assert (row["body"], row["source"] or "T", row["arrival_ms"] or 7) == (b"a", "T", 7)
 
 
@@ -205,4 +212,4 @@ def test_column_that_means_something_else_is_one_sentence(tmp_path):
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"body": [b"a"], "arrival_ms": ["soon"]}), path)
     with pytest.raises(UnreadableInputError, match=r"x\.parquet: column 'arrival_ms' holds string, expected a whole"):
-        find_bodies([str(path)], parallelism=1)
+        planned(path)

@@ -8,19 +8,21 @@ import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from bridge.otlp.containers import Message, read_messages
-from bridge.otlp.detect import Layout
+from bridge.otlp.detect import Layout, Side
 from bridge.otlp.spans import parse_message, spans_of
+from spark_jobs.schemas import InputCounts
 from spark_jobs.sources import otlp
+from spark_jobs.sources.files import SourceFile, source_files
 from spark_jobs.sources.otlp import (
     block_batches,
-    find_spans,
     line_items,
     message_batches,
+    plan_spans,
     read_json_block,
     split_batches,
 )
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts, grouped, row_batches, span_row
+from spark_jobs.sources.span_batches import grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
@@ -52,7 +54,10 @@ def test_line_that_could_crash_the_parser_is_declined(line):
 def test_blank_of_python_only_makes_a_line_bad(blank):
     read = rows(
         block_batches(
-            [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], read_json_block, line_items, Counts()
+            [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))],
+            read_json_block,
+            line_items,
+            InputCounts(),
         )
     )
     is_blank = blank not in {b"\x0b", b"\x0c"}
@@ -74,7 +79,7 @@ def test_word_that_only_arrow_reads_as_a_number_is_declined(word, field):
 def test_whole_messages_on_one_line_are_all_read(tmp_path):
     torn = message(SPAN)[:60]
     for parts, bad in (((torn, message(SPAN), message(SPAN, SPAN)), 1), ((message(SPAN), message(SPAN, SPAN)), 0)):
-        counts = Counts()
+        counts = InputCounts()
         read = rows(block_batches([Line("p", 1, b"".join(parts))], read_json_block, line_items, counts))
         assert [row["span_id"] for row in read if not row["bad"]] == ["cd" * 8] * 3
         assert (len(read), counts.expected) == (3 + bad, 3 + bad)
@@ -118,11 +123,12 @@ IN_FRAMES = [*IN_GOOD, (41, "s"), (41, "not a span"), *IN_BAD_FRAMES, (46, "s")]
 def test_damaged_file_is_read_in_blocks_as_message_by_message(small_blocks, tmp_path, layout, content, expected):
     path = tmp_path / "traces"
     path.write_bytes(content)
-    files = find_spans([str(path)], layout=layout.value, parallelism=1)
-    *read, counts = rows(split_batches(files.tasks[0]))
+    files = plan_spans([SourceFile(path, layout, Side.OTLP)], parallelism=1)
+    counts = InputCounts()
+    read = rows(split_batches(files.tasks[0], counts))
     assert [(row["line"], row["bad"]["reason"] if row["bad"] else row["name"]) for row in read] == expected
     assert spans_in(read) == spans_in(rows(row_batches(one_by_one(path, layout))))
-    assert (counts["expected"], counts["tails"] + files.truncated_tails) == (len(expected), 1)
+    assert (counts.expected, counts.tails + files.truncated_tails) == (len(expected), 1)
 
 
 def test_file_that_changed_is_detected_again(tmp_path):
@@ -133,7 +139,7 @@ def test_file_that_changed_is_detected_again(tmp_path):
         (framed(message(SPAN)), ("json-zstd-framed",)),
     ):
         path.write_bytes(content)
-        assert find_spans([str(path)], parallelism=1).layouts == layouts
+        assert plan_spans(source_files([str(path)], Side.OTLP), parallelism=1).layouts == layouts
 
 
 def test_messages_of_a_topic_are_counted_one_by_one():
@@ -143,7 +149,8 @@ def test_messages_of_a_topic_are_counted_one_by_one():
     span.links.add(trace_id=b"\xab" * 16, flags=1).attributes.add(key="b").value.int_value = 7
     values = [message(SPAN), message(SPAN, ODD), data.SerializeToString(), None, b"neither", b"", message(SPAN), b"{"]
     asked = pa.RecordBatch.from_pydict({"path": [f"t-0@{at}" for at in range(len(values))], "value": values})
-    *read, counts = rows(message_batches([asked]))
+    counts = InputCounts()
+    read = rows(message_batches([asked], counts))
     assert [(row["path"][-1], row["name"], (row["bad"] or {}).get("reason")) for row in read] == [
         ("0", "s", None),
         ("1", "s", None),
@@ -158,7 +165,7 @@ def test_messages_of_a_topic_are_counted_one_by_one():
         [("a", '["x"]')],
         [{"trace_id": "ab" * 16, "span_id": None, "flags": 1, "attributes": [("b", "7")]}],
     )
-    assert (counts["expected"], counts["tails"]) == (8, 0)
+    assert (counts.expected, counts.tails) == (8, 0)
 
 
 def test_small_batches_are_grouped():

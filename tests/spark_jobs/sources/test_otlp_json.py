@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.schemas import InputCounts
 from spark_jobs.sources import otlp
 from spark_jobs.sources.otlp import block_batches, line_items, read_json_block
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts, row_batches
+from spark_jobs.sources.span_batches import row_batches
 from spark_jobs.sources.splits import Line
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -158,12 +159,12 @@ def read(batches, counts):
 
 
 def by_columns(texts):
-    counts = Counts()
+    counts = InputCounts()
     return read(block_batches(read_lines(texts), read_json_block, line_items, counts), counts)
 
 
 def one_by_one(texts):
-    counts = Counts()
+    counts = InputCounts()
     items = ((line, item) for line in read_lines(texts) for item in line_items(line))
     rows = (row for line, item in items for row in otlp._rows(line.path, line.number, item, counts))
     return read(row_batches(rows), counts)

@@ -8,9 +8,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from bridge.otlp.containers import Message
 from bridge.otlp.spans import parse_message, spans_of
+from spark_jobs.schemas import SPAN, InputCounts
 from spark_jobs.sources.otlp import item_batches
 from spark_jobs.sources.otlp_protobuf import read_protobuf
-from spark_jobs.sources.span_batches import SPANS, Counts, span_row
+from spark_jobs.sources.span_batches import span_row
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = st.sampled_from(["service.name", "a", "b", ""])
@@ -86,14 +87,14 @@ def varint(number):
 
 
 def rows_of(payloads):
-    counts = Counts()
+    counts = InputCounts()
     items = [("p", None, Message(1, parse_message(payload), payload)) for payload in payloads]
     return [row for batch in item_batches(items, counts) for row in batch.to_pylist()], counts.expected
 
 
 def one_by_one(payloads):
     rows = [{**span_row(span), "path": "p"} for payload in payloads for span in spans_of(parse_message(payload))]
-    return pa.RecordBatch.from_pylist(rows, schema=SPANS).to_pylist()
+    return pa.RecordBatch.from_pylist(rows, schema=SPAN).to_pylist()
 
 
 @settings(deadline=None, max_examples=40)
