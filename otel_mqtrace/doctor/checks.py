@@ -242,7 +242,7 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "entry_point_missing",
             "opentelemetry-instrument does not find mqtrace: its entry points are not installed",
             where=f"entry points {_INSTRUMENTORS}",
-            fix="pip install --force-reinstall --no-deps otel-mqtrace",
+            fix="install otel-mqtrace with pip: a copy that is only on PYTHONPATH has no entry points",
         )
     off = [
         name for name in (*sorted(each for each in instrumentors if each.startswith(_OURS)), "*") if name in disabled

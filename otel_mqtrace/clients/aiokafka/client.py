@@ -159,9 +159,10 @@ registry: Final = MessageRegistry(
 def header_pairs(headers: object) -> list[Any] | None:
     """Return the headers of a send as a list, or ``None`` for what no build of the client takes.
 
-    Its C build takes a list of tuples and nothing else, its Python build other sequences too.
+    Its C build takes a list of tuples and nothing else, its Python build other sequences too; each takes anything empty
+    for no headers.
     """
-    if headers is None:
+    if not headers:
         return []
     return list(headers) if isinstance(headers, (list, tuple)) else None
 

@@ -251,7 +251,12 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
         if recorded is not None:
             sent, written = recorded
             sending = None if sent is None else Sending(state, hook, sent, partition=chosen)
-            return sending, (), {**given, "headers": tuple(written) if type(headers) is tuple else written}, None
+            return (
+                sending,
+                (),
+                {**given, "headers": tuple(written) if headers and type(headers) is tuple else written},
+                None,
+            )
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
@@ -266,8 +271,8 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     sending = Sending(state, hook, call, partition=chosen) if call.is_recorded else None
     if call.headers is None:
         return sending, args, kwargs, transaction
-    # A tuple stays one: whether the client refuses it is the client's business.
-    added = tuple(call.headers) if isinstance(headers, tuple) else call.headers
+    # A tuple stays one: whether the client refuses it is the client's business. An empty one is a list to it.
+    added = tuple(call.headers) if headers and isinstance(headers, tuple) else call.headers
     if len(args) < len(_SEND_ORDER):
         return sending, args, {**kwargs, "headers": added}, transaction
     before = len(_SEND_ORDER) - 1

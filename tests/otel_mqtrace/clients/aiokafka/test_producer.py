@@ -72,9 +72,9 @@ def _outcome_of_sending(kafka, topic, headers):
 
 
 @pytest.mark.parametrize(
-    "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, []]
+    "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, [], (), {}]
 )
-def test_headers_the_client_refuses_are_refused(instrument, spans, kafka, topic, headers):
+def test_headers_the_client_refuses_are_refused_and_others_are_sent(instrument, spans, kafka, topic, headers):
     alone = _outcome_of_sending(kafka, topic, headers)
     instrument()
     assert _outcome_of_sending(kafka, topic, headers) == alone
