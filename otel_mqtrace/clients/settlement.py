@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.state import MAX_MESSAGES, LiveObjects
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.hooks.propagation import Headers, creation_of, index_headers
+from otel_mqtrace.hooks.propagation import creation_of, index_headers
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.settle import TransactionHook
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
     from otel_mqtrace.model import TransactionState
+    from otel_mqtrace.records.message import Headers
 
 
 class Positions:

@@ -14,26 +14,19 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.config import matches_any
-from otel_mqtrace.hooks.propagation import (
-    Header,
-    HeaderIndex,
-    HeaderValue,
-    header_name,
-    header_text,
-    propagator_in_force,
-)
+from otel_mqtrace.hooks.propagation import header_name, propagator_in_force
 from otel_mqtrace.model import MessageType
-from otel_mqtrace.spans.mapping import Attributes, keys_attribute
+from otel_mqtrace.records.message import header_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.util.types import AttributeValue
 
-    from otel_mqtrace.spans.mapping import Operation
+    from otel_mqtrace.records.message import Header, HeaderIndex, HeaderValue
+    from otel_mqtrace.spans.mapping import Attributes, Operation
 
 
-_DELAY: Final = MessageType.DELAY.value
 _REGISTRY_TYPES: Final[Mapping[object, str]] = {
     MessageType.NORMAL.value: "normal",
     MessageType.ORDER.value: "fifo",
@@ -56,17 +49,6 @@ _MAX_LEVEL_DIGITS: Final = 2  # RocketMQ has eighteen delay levels
 
 
 # -- fields of a message ----------------------------------------------------------------------------------------
-def add_header_fields(attributes: Attributes, headers: HeaderIndex) -> None:
-    """Add RocketMQ's own headers: tags, keys, delay."""
-    if (tags := header_text(headers, semconv.HEADER_TAGS)) is not None:
-        attributes[semconv.MQTRACE_TAGS] = tags
-    keys = header_text(headers, semconv.HEADER_KEYS)
-    if keys is not None and (split := keys_attribute(keys)) is not None:
-        attributes[semconv.MQTRACE_KEYS] = split
-    if semconv.HEADER_DELAY in headers:
-        attributes[semconv.MQTRACE_MSG_TYPE] = _DELAY
-
-
 def add_known_fields(
     attributes: Attributes,
     *,
@@ -110,30 +92,6 @@ def remove_kafka_fields(attributes: Attributes) -> None:
     """Remove the names that only Kafka's messages have."""
     for name in _ONLY_KAFKA:
         attributes.pop(name, None)
-
-
-def position_attributes(topic: str, partition: int | None, offset: int | None) -> Attributes:
-    """Return partition, offset and ``{topic}-{partition}@{offset}``, as far as known."""
-    attributes: Attributes = {}
-    if offset is not None and offset >= 0:
-        attributes[semconv.MESSAGING_KAFKA_OFFSET] = offset
-    if partition is not None and partition >= 0:
-        attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
-        if offset is not None and offset >= 0:
-            attributes[semconv.MQTRACE_OFFSET_MSG_ID] = f"{topic}-{partition}@{offset}"
-    return attributes
-
-
-def key_text(key: object) -> str | None:
-    """Return a key that is text or UTF-8 as text; ``None`` for any other, as the conventions require."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, (bytes, bytearray)):
-        try:
-            return key.decode()
-        except UnicodeDecodeError:
-            return None
-    return None
 
 
 # -- incoming messages ------------------------------------------------------------------------------------------

@@ -35,25 +35,26 @@ from otel_mqtrace.hooks.scope import (
     ended_span,
     span_ids,
 )
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
-from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
+from otel_mqtrace.records.handled import Handled, HandledSpan
 from otel_mqtrace.records.ids import match_traceparent, read_traceparent
+from otel_mqtrace.records.message import DESCRIBING
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.hooks.metrics import MessagingMetrics
-    from otel_mqtrace.hooks.propagation import Header, HeaderIndex
     from otel_mqtrace.hooks.sampling import TracerState
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
     from otel_mqtrace.records.batch import BatchHeaders
     from otel_mqtrace.records.handled import MessageRow
+    from otel_mqtrace.records.message import Header, HeaderIndex
     from otel_mqtrace.records.plan import LeaderSource
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessSpan", "SpanIds", "Turn", "ended_span"]
@@ -62,7 +63,6 @@ _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _SUCCESS: Final = ContextCode.SUCCESS
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
 _NO_CONTEXT: Final = Context()
-_MAX_PLANS: Final = 1_024
 _MAX_NAMES: Final = 256
 _UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY
 _NO_HEADERS: Final[HeaderIndex] = {}
@@ -76,20 +76,9 @@ class ConsumeHook(ReceiveHook):
     A client that polls reports each poll once it is over: ``received``, ``empty`` or ``poll_failed``.
     """
 
-    def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
-        self,
-        *,
-        system: str = "kafka",
-        group_name: str | None = None,
-        client_id: str | None = None,
-        servers: str | None = None,
-        tracing: Tracing | None = None,
-        info: ClientInfo | None = None,
-    ) -> None:
-        tracing = tracing or Tracing.create()
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        super()._set_up(tracing, info)
         settings = tracing.settings
-        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
-        super().__init__(tracing, info)
         self._constant: Attributes = {
             **info.attributes(),
             **tracing.operation(TraceType.SUB_BEFORE, info.group_name),
@@ -99,23 +88,16 @@ class ConsumeHook(ReceiveHook):
             tracing.consume_hook is None and tracing.allows_records and self._mode == "auto" and not info.is_rocketmq
         )
         self._timeout_ns = settings.process_timeout_ms * NS_PER_MS
-        self._state: TracerState | None = None
         self.drops_all = False
         """Whether the sampler drops every message, as far as is known: then :meth:`begin_turn` needs no row."""
-        self._plans: dict[str, Plan] = {}
         self._plain_names = frozenset({TRACEPARENT, _UNIQ_KEY})
-        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
-        """The wall clock: nanoseconds of the epoch."""
 
     # -- handling, recorded without a span ---------------------------------------------------------------------------
     def _current_state(self) -> TracerState | None:
         """Return the tracer's state as it is now; ``None`` where :meth:`before` must open a span."""
-        self._state = None
-        if self._may_record:
-            state = self._tracing.tracer_state()
-            self._state = state if state.can_drop else None
-            self.drops_all = {fate[0] for fate in (state.as_root, *state.under_remote)} == {_DROP}
-        return self._state
+        state = super()._current_state()
+        self.drops_all = state is not None and {fate[0] for fate in (state.as_root, *state.under_remote)} == {_DROP}
+        return state
 
     def record(
         self, topic: str, row: MessageRow, headers: Sequence[Header], leaders: LeaderSource | None
@@ -252,16 +234,10 @@ class ConsumeHook(ReceiveHook):
             self._plain_names |= others
         return True
 
-    def _plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan | None:
-        """Return the plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
-        tracing = self._tracing
-        if tracing.is_excluded(topic):
-            return None
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
+    def _make_plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan:
         message = self._message_attributes(IncomingMessage(topic), {})
         message.pop(semconv.MQTRACE_STORE_HOST, None)
-        plan = self._plans[topic] = Plan(
+        return Plan(
             topic,
             verb=_PROCESS.name,
             kind=_PROCESS.kind,
@@ -275,36 +251,10 @@ class ConsumeHook(ReceiveHook):
             },
             leaders=leaders,
             server=self._server,
-            make_attributes=self._record_attributes,
             make_batch=self._batch_attributes,
-            new_id=tracing.new_id,
+            new_id=self._tracing.new_id,
             retry_header=self._retry_header,
         )
-        return plan
-
-    def _record_attributes(self, span: HandledSpan) -> Attributes:
-        """Return all attributes of a recorded message, as :meth:`before` and :meth:`after` set them."""
-        record = span.record
-        details = record.details
-        message = IncomingMessage(
-            record.plan.topic,
-            record.partition,
-            record.offset,
-            record.key,
-            record.body_length or 0,
-            record.body_length is None,
-            (),
-            record.timestamp_ms,
-            details.place.store_host,
-            details.place.cluster_id,
-            msg_id=details.msg_id,
-        )
-        attributes = {
-            **self._message_attributes(message, record.headers),
-            **self._constant,
-            semconv.MQTRACE_REQUEST_ID: details.request_id,
-        }
-        return {**attributes, **span.outcome}
 
     def _batch_attributes(self, span: BatchSpan) -> tuple[Attributes, list[Link]]:
         """Return all attributes and links of recorded messages, as :meth:`before` and :meth:`after` set them."""

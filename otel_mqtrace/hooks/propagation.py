@@ -8,7 +8,7 @@ case-sensitive, values are bytes, text or ``None``. A name that is not text is r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -23,11 +23,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.scope import OWN_KEYS
+from otel_mqtrace.records.message import HeaderIndex, header_text
 from otel_mqtrace.records.span import context_of
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span
+
+    from otel_mqtrace.records.message import Header, Headers
 
 
 TRACEPARENT: Final = "traceparent"
@@ -37,11 +40,6 @@ SPECIAL_HEADERS: Final = frozenset(
     {semconv.HEADER_UNIQ_KEY.lower(), semconv.HEADER_DELAY.lower(), TRACEPARENT, *BESIDE}
 )
 """In lower case, headers that carry a trace, name a message or delay it."""
-HeaderValue = bytes | str | None
-Header = tuple[str, HeaderValue]
-Headers = Sequence[Header]
-HeaderIndex = Mapping[str, HeaderValue]
-"""Name → its last value that is not ``None``."""
 
 
 # -- headers ----------------------------------------------------------------------------------------------------
@@ -74,14 +72,6 @@ def header_name(name: object) -> str:
         return str(name)
     except Exception:  # noqa: BLE001 - the client raises the error itself
         return ""
-
-
-def header_text(headers: HeaderIndex, name: str) -> str | None:
-    """Return the value of ``name`` as text, or ``None``; bytes that are not UTF-8 are replaced."""
-    value = headers.get(name)
-    if value is None:
-        return None
-    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def replace_headers(

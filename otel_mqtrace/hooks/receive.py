@@ -11,27 +11,27 @@ from opentelemetry.trace import Link, SpanKind
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import (
     IncomingMessage,
-    add_header_fields,
     add_known_fields,
     add_rocketmq_fields,
-    key_text,
-    position_attributes,
 )
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends, record_failure
-from otel_mqtrace.hooks.propagation import HeaderIndex, header_text, index_headers, propagator_in_force
+from otel_mqtrace.hooks.propagation import index_headers, propagator_in_force
 from otel_mqtrace.hooks.scope import ambient_context
+from otel_mqtrace.hooks.tracing import RecordingHook
 from otel_mqtrace.model import MessageType
+from otel_mqtrace.records.message import add_header_fields, header_text, key_text, position_attributes
 from otel_mqtrace.spans.mapping import Attributes, Operation, share_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.hooks.metrics import MessagingMetrics
     from otel_mqtrace.hooks.propagation import PropagatorInForce
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+    from otel_mqtrace.records.message import HeaderIndex
 
 
 _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
@@ -56,33 +56,26 @@ def _bounded(number: int) -> int:
     return number if 0 <= number <= _MAX_RETRIES else 0
 
 
-class ReceiveHook:
+class ReceiveHook(RecordingHook):
     """The half of :class:`~otel_mqtrace.hooks.consume.ConsumeHook` that a client which polls calls once a poll is over.
 
     No method ever raises, and each costs next to nothing while nothing records or measures polls.
     """
 
-    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
-        self._tracing = tracing
-        self._server = info.server
-        self._is_rocketmq = info.is_rocketmq
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        super()._set_up(tracing, info)
         self._retry_header = tracing.settings.retry_header
         self._poll_constant: Attributes = {
-            **info.attributes(),
+            **info.consumer_attributes(),
             semconv.MESSAGING_OPERATION_NAME: _POLL.name,
             semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
         }
-        if info.group_name is not None:
-            self._poll_constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
         self._polls = False  # a client that reports polls counts messages when they are received
         self._poll_metrics: MessagingMetrics | None = None
         self.records_polls = tracing.settings.receive_spans
         """Whether each poll is a span, by ``receive_spans``."""
-        metrics = tracing.metrics
-        self.is_watched: Callable[[], object] = bool if metrics is None else metrics.find_instrument
+        self.is_watched = partial(bool, True) if self.records_polls else self._may_measure  # noqa: FBT003 - its result
         """Whether :meth:`poll_begins` has anything to return. No call of ours: for each poll."""
-        if self.records_polls:
-            self.is_watched = partial(bool, True)  # noqa: FBT003 - its result
         self._records_empty_polls = tracing.settings.receive_spans and tracing.settings.empty_poll_spans
 
     def poll_begins(self) -> int | None:

@@ -163,6 +163,8 @@ _MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanPro
 _START_SPAN: Final = Tracer.start_span
 _ROOM: Final = 64  # more attributes than a span of ours has
 _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0  # W3C's flag of a random trace id
+Fate = tuple[Decision | None, int]
+"""What is decided about a span (``None``: the SDK has to start it), and the trace flags that it gets then."""
 _CHANGEABLE: Final = ("sampler", "id_generator", "span_processor._span_processors", "__class__.start_span")
 
 
@@ -172,9 +174,8 @@ class TracerState:
     ``identity`` is the result of ``read(tracer)``; while it is the same and ``propagator`` is the global one, the state
     holds. ``can_record``: an event may be recorded without a span, because the sampler is the SDK's own, no processor
     reads a span before its end, and no limit would cut it; ``can_drop``: an unsampled one needs no span. ``starts`` are
-    our processors that export starts, ``certain`` the sampler's decisions (:data:`Certainties`), ``ids`` those to draw
-    from. ``as_root`` and, by the flags of a remote parent, ``under_remote`` are the decision and the flags of a span
-    that is recorded or dropped without the SDK.
+    our processors that export starts, ``ids`` those to draw from. ``as_root`` and, by the flags of a remote parent,
+    ``under_remote`` are fates that are read for each message.
     """
 
     def __init__(self, tracer: Any) -> None:
@@ -182,10 +183,9 @@ class TracerState:
         self.propagator = propagate.get_global_textmap()
         self.can_record = self.can_drop = False
         self.starts: tuple[MqTraceSpanProcessor, ...] = ()
-        self.certain: Certainties = (None,) * len(_BY_PARENT)
-        self.root_flags, self.random_mask = 1, _RANDOM
-        self.as_root: tuple[Decision | None, int] = (None, 0)
-        self.under_remote: tuple[tuple[Decision | None, int], ...] = (self.as_root,) * 4
+        self._certain: Certainties = (None,) * len(_BY_PARENT)
+        self.as_root: Fate = (None, 0)
+        self.under_remote: tuple[Fate, ...] = (self.as_root,) * 4
         self.ids: IdPool
         self.read: Callable[[Any], Any] = _unknown
         self.identity: Any = None
@@ -198,23 +198,28 @@ class TracerState:
             return
         generator, processors = tracer.id_generator, tracer.span_processor._span_processors  # noqa: SLF001 - see the module
         random = _RANDOM if _RANDOM and generator.is_trace_id_random() else 0
-        self.root_flags = random + 1
         self.ids = IdPool(generator)
         self.starts = tuple(each for each in processors if _exports_starts(each))
         # the SDK's own metrics count spans as they start
         counts_none = type(getattr(tracer, "_tracer_metrics", None)).__name__ in {"NoneType", "NoOpTracerMetrics"}
         self.can_drop = propagator_in_force().is_default and _decides_by_ids(tracer.sampler) and counts_none
         if self.can_drop:
-            self.certain = _certainties(tracer.sampler)
+            self._certain = _certainties(tracer.sampler)
             self.can_record = (
                 _is_unlimited(tracer)
                 and all(map(_ignores_starts, processors))
                 and all(each.exports_only_known_starts for each in self.starts)
             )
-        self.as_root = self._fate(self.certain[0], random)
-        self.under_remote = tuple(self._fate(self.certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4))
+        self.as_root = self._fate(self._certain[0], random)
+        self.under_remote = tuple(self._fate(self._certain[1 + (flags & 1)], flags & _RANDOM) for flags in range(4))
 
-    def _fate(self, decision: Decision | None, random: int) -> tuple[Decision | None, int]:
+    def fate_under(self, parent: SpanContext) -> Fate:
+        """Return the fate of a span under ``parent``, which may be none."""
+        if not parent.is_valid:
+            return self.as_root
+        return self._fate(_decision(self._certain, parent), parent.trace_flags & _RANDOM)
+
+    def _fate(self, decision: Decision | None, random: int) -> Fate:
         if decision is Decision.RECORD_AND_SAMPLE:
             return (decision if self.can_record else None), random + 1
         return decision, random
@@ -226,10 +231,6 @@ class TracerState:
             and self.identity is not None
             and propagate.get_global_textmap() is self.propagator
         )
-
-    def decision(self, parent: SpanContext) -> Decision | None:
-        """Return the decision about a span under ``parent``; ``None`` if the sampler has to be called."""
-        return _decision(self.certain, parent)
 
 
 def _unknown(tracer: Any) -> None:

@@ -14,12 +14,10 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.hooks.attributes import (
-    add_header_fields,
     add_known_fields,
     add_rocketmq_fields,
-    key_text,
-    position_attributes,
     remove_kafka_fields,
 )
 from otel_mqtrace.hooks.guard import note_failure
@@ -27,9 +25,6 @@ from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_
 from otel_mqtrace.hooks.propagation import (
     SPECIAL_HEADERS,
     TRACEPARENT,
-    Header,
-    HeaderIndex,
-    header_text,
     headers_under,
     index_headers,
     pairs_of,
@@ -38,22 +33,24 @@ from otel_mqtrace.hooks.propagation import (
 )
 from otel_mqtrace.hooks.sampling import is_never_recorded
 from otel_mqtrace.hooks.scope import OWN_KEYS, current_context
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.hooks.tracing import RecordingHook
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.records.handled import DESCRIBING
+from otel_mqtrace.records.message import DESCRIBING, add_header_fields, header_text, key_text, position_attributes
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.records.span import context_of, new_tuple, open_sdk_span
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.util.types import AttributeValue
 
     from otel_mqtrace.hooks.propagation import PropagatorInForce
     from otel_mqtrace.hooks.sampling import TracerState
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+    from otel_mqtrace.records.message import Header, HeaderIndex
     from otel_mqtrace.records.plan import LeaderSource
 
 
@@ -96,28 +93,15 @@ class SendCall(SingleEnd):
         return self.span.get_span_context()
 
 
-class SendHook:
+class SendHook(RecordingHook):
     """``before`` opens a ``send T`` span and writes the headers, ``after`` ends it. Neither ever raises.
 
     The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions require.
     """
 
-    def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
-        self,
-        *,
-        system: str = "kafka",
-        group_name: str | None = None,
-        client_id: str | None = None,
-        servers: str | None = None,
-        tracing: Tracing | None = None,
-        info: ClientInfo | None = None,
-    ) -> None:
-        self._tracing = tracing = tracing or Tracing.create()
-        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
-        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        super()._set_up(tracing, info)
         self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.PUB, info)}
-        self._server = info.server
-        self._is_rocketmq = info.is_rocketmq
         self._propagates = tracing.settings.propagation
         # RocketMQ's broker sets UNIQ_KEY itself and refuses a message whose properties have one
         self._names_messages = self._propagates and not self._is_rocketmq
@@ -128,8 +112,6 @@ class SendHook:
             and tracing.produce_hook is None
             and tracing.allows_records
         )
-        self._state: TracerState | None = None
-        self._plans: dict[str, Plan] = {}
 
     def before(  # noqa: C901, PLR0913 - the public hook: the client's fields of the message, by name
         self,
@@ -220,28 +202,29 @@ class SendHook:
         pairs, describing = copied
         current_ctx = current_context()
         parent = None
-        decision = state.certain[0]
+        decision, flags = state.as_root
         if current_ctx:
             if not (current_ctx.keys() <= OWN_KEYS or is_instrumentation_enabled()):
                 return None
             span_ctx = trace.get_current_span(current_ctx).get_span_context()
             if span_ctx.is_valid:
-                parent, decision = span_ctx, state.decision(span_ctx)
-        tracing, is_dropped = self._tracing, decision is _DROP
-        is_measured = is_dropped and tracing.collecting is not None  # metrics need a span
-        if is_measured or not (is_dropped or (decision is _SAMPLED and state.can_record)):
+                parent = span_ctx
+                decision, flags = state.fate_under(span_ctx)
+        is_dropped = decision is _DROP
+        if self._may_measure() if is_dropped else decision is not _SAMPLED:  # metrics need a span
             return None
-        start_ns = 0 if is_dropped else tracing.clock.wall_ns()
+        start_ns = 0 if is_dropped else self.now_ns()
         try:
             ids = state.ids.pop()
         except IndexError:
             ids = state.ids.draw()
-        msg_id, flags = tracing.new_id(), state.root_flags
+        msg_id = self._tracing.new_id()
+        if parent is not None:
+            ids = parent.trace_id.to_bytes(16, "big") + ids[16:]
         if current_ctx:
-            ids, flags = _under(parent, ids, flags, state.random_mask)
-            pairs += headers_under(parent, ids, flags - is_dropped, current_ctx)
+            pairs += headers_under(parent, ids, flags, current_ctx)
         else:
-            pairs.append((TRACEPARENT, _traceparent(ids, flags - is_dropped)))
+            pairs.append((TRACEPARENT, _traceparent(ids, flags)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         if is_dropped:
             return None, pairs
@@ -249,30 +232,22 @@ class SendHook:
         parts = (plan, ids, parent, flags, msg_id, start_ns, size, key, describing, current_ctx, process_generation())
         return new_tuple(Sent, parts), pairs
 
-    def _current_state(self) -> TracerState | None:
-        """Return the tracer's state as it is now; ``None`` where each send needs a span."""
-        self._state = None
-        if self._may_record:
-            state = self._tracing.tracer_state()
-            self._state = state if state.can_drop else None
-        return self._state
-
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
         """Hand the span of a delivered message to the span processors. Never raises."""
         try:
             if sent.generation != process_generation():
                 return  # the parent process ends it
-            end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
+            end_ns = max(self.now_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
-            metrics = self._tracing.collecting
-            if metrics is not None:
+            if self._may_measure() and (metrics := self._tracing.collecting) is not None:
                 metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.end_record")
 
     def reopen(self, sent: Sent) -> SendCall:
         """Return the open call of a recorded send that did not simply succeed."""
-        attributes, plan = self._opening_attributes(sent), sent.plan
+        plan = sent.plan
+        attributes = plan.constants | sent.own_attributes
         span = open_sdk_span(
             plan.tracer,
             name=plan.name,
@@ -286,50 +261,19 @@ class SendHook:
         call._began_in = sent.generation  # noqa: SLF001 - of the class above
         return call
 
-    def _plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan | None:
-        """Return the plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
-        tracing = self._tracing
-        if tracing.is_excluded(topic):
-            return None
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
+    def _make_plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan:
         if leaders is not None and state.can_record:
             leaders.want(topic)
-        constants = self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False)
-        plan = self._plans[topic] = Plan(
+        return Plan(
             topic,
             verb=_SEND.name,
             kind=SpanKind.PRODUCER,
             state=state,
-            constants={**constants, semconv.MQTRACE_SUCCESS: True},
+            constants=self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False),
             native={"msg_type": MessageType.NORMAL, "success": True},
             leaders=leaders,
             server=self._server,
-            make_attributes=self._record_attributes,
-            new_id=tracing.new_id,
-        )
-        return plan
-
-    def _opening_attributes(self, sent: Sent) -> Attributes:
-        length = sent.body_length
-        topic, is_tombstone = sent.plan.topic, length is None
-        attributes = self._attributes(topic, length or 0, sent.key, sent.headers, None, is_tombstone=is_tombstone)
-        attributes[semconv.MESSAGING_MESSAGE_ID] = sent.msg_id
-        return attributes
-
-    def _record_attributes(self, span: SentSpan) -> Attributes:
-        """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` set them."""
-        sent = span.record
-        place, request_id = span.facts
-        attributes = self._opening_attributes(sent)
-        return attributes | _outcome(
-            attributes,
-            sent.start_ns,
-            span.end_ns,
-            request_id,
-            {semconv.MQTRACE_STORE_HOST: place.store_host, semconv.MESSAGING_KAFKA_CLUSTER_ID: place.cluster_id},
-            partition=span.partition,
-            offset=span.offset,
+            new_id=self._tracing.new_id,
         )
 
     def _open(
@@ -443,8 +387,17 @@ class SendHook:
         partition: int | None,
         offset: int | None,
     ) -> Attributes:
-        known, request_id = call.attributes, self._tracing.new_id()
-        answer = _outcome(known, call.start_ns, end_ns, request_id, optional, partition=partition, offset=offset)
+        """Return the attributes that an answer adds to those of ``call``; ``optional`` ones may be ``None``."""
+        known, start_ns = call.attributes, call.start_ns
+        answer = position_attributes(call.topic, partition, offset)
+        cost = cost_ms(start_ns, end_ns)
+        error, outcome = optional[semconv.ERROR_TYPE], optional[semconv.MQTRACE_SEND_OUTCOME]
+        answer[semconv.MQTRACE_COST_TIME] = cost
+        answer[semconv.MQTRACE_SUCCESS] = error is None
+        answer[semconv.MQTRACE_REQUEST_ID] = self._tracing.new_id()
+        if error is None and outcome is None:  # half-way, as RocketMQ's SendMessageTraceHookImpl estimates it
+            answer[semconv.MQTRACE_STORE_TIME] = start_ns // NS_PER_MS + cost // 2
+        answer |= {name: value for name, value in optional.items() if value is not None}
         if self._is_rocketmq:
             remove_kafka_fields(answer)
         if semconv.MESSAGING_MESSAGE_ID not in answer and semconv.MESSAGING_MESSAGE_ID not in known:
@@ -498,39 +451,10 @@ class SendHook:
         return sent
 
 
-def _outcome(  # noqa: PLR0913 - the parts of an answer
-    opening: Attributes,
-    start_ns: int,
-    end_ns: int,
-    request_id: str,
-    optional: Mapping[str, AttributeValue | None],
-    *,
-    partition: int | None,
-    offset: int | None,
-) -> Attributes:
-    """Return the attributes that an answer adds to those of the ``opening``; ``optional`` ones may be ``None``."""
-    answer = position_attributes(str(opening[semconv.MESSAGING_DESTINATION_NAME]), partition, offset)
-    cost = cost_ms(start_ns, end_ns)
-    error, outcome = optional.get(semconv.ERROR_TYPE), optional.get(semconv.MQTRACE_SEND_OUTCOME)
-    answer[semconv.MQTRACE_COST_TIME] = cost
-    answer[semconv.MQTRACE_SUCCESS] = error is None
-    answer[semconv.MQTRACE_REQUEST_ID] = request_id
-    if error is None and outcome is None:  # half-way, as RocketMQ's SendMessageTraceHookImpl estimates it
-        answer[semconv.MQTRACE_STORE_TIME] = start_ns // 1_000_000 + cost // 2
-    answer |= {name: value for name, value in optional.items() if value is not None}
-    return answer
-
-
 def _links(earlier: SpanContext, current_ctx: Context, *, is_kept: bool) -> Sequence[Link]:
     if not is_kept and earlier.span_id == trace.get_current_span(current_ctx).get_span_context().span_id:
         return ()
     return [Link(earlier)]
-
-
-def _under(parent: SpanContext | None, ids: bytes, flags: int, random_mask: int) -> tuple[bytes, int]:
-    if parent is None:
-        return ids, flags
-    return parent.trace_id.to_bytes(16, "big") + ids[16:], (parent.trace_flags & random_mask) + 1
 
 
 def _traceparent(ids: bytes, flags: int) -> bytes:

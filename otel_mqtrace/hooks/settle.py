@@ -15,7 +15,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks.attributes import add_rocketmq_fields
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import SingleEnd, record_failure
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.hooks.tracing import ClientHook
 from otel_mqtrace.model import MessageType, TraceBean, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import (
     OPERATIONS,
@@ -28,12 +28,13 @@ from otel_mqtrace.spans.mapping import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
     from otel_mqtrace.hooks.send import SendCall
+    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 
 
 _SETTLE: Final = "settle"
@@ -62,29 +63,15 @@ class SettleCall(SingleEnd):
     current_ctx: Context
 
 
-class SettleHook:
+class SettleHook(ClientHook):
     """``before`` notes when a settlement began, ``after`` records its ``commit T`` CLIENT span. Neither ever raises.
 
     The span is a child of what is current when the settlement begins: the process span, inside a handler.
     """
 
-    def __init__(  # noqa: PLR0913 - the public hook: who the client is, each fact by its name
-        self,
-        *,
-        tracing: Tracing | None = None,
-        system: str = "kafka",
-        group_name: str | None = None,
-        client_id: str | None = None,
-        servers: str | None = None,
-        info: ClientInfo | None = None,
-    ) -> None:
-        self._tracing = tracing or Tracing.create()
-        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
-        self._is_enabled = self._tracing.settings.settle_spans
-        self._is_rocketmq = info.is_rocketmq
-        self._constant: Attributes = {**info.attributes(), semconv.MESSAGING_OPERATION_TYPE: _SETTLE}
-        if info.group_name is not None:
-            self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = info.group_name
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        self._is_enabled = tracing.settings.settle_spans
+        self._constant: Attributes = {**info.consumer_attributes(), semconv.MESSAGING_OPERATION_TYPE: _SETTLE}
 
     @guarded("SettleHook.before")
     def before(self, operation: str = "commit") -> SettleCall | None:
@@ -186,13 +173,8 @@ def count_overflowed() -> int:
     return sum(_overflowed.values())
 
 
-class EndTransactionHook:
+class EndTransactionHook(ClientHook):
     """Records one ``end_transaction T`` CLIENT span per successful end, as RocketMQ's hook does. Never raises."""
-
-    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
-        self._tracing = tracing
-        self._info = info
-        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
 
     @guarded("EndTransactionHook.ended")
     def ended(
@@ -219,7 +201,7 @@ class EndTransactionHook:
             from_transaction_check=from_transaction_check,
         )
         attributes = bean_attributes(bean)
-        if self._info.is_rocketmq:
+        if self._is_rocketmq:
             add_rocketmq_fields(attributes, {})
         operation = tracing.producer_operation(
             TraceType.END_TRANSACTION,
@@ -258,7 +240,7 @@ class TransactionHook:
 
     def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
         self._tracing = tracing
-        self._end = EndTransactionHook(tracing, info)
+        self._end = EndTransactionHook(tracing=tracing, info=info)
         self.now_ns = self._end.now_ns
         queue_size = tracing.settings.queue_size
         self._max_messages = MAX_MESSAGES if queue_size is None else min(MAX_MESSAGES, max(1, queue_size // 2))
@@ -324,14 +306,13 @@ class RecallCall(SingleEnd):
     start_ns: int
 
 
-class RecallHook:
+class RecallHook(ClientHook):
     """``before`` opens a ``recall T`` CLIENT span of a delayed message, ``after`` ends it. Neither ever raises.
 
     As ``DefaultRecallMessageTraceHook`` of apache/rocketmq.
     """
 
-    def __init__(self, tracing: Tracing, info: ClientInfo) -> None:
-        self._tracing = tracing
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
         self._constant = {**info.attributes(), **tracing.producer_operation(TraceType.RECALL, info)}
 
     @guarded("RecallHook.before")

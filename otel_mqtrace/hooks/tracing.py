@@ -1,7 +1,8 @@
-"""What every hook shares: the tracer, the clock, the settings, and who the client is."""
+"""What every hook shares: the tracer, the clock, the settings, who the client is, and the plans of its records."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_mqtrace.hooks.propagation import Header
+    from otel_mqtrace.records.message import Header
+    from otel_mqtrace.records.plan import LeaderSource, Plan
 
 
 _MAX_LINKS: Final = 128
@@ -159,12 +161,12 @@ class Tracing:
             unsampled = sampling.unsampled_span(topic, context, self.tracer)
             if unsampled is not None:
                 return unsampled
-        state = self.tracer_state() if self.allows_records else None
-        if state is not None and state.can_record:
-            parent = trace.get_current_span(context).get_span_context()
-            if state.decision(parent) is Decision.RECORD_AND_SAMPLE:
+        if self.allows_records:
+            state, parent = self.tracer_state(), trace.get_current_span(context).get_span_context()
+            decision, flags = state.fate_under(parent)
+            if decision is Decision.RECORD_AND_SAMPLE:
                 shape = self._shape(state.tracer, operation.span_name(topic), kind or operation.kind)
-                return _record_event(state, shape, parent, start_ns, attributes, links)
+                return _record_event(state, shape, parent, flags, start_ns, attributes, links)
         try:
             name = operation.span_name(topic)
             if naming is not None:
@@ -226,17 +228,17 @@ def _record_event(  # noqa: PLR0913, PLR0917 - the parts of an event
     state: TracerState,
     shape: SpanShape,
     parent: trace.SpanContext,
+    flags: int,
     start_ns: int,
     attributes: Attributes,
     links: Sequence[trace.Link],
 ) -> EventSpan:
     """Begin a recorded event, and give its start to the processors that export it."""
     ids = state.ids.take()
-    flags, trace_state, above = state.root_flags, None, None
+    trace_state, above = None, None
     if parent.is_valid:
         above, trace_state = parent, parent.trace_state or None
         ids = parent.trace_id.to_bytes(16, "big") + ids[16:]
-        flags = (parent.trace_flags & state.random_mask) + 1
     valid = tuple(
         trace.Link(each.context, each.attributes or {})  # the SDK's are never None either
         for each in links
@@ -311,6 +313,72 @@ class ClientInfo:
             attributes[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = self.namespace or ""  # required by the conventions
             attributes[semconv.MESSAGING_ROCKETMQ_CONSUMPTION_MODEL] = self.consumption_model
         return {name: value for name, value in attributes.items() if value is not None}
+
+    def consumer_attributes(self) -> dict[str, str | int]:
+        """Return the same for a consumer: with its group, where that is known."""
+        group = {} if self.group_name is None else {semconv.MESSAGING_CONSUMER_GROUP_NAME: self.group_name}
+        return {**self.attributes(), **group}
+
+
+class ClientHook:
+    """A hook of one client: ``info`` says who that is, or else the other facts do."""
+
+    def __init__(  # noqa: PLR0913 - the public hooks: who the client is, each fact by its name
+        self,
+        *,
+        system: str = "kafka",
+        group_name: str | None = None,
+        client_id: str | None = None,
+        servers: str | None = None,
+        tracing: Tracing | None = None,
+        info: ClientInfo | None = None,
+    ) -> None:
+        info = info or ClientInfo.named(system, group_name=group_name, client_id=client_id, servers=servers)
+        self._tracing = tracing = tracing or Tracing.create()
+        self._info = info
+        self._is_rocketmq = info.is_rocketmq
+        self._server = info.server
+        self.now_ns: Callable[[], int] = tracing.clock.wall_ns
+        """The wall clock: nanoseconds of the epoch."""
+        self._may_measure: Callable[[], object] = bool if tracing.metrics is None else tracing.metrics.find_instrument
+        """Whether metrics may collect. No call of ours: for each message."""
+        self._set_up(tracing, info)
+
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        """Compute what never changes."""
+
+
+class RecordingHook(ClientHook):
+    """A hook that records ordinary events without a span, where ``_may_record`` and the tracer's state allow it."""
+
+    _may_record: bool
+    _state: TracerState | None
+
+    def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:
+        del tracing, info
+        self._state = None
+        self._plans: dict[str, Plan] = {}
+
+    def _current_state(self) -> TracerState | None:
+        """Return the tracer's state as it is now; ``None`` where each event needs a span."""
+        self._state = None
+        if self._may_record:
+            state = self._tracing.tracer_state()
+            self._state = state if state.can_drop else None
+        return self._state
+
+    def _plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan | None:
+        """Return a new plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
+        if self._tracing.is_excluded(topic):
+            return None
+        if len(self._plans) >= _MAX_TOPICS:
+            self._plans.clear()
+        plan = self._plans[topic] = self._make_plan(topic, state, leaders)
+        return plan
+
+    @abstractmethod
+    def _make_plan(self, topic: str, state: TracerState, leaders: LeaderSource | None) -> Plan:
+        """Return what all messages of ``topic`` have in common."""
 
 
 def host_and_port(servers: str) -> tuple[str | None, int | None]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.handled import DESCRIBING, VARYING
+from otel_mqtrace.records.handled import VARYING
 from otel_mqtrace.records.ids import read_origins
+from otel_mqtrace.records.message import DESCRIBING, MAX_COST_MS
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.spans.mapping import cost_ms
 from otel_mqtrace.wire.otlp.protobuf import (
@@ -39,7 +40,6 @@ BatchHeaders = list["Sequence[tuple[str, Any]] | None"]
 Sends = tuple["Sequence[Any]", "Sequence[Any]"]
 """Unique id (absent: empty) and ``traceparent`` of each message."""
 _LINK_ATTRIBUTE: Final = 4
-_MAX_COST_MS: Final = 1 << 31
 _MAX_KEY_BYTES: Final = 16_384  # of one body: below the bound of a trace message's KEYS
 _UNUSUAL: Final = DESCRIBING | {semconv.HEADER_DELAY, "tracestate", "baggage"}
 _MSG_ID: Final = attribute_heads(_LINK_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
@@ -235,7 +235,7 @@ class BatchSpan(WritableRecordSpan):
             trace_type = TraceType.SUB_AFTER if is_end else TraceType.SUB_BEFORE
             template = plan.template(place, dialect, trace_type, VARYING)
         cost = 0 if end_ns is None else cost_ms(record.start_ns, end_ns, len(record.rows))
-        if template is None or not 0 <= cost < _MAX_COST_MS or sum(map(len, different_ids)) > _MAX_KEY_BYTES:
+        if template is None or not 0 <= cost < MAX_COST_MS or sum(map(len, different_ids)) > _MAX_KEY_BYTES:
             return None
         text, pick = template
         stamp_ms = (record.start_ns if end_ns is None else end_ns) // NS_PER_MS

@@ -9,6 +9,17 @@ from opentelemetry.trace import Link
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.records.message import (
+    BODY_SIZE,
+    COST,
+    MAX_COST_MS,
+    MSG_ID,
+    OFFSET_ID,
+    REQUEST_ID,
+    encode_offset,
+    encode_store_time,
+    rare_attributes,
+)
 from otel_mqtrace.records.span import (
     LOCAL_PARENT,
     PARTS,
@@ -19,14 +30,7 @@ from otel_mqtrace.records.span import (
     new_tuple,
 )
 from otel_mqtrace.spans.mapping import cost_ms
-from otel_mqtrace.wire.otlp.protobuf import (
-    TEXT_VALUE,
-    BoundedCache,
-    attribute_heads,
-    number_attribute,
-    tag,
-    varint,
-)
+from otel_mqtrace.wire.otlp.protobuf import tag, varint
 from otel_mqtrace.wire.otlp.sdk_spans import LINK_FLAGS, SPAN_ID, TRACE_ID, encode_attributes
 
 if TYPE_CHECKING:
@@ -37,27 +41,10 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.plan import Place, Plan
 
 
-_SPAN_ATTRIBUTE: Final = 9
 VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
-_MAX_COST_MS: Final = 1 << 31
-_MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
-_REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID, TEXT_VALUE)
-_OFFSET_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
-_offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
-_store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
-_COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
-_BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
 _LINK: Final = tag(13) + varint(len(TRACE_ID + SPAN_ID + LINK_FLAGS[True]) + 24) + TRACE_ID
 _LINK_END: Final = LINK_FLAGS[True] + REMOTE_PARENT
-DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
-"""Headers about the message, not about its trace."""
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
-_RARE: Final = (
-    semconv.MESSAGING_KAFKA_MESSAGE_KEY,
-    semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
-    semconv.MQTRACE_TAGS,
-    semconv.MQTRACE_KEYS,
-)
 
 
 MessageRow = tuple[int, int, "int | None", "int | None", "bytes | None"]
@@ -145,20 +132,19 @@ class HandledSpan(WritableRecordSpan):
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes, with the outcome where it has ended."""
         record = self.record
-        if record.has_rare_fields:
-            made: dict[str, Any] = record.plan.make_attributes(self)
-            return made
         place, request_id, msg_id, _ = record.details
         attributes = {
             **place.named,
             semconv.MESSAGING_KAFKA_OFFSET: record.offset,
             semconv.MQTRACE_OFFSET_MSG_ID: f"{place.offset_id}{record.offset}",
             semconv.MESSAGING_MESSAGE_ID: msg_id,
-            semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length,
+            semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length or 0,
             semconv.MQTRACE_REQUEST_ID: request_id,
         }
         if record.timestamp_ms is not None:
             attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
+        if record.has_rare_fields:
+            attributes |= rare_attributes(record)
         attributes |= self.outcome
         return attributes
 
@@ -199,22 +185,21 @@ class HandledSpan(WritableRecordSpan):
         parts = self.otlp_head(parent_id)
         parts += (
             place.attributes,
-            _offset(record.offset),
-            _OFFSET_ID[len(offset_id)],
+            encode_offset(record.offset),
+            OFFSET_ID[len(offset_id)],
             offset_id,
-            _MSG_ID[len(message)],
+            MSG_ID[len(message)],
             message,
-            _BODY_SIZE[record.body_length or 0],
-            _REQUEST_ID[len(request)],
+            BODY_SIZE[record.body_length or 0],
+            REQUEST_ID[len(request)],
             request,
-            _COST[end_ns // NS_PER_MS - record.start_ns // NS_PER_MS],
+            COST[end_ns // NS_PER_MS - record.start_ns // NS_PER_MS],
             _SUCCESS,
         )
         if record.timestamp_ms is not None:
-            parts.append(_store_time(record.timestamp_ms))
+            parts.append(encode_store_time(record.timestamp_ms))
         if record.has_rare_fields:
-            attributes = record.plan.make_attributes(self)
-            parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
+            parts.append(encode_attributes(rare_attributes(record)))
         if origin is None or parent_id is None:
             parts.append(LOCAL_PARENT)
         else:
@@ -234,7 +219,7 @@ def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecor
     except KeyError:
         trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
         template = plan.template(place, dialect, trace_type, VARYING)
-    if template is None or not 0 <= cost_ms < _MAX_COST_MS:
+    if template is None or not 0 <= cost_ms < MAX_COST_MS:
         return None
     text, pick = template
     body = text % pick((stamp_ms, msg_id, request_id, cost_ms))

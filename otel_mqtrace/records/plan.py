@@ -56,8 +56,8 @@ class Plan:
 
     ``state`` is the tracer's that the plan was made for; another state needs another plan. ``constants`` and ``native``
     are the attributes and the fields of a native record (by the model's names) that never change. ``server`` is the
-    store host while ``leaders`` have none. ``make_attributes`` and ``make_batch`` return all attributes (and links) of
-    the span of one and of several messages. Messages with the ``retry_header`` are encoded as a whole.
+    store host while ``leaders`` have none. ``make_batch`` returns all attributes and links of the span of several
+    messages. Messages with the ``retry_header`` are encoded as a whole.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -71,7 +71,6 @@ class Plan:
         native: Mapping[str, Any],
         leaders: LeaderSource | None,
         server: str | None,
-        make_attributes: Callable[[Any], dict[str, Any]],
         new_id: Callable[[], str],
         make_batch: Callable[[Any], Any] | None = None,
         retry_header: str = "",
@@ -85,7 +84,6 @@ class Plan:
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
         self.group = topic, str(self.region_id)
         """What its native records are grouped by: topic and region."""
-        self.make_attributes = make_attributes
         self.make_batch: Any = make_batch
         self.retry_header = retry_header
         self.new_id = new_id

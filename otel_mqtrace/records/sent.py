@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.records.message import (
+    BODY_SIZE,
+    COST,
+    MAX_COST_MS,
+    MSG_ID,
+    OFFSET_ID,
+    REQUEST_ID,
+    encode_offset,
+    encode_store_time,
+    rare_attributes,
+)
 from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan
-from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, BoundedCache, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
@@ -19,22 +29,9 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.plan import Place, Plan
 
 
-_SPAN_ATTRIBUTE: Final = 9
 _VARYING: Final = ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms")
-_MAX_COST_MS: Final = 1 << 31
-_MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
-_REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID, TEXT_VALUE)
-_OFFSET_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
-_offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
-_store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
-_COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
-_BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
-_RARE: Final = (
-    semconv.MESSAGING_KAFKA_MESSAGE_KEY,
-    semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
-    semconv.MQTRACE_TAGS,
-    semconv.MQTRACE_KEYS,
-)
+_SUCCESS: Final = {semconv.MQTRACE_SUCCESS: True}
+_ENCODED_SUCCESS: Final = encode_attributes(_SUCCESS)
 
 
 class Sent(NamedTuple):
@@ -67,6 +64,14 @@ class Sent(NamedTuple):
         """Whether it has a key, tags or keys, or is a tombstone."""
         return self.key is not None or bool(self.headers) or self.body_length is None
 
+    @property
+    def own_attributes(self) -> dict[str, Any]:
+        """What the producer knows of this message alone."""
+        attributes = rare_attributes(self) if self.has_rare_fields else {}
+        attributes[semconv.MESSAGING_MESSAGE_ID] = self.msg_id
+        attributes[semconv.MESSAGING_MESSAGE_BODY_SIZE] = self.body_length or 0
+        return attributes
+
 
 class SentSpan(RecordSpan):
     """The ended span of one successful send."""
@@ -92,16 +97,13 @@ class SentSpan(RecordSpan):
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes."""
         record = self.record
-        if record.has_rare_fields:
-            made: dict[str, Any] = record.plan.make_attributes(self)
-            return made
         place, request_id = self.facts
         start_ms = record.start_ns // NS_PER_MS
         cost_ms = self.end_ns // NS_PER_MS - start_ms
         return {
             **place.named,
-            semconv.MESSAGING_MESSAGE_ID: record.msg_id,
-            semconv.MESSAGING_MESSAGE_BODY_SIZE: record.body_length,
+            **record.own_attributes,
+            **_SUCCESS,
             semconv.MESSAGING_KAFKA_OFFSET: self.offset,
             semconv.MQTRACE_OFFSET_MSG_ID: f"{place.offset_id}{self.offset}",
             semconv.MQTRACE_COST_TIME: cost_ms,
@@ -122,7 +124,7 @@ class SentSpan(RecordSpan):
             template = plan.template(place, dialect, TraceType.PUB, _VARYING)
         start_ms = record.start_ns // NS_PER_MS
         cost_ms = self.end_ns // NS_PER_MS - start_ms
-        if template is None or not 0 <= cost_ms < _MAX_COST_MS:
+        if template is None or not 0 <= cost_ms < MAX_COST_MS:
             return None
         text, pick = template
         msg_id = record.msg_id
@@ -143,19 +145,19 @@ class SentSpan(RecordSpan):
         parts = self.otlp_head(None if parent is None else parent.span_id.to_bytes(8, "big"))
         parts += (
             place.attributes,
-            _MSG_ID[len(message)],
+            MSG_ID[len(message)],
             message,
-            _BODY_SIZE[record.body_length or 0],
-            _offset(self.offset),
-            _OFFSET_ID[len(offset_id)],
+            BODY_SIZE[record.body_length or 0],
+            encode_offset(self.offset),
+            OFFSET_ID[len(offset_id)],
             offset_id,
-            _COST[cost_ms],
-            _REQUEST_ID[len(request)],
+            COST[cost_ms],
+            REQUEST_ID[len(request)],
             request,
-            _store_time(start_ms + cost_ms // 2),
+            encode_store_time(start_ms + cost_ms // 2),
+            _ENCODED_SUCCESS,
         )
         if record.has_rare_fields:
-            attributes = record.plan.make_attributes(self)
-            parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
+            parts.append(encode_attributes(rare_attributes(record)))
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -33,10 +33,11 @@ from otel_mqtrace.clients.settlement import Settlement, find_creation_context, o
 from otel_mqtrace.clients.state import ClientState, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
-from otel_mqtrace.hooks.propagation import header_text, index_headers
+from otel_mqtrace.hooks.propagation import index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
 from otel_mqtrace.model import TransactionState
+from otel_mqtrace.records.message import header_text
 from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:

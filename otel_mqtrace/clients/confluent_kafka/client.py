@@ -12,10 +12,10 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
 from otel_mqtrace.clients.state import ActiveTracing, MessageRegistry, attach_state, known_state
-from otel_mqtrace.hooks.attributes import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import text_of
+from otel_mqtrace.records.message import key_text
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.consume import ProcessSpan
-    from otel_mqtrace.hooks.propagation import Headers
     from otel_mqtrace.hooks.send import SendCall, SendHook
     from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.records.message import Headers
 
 
 active: Final = ActiveTracing()

@@ -56,8 +56,8 @@ class _ProducerState(ClientState):
     def bind(self, tracing: Tracing) -> None:
         if self._tracing is not tracing:
             self.send = SendHook(tracing=tracing, info=self._info)
-            self.end = EndTransactionHook(tracing, self._info)
-            self.recall = RecallHook(tracing, self._info)
+            self.end = EndTransactionHook(tracing=tracing, info=self._info)
+            self.recall = RecallHook(tracing=tracing, info=self._info)
             self._tracing = tracing
 
     def abandon(self) -> None:

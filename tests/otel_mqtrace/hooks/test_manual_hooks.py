@@ -22,10 +22,11 @@ from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.hooks import settle
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.process import sources
-from otel_mqtrace.hooks.propagation import header_text, index_headers, pairs_of, replace_headers
+from otel_mqtrace.hooks.propagation import index_headers, pairs_of, replace_headers
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
+from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines

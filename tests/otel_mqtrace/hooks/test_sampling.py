@@ -125,10 +125,10 @@ def test_sampler_and_idle_processors_of_the_sdk_allow_records(sampler: Sampler) 
 def test_decision_of_a_parent_based_sampler_follows_the_parent() -> None:
     sampler = ParentBased(TraceIdRatioBased(0.5), remote_parent_sampled=ALWAYS_OFF)
     known = state(sampler=sampler)
-    assert known.decision(ROOT) is None
-    assert known.decision(parent(sampled=True, remote=True)) is Decision.DROP
-    assert known.decision(parent(sampled=True, remote=False)) is Decision.RECORD_AND_SAMPLE
-    assert known.decision(parent(sampled=False, remote=False)) is Decision.DROP
+    assert known.fate_under(ROOT)[0] is None
+    assert known.fate_under(parent(sampled=True, remote=True))[0] is Decision.DROP
+    assert known.fate_under(parent(sampled=True, remote=False))[0] is Decision.RECORD_AND_SAMPLE
+    assert known.fate_under(parent(sampled=False, remote=False))[0] is Decision.DROP
 
 
 def _with_own_method() -> SpanProcessor:

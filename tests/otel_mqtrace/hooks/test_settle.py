@@ -199,7 +199,7 @@ def test_sends_that_join_during_the_commit_are_ended_once_each(hooks, exporter):
 
 @pytest.fixture
 def recalls(tracing_with):
-    return RecallHook(tracing_with(), ClientInfo(system="rocketmq", group_name="reminders-producer"))
+    return RecallHook(tracing=tracing_with(), info=ClientInfo(system="rocketmq", group_name="reminders-producer"))
 
 
 def test_recall_has_a_record_of_its_own(recalls, exporter, clock):

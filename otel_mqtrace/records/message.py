@@ -1,0 +1,92 @@
+"""The attributes of one message, from its headers, key and position, and the OTLP bytes of those that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace import semconv
+from otel_mqtrace.model import MessageType
+from otel_mqtrace.spans.mapping import Attributes, keys_attribute
+from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, BoundedCache, attribute_heads, number_attribute
+
+if TYPE_CHECKING:
+    from otel_mqtrace.records.handled import Handled
+    from otel_mqtrace.records.sent import Sent
+
+
+HeaderValue = bytes | str | None
+Header = tuple[str, HeaderValue]
+Headers = Sequence[Header]
+HeaderIndex = Mapping[str, HeaderValue]
+"""Name → its last value that is not ``None``."""
+DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
+"""Headers about the message, not about its trace."""
+MAX_COST_MS: Final = 1 << 31
+"""A native record has 32 bits for it."""
+_DELAY: Final = MessageType.DELAY.value
+_SPAN_ATTRIBUTE: Final = 9
+MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
+REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID, TEXT_VALUE)
+OFFSET_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
+"""What stands before an id in a ``Span``, by the id's length in bytes."""
+encode_offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
+encode_store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
+COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
+BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
+"""Number → its attribute in a ``Span``."""
+
+
+def header_text(headers: HeaderIndex, name: str) -> str | None:
+    """Return the value of ``name`` as text, or ``None``; bytes that are not UTF-8 are replaced."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+def key_text(key: object) -> str | None:
+    """Return a key that is text or UTF-8 as text; ``None`` for any other, as the conventions require."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (bytes, bytearray)):
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return None
+    return None
+
+
+def add_header_fields(attributes: Attributes, headers: HeaderIndex) -> None:
+    """Add RocketMQ's own headers: tags, keys, delay."""
+    if (tags := header_text(headers, semconv.HEADER_TAGS)) is not None:
+        attributes[semconv.MQTRACE_TAGS] = tags
+    keys = header_text(headers, semconv.HEADER_KEYS)
+    if keys is not None and (split := keys_attribute(keys)) is not None:
+        attributes[semconv.MQTRACE_KEYS] = split
+    if semconv.HEADER_DELAY in headers:
+        attributes[semconv.MQTRACE_MSG_TYPE] = _DELAY
+
+
+def position_attributes(topic: str, partition: int | None, offset: int | None) -> Attributes:
+    """Return partition, offset and ``{topic}-{partition}@{offset}``, as far as known."""
+    attributes: Attributes = {}
+    if offset is not None and offset >= 0:
+        attributes[semconv.MESSAGING_KAFKA_OFFSET] = offset
+    if partition is not None and partition >= 0:
+        attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+        if offset is not None and offset >= 0:
+            attributes[semconv.MQTRACE_OFFSET_MSG_ID] = f"{topic}-{partition}@{offset}"
+    return attributes
+
+
+def rare_attributes(record: Sent | Handled) -> dict[str, Any]:
+    """Return the attributes that most messages lack: key, tombstone, tags and keys."""
+    attributes: dict[str, Any] = {}
+    if (text := key_text(record.key)) is not None:
+        attributes[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
+    if record.body_length is None:
+        attributes[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+    if record.headers:
+        add_header_fields(attributes, record.headers)
+    return attributes
