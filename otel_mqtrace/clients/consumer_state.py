@@ -12,6 +12,7 @@ from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.in_flight import Delivery, ExplicitMode, TaskDeliveries, leaving_with
 from otel_mqtrace.hooks.process import BatchOwner, LateOwner, ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class ConsumerState(ClientState, ABC):
-    """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected."""
+    """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected.
+
+    ``hook`` and ``settle`` are there once :meth:`bind` was called; ``settles``: settlements are recorded.
+    """
+
+    settle: SettleHook
 
     def __init__(self, info: ClientInfo) -> None:
         self.info = info
@@ -38,6 +44,7 @@ class ConsumerState(ClientState, ABC):
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
         if self.hook is None or self.tracing is not tracing:
             self.hook = ConsumeHook(tracing=tracing, info=self.info)
+            self.settle = SettleHook(tracing=tracing, info=self.info)
             self.tracing = tracing
             self.explicit = ExplicitMode(tracing.settings.process_spans)
             self.settles = tracing.settings.settle_spans

@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import MAX_MESSAGES, LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.propagation import creation_of, index_headers
-from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
+from otel_mqtrace.hooks.settle import SettledOffset
+from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from opentelemetry.trace import SpanContext
 
-    from otel_mqtrace.clients.patching import Begin
+    from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.attributes import IncomingMessage
-    from otel_mqtrace.hooks.settle import TransactionHook
-    from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
-    from otel_mqtrace.model import TransactionState
+    from otel_mqtrace.hooks.settle import SettleCall, SettleHook, TransactionHook
+    from otel_mqtrace.hooks.tracing import ClientInfo
     from otel_mqtrace.records.message import Headers
 
 
@@ -33,18 +34,9 @@ class Positions:
 
     def __init__(self, info: ClientInfo) -> None:
         self.info = info
-        self._hook: SettleHook | None = None
-        self._tracing: Tracing | None = None
         self._headers: OrderedDict[tuple[str, int | None, int | None], Headers] = OrderedDict()
         self._next: dict[tuple[str, int | None], int] = {}
         _consumers.add(self)
-
-    def hook(self, tracing: Tracing) -> SettleHook:
-        """Return the hook of the Tracing in force."""
-        if self._hook is None or self._tracing is not tracing:
-            self._hook = SettleHook(tracing=tracing, info=self.info)
-            self._tracing = tracing
-        return self._hook
 
     def add(self, received: Iterable[IncomingMessage]) -> None:
         """Remember what was handed over."""
@@ -138,17 +130,24 @@ class _Succeeding:
         pass
 
 
-def observe_transaction(
-    transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState | None = None
-) -> Begin:
-    """Return the observer of a transaction's end with ``state``, of its begin without; ``transaction_of`` finds it."""
+def transaction_wrappers(
+    transaction_of: Callable[[Any], TransactionHook | None], *, is_async: bool = False
+) -> Wrappers:
+    """Return the wrappers of a producer's begin, commit and abort; ``transaction_of`` finds its transaction."""
 
-    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
-        transaction = transaction_of(producer)
-        if transaction is None:
-            return None
-        if state is None:
-            return _Succeeding(transaction.begin)
-        return _Succeeding(partial(transaction.ended, state, start_ns=transaction.now_ns()))
+    def observe(state: TransactionState | None) -> Wrapper:
+        def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Succeeding | None:
+            transaction = transaction_of(producer)
+            if transaction is None:
+                return None
+            if state is None:
+                return _Succeeding(transaction.begin)
+            return _Succeeding(partial(transaction.ended, state, start_ns=transaction.now_ns()))
 
-    return begin
+        return observe_calls(begin, is_async=is_async)
+
+    return {
+        "begin_transaction": observe(None),
+        "commit_transaction": observe(TransactionState.COMMIT_MESSAGE),
+        "abort_transaction": observe(TransactionState.ROLLBACK_MESSAGE),
+    }

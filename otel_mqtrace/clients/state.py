@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.outcome import UNHANDLED, count_missing, when_collected
 from otel_mqtrace.hooks.process import ProcessSpanOwner, SingleOwner
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
@@ -35,6 +37,29 @@ class ClientState:
     def __reduce__(self) -> tuple[Any, ...]:
         """Become ``None``: an application may pickle a client of its own class with all attributes."""
         return type(None), ()
+
+
+class KafkaProducerState(ClientState):
+    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
+
+    def __init__(self, info: ClientInfo) -> None:
+        self.info = info
+        self.hook: SendHook | None = None
+        self.transaction: TransactionHook | None = None
+        self.tracing: Tracing | None = None
+
+    def bind(self, tracing: Tracing) -> SendHook:
+        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
+        if self.hook is None or self.tracing is not tracing:
+            self.hook = SendHook(tracing=tracing, info=self.info)
+            self.transaction = TransactionHook(tracing, self.info)
+            self.tracing = tracing
+        return self.hook
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the open transaction, if there is one."""
+        return None if self.transaction is None else self.transaction.transaction_id
 
 
 class ActiveTracing:

@@ -41,7 +41,7 @@ from otel_mqtrace.records.handled import Handled, HandledSpan
 from otel_mqtrace.records.ids import match_traceparent, read_traceparent
 from otel_mqtrace.records.message import DESCRIBING
 from otel_mqtrace.records.plan import Plan
-from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
+from otel_mqtrace.records.span import ENDED, PARTS, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
@@ -397,9 +397,12 @@ class ConsumeHook(ReceiveHook):
                 return
             record, parts = span.record, span.__dict__
             took_ns = max(self.now_ns() - record.start_ns, 0)
-            is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
             # setdefault: one atomic step, other threads may write to the span
-            if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
+            if (
+                not PARTS.isdisjoint(parts)
+                or took_ns >= self._timeout_ns
+                or parts.setdefault("_written", ENDED) is not ENDED
+            ):
                 self.after(turn.call)
                 return
             span.end_ns = record.start_ns + took_ns

@@ -296,29 +296,28 @@ def _with_outcome(handling: Handling, returned: Any) -> Any:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------
-class _Current:
-    """The message that the loop's body has now, if any."""
+class _Loop:
+    """The message that the loop's body has now, if any; one left by ``break``, an exception or a cancellation ends."""
 
     def __init__(self, consumer: object | None) -> None:
         self._consumer = consumer
         self._block: Block | None = None
 
-    def take(self, message: object) -> None:
+    def _enter(self, message: object) -> None:
         self._block = Block((message,), self._consumer)
         self._block.__enter__()
 
-    def finish(self, exception: BaseException | None = None) -> None:
+    def _finish(self, exception: BaseException | None = None) -> None:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(None, exception, None)
 
-    def drop(self) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            block.drop()
+    def __del__(self) -> None:
+        if self._block is not None:
+            self._block.drop()
 
 
-class Loop(Iterator[_M], Generic[_M]):
+class Loop(_Loop, Iterator[_M], Generic[_M]):
     """``for message in process.each(messages)``: each span is current until the next message, or until the loop ends.
 
     A plain iterator, because a dropped one stops being current at once, while asyncio closes a dropped asynchronous
@@ -326,50 +325,42 @@ class Loop(Iterator[_M], Generic[_M]):
     """
 
     def __init__(self, messages: Iterable[_M], consumer: object | None) -> None:
-        self._current = _Current(consumer)
+        super().__init__(consumer)
         self._messages = iter(messages)
 
     def __next__(self) -> _M:
         """End the current message, which was handled, and return the next."""
-        self._current.finish()
+        self._finish()
         message = next(self._messages)
-        self._current.take(message)
+        self._enter(message)
         return message
 
     def close(self) -> None:
         """End the current message with an unknown outcome, and close a generator that is iterated over."""
-        self._current.finish(GeneratorExit())
+        self._finish(GeneratorExit())
         if isinstance(self._messages, Generator):  # not anything with a close(): it may be the consumer itself
             self._messages.close()
 
-    def __del__(self) -> None:
-        """End a message left by ``break``, ``return`` or an exception."""
-        self._current.drop()
 
-
-class AsyncLoop(AsyncIterator[_M], Generic[_M]):
+class AsyncLoop(_Loop, AsyncIterator[_M], Generic[_M]):
     """``async for message in process.each(messages)``."""
 
     def __init__(self, messages: AsyncIterable[_M], consumer: object | None) -> None:
-        self._current = _Current(consumer)
+        super().__init__(consumer)
         self._messages = aiter(messages)
 
     async def __anext__(self) -> _M:
         """As the other loop's."""
-        self._current.finish()
+        self._finish()
         message = await anext(self._messages)
-        self._current.take(message)
+        self._enter(message)
         return message
 
     async def aclose(self) -> None:
         """As the other loop's ``close``."""
-        self._current.finish(GeneratorExit())
+        self._finish(GeneratorExit())
         if isinstance(self._messages, AsyncGenerator):
             await self._messages.aclose()
-
-    def __del__(self) -> None:
-        """End a message left by ``break``, ``return``, an exception or a cancellation."""
-        self._current.drop()
 
 
 # -- the public name --------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ _MAX_LINKS: Final = 128
 _MAX_TOPICS: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Tracing:
     """The collaborators of all hooks. ``before_span`` is called before every span (late attachment).
 
@@ -60,21 +60,18 @@ class Tracing:
     produce_hook: Callable[..., None] | None = None
     consume_hook: Callable[..., None] | None = None
     naming: LegacyNames | None = None
-    capture: HeaderCapture | None = field(init=False, compare=False)
-    sampling: TopicSampling | None = field(init=False, compare=False)
-    is_excluded: Callable[[str], bool] = field(init=False, compare=False)
-    _states: list[TracerState] = field(init=False, compare=False, repr=False, default_factory=list)
-    _shapes: dict[tuple[str, trace.SpanKind], SpanShape] = field(
-        init=False, compare=False, repr=False, default_factory=dict
-    )
+    capture: HeaderCapture | None = field(init=False)
+    sampling: TopicSampling | None = field(init=False)
+    is_excluded: Callable[[str], bool] = field(init=False)
+    _state: TracerState | None = field(init=False, repr=False, default=None)
+    _shapes: dict[tuple[str, trace.SpanKind], SpanShape] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read from the settings what every message needs."""
-        settings = self.settings
-        capture = HeaderCapture(settings.capture_headers, settings.redact_headers) if settings.capture_headers else None
-        object.__setattr__(self, "capture", capture)
-        object.__setattr__(self, "sampling", TopicSampling(settings) if settings.topic_sampling else None)
-        object.__setattr__(self, "is_excluded", lru_cache(maxsize=_MAX_TOPICS)(settings.excludes))
+        settings, headers = self.settings, self.settings.capture_headers
+        self.capture = HeaderCapture(headers, settings.redact_headers) if headers else None
+        self.sampling = TopicSampling(settings) if settings.topic_sampling else None
+        self.is_excluded = lru_cache(maxsize=_MAX_TOPICS)(settings.excludes)
 
     @classmethod
     def create(
@@ -107,10 +104,9 @@ class Tracing:
         """Return the state of the tracer as it is now, after a late attachment."""
         self.before_span()
         tracer = actual_tracer(self.tracer)
-        state = self._states[0] if self._states else None
+        state = self._state
         if state is None or state.tracer is not tracer or not state.is_current():
-            state = TracerState(tracer)
-            self._states[:] = [state]
+            self._state = state = TracerState(tracer)
         return state
 
     @property

@@ -183,10 +183,6 @@ class BatchSpan(WritableRecordSpan):
 
     record: HandledBatch
 
-    def __init__(self, record: HandledBatch) -> None:
-        self.record = record
-        self.end_ns = None
-
     def raw_attribute(self, name: str) -> Any:
         """Return an attribute that all messages of the plan have, or their number."""
         if name == semconv.MESSAGING_BATCH_MESSAGE_COUNT:

@@ -49,7 +49,7 @@ class EventSpan(WritableRecordSpan):
     _outcome: Mapping[str, Any] = {}
 
     def __init__(self, record: Event) -> None:
-        super().__init__(record, None)
+        super().__init__(record)
         self.is_record = semconv.MQTRACE_TRACE_TYPE in record.attributes  # else not every exporter of ours wants it
 
     def end_with(self, attributes: Mapping[str, Any], end_ns: int) -> bool:

@@ -125,10 +125,6 @@ class HandledSpan(WritableRecordSpan):
 
     record: Handled
 
-    def __init__(self, record: Handled) -> None:
-        self.record = record
-        self.end_ns = None
-
     def make_attributes(self) -> dict[str, Any]:
         """Return all attributes, with the outcome where it has ended."""
         record = self.record
@@ -178,7 +174,7 @@ class HandledSpan(WritableRecordSpan):
             return None
         record = self.record
         origin = record.origin
-        place, request_id, msg_id, _ = record.cell.get("") or record.details
+        place, request_id, msg_id, _ = record.details
         offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parent_id = None if origin is None else origin[16:]
@@ -208,7 +204,7 @@ class HandledSpan(WritableRecordSpan):
 
 
 def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecord | None:
-    place, request_id, msg_id, is_plain = record.cell.get("") or record.details
+    place, request_id, msg_id, is_plain = record.details
     if not is_plain:
         return None
     plan, start_ms = record.plan, record.start_ns // NS_PER_MS

@@ -177,7 +177,7 @@ class RecordSpan(ReadableSpan):
 
     is_record: bool = True
 
-    def __init__(self, record: Any, end_ns: int | None) -> None:
+    def __init__(self, record: Any, end_ns: int | None = None) -> None:
         self.record = record
         self.end_ns = end_ns
 
@@ -291,10 +291,6 @@ class RecordSpan(ReadableSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return the native records; ``None`` where the span must be mapped and encoded as any other."""
         raise NotImplementedError
-
-
-UNREAD: Final = 2
-"""The instance attributes of a span of which nothing was read: its record, its end."""
 
 
 class WritableRecordSpan(RecordSpan, trace.Span):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -78,7 +77,8 @@ class ExporterSide:
             return ExportOutcome(failed=len(spans))
         if outcome is not None and outcome.total == len(spans):
             return outcome
-        return _all_exported(len(spans)) if result is SpanExportResult.SUCCESS else ExportOutcome(failed=len(spans))
+        is_exported = result is SpanExportResult.SUCCESS
+        return ExportOutcome(exported=len(spans)) if is_exported else ExportOutcome(failed=len(spans))
 
     def idle(self) -> None:
         """Call the exporter in a quiet moment."""
@@ -119,11 +119,6 @@ class ExporterSide:
         level = logging.DEBUG if kind in self._logged else logging.WARNING
         self._logged.add(kind)
         _logger.log(level, "mqtrace: %s raised in %s() (logged once)", self._name, method, exc_info=error)
-
-
-@lru_cache(maxsize=8)
-def _all_exported(spans: int) -> ExportOutcome:
-    return ExportOutcome(exported=spans)
 
 
 def _takes_timeout(method: Callable[..., object]) -> bool:

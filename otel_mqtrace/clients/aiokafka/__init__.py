@@ -28,9 +28,7 @@ _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
         "stop": producer.traced_stop,
         "create_batch": producer.traced_create_batch,
         "send_batch": producer.traced_send_batch,
-        "begin_transaction": producer.traced_begin,
-        "commit_transaction": producer.traced_end,
-        "abort_transaction": producer.traced_abort,
+        **producer.TRANSACTION_METHODS,
         "send_offsets_to_transaction": producer.traced_send_offsets,
     },
     AIOKafkaConsumer: {

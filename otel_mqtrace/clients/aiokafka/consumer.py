@@ -158,14 +158,13 @@ def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set
     state: ConsumerState = state_of(consumer, ConsumerState)
     positions = state.positions
     state.bind(tracing)
-    hook = positions.hook(tracing)
-    call = hook.before("commit")
+    call = state.settle.before("commit")
     if call is None:
         return None
     offsets = args[0] if args else kwargs.get("offsets")
     if offsets is None:
         offsets = {each: positions.next_offset(*each) for each in consumer.assignment()}
-    return Settlement(hook, call, settled_offsets(offsets, positions.creation_context), describe_error)
+    return Settlement(state.settle, call, settled_offsets(offsets, positions.creation_context), describe_error)
 
 
 traced_commit: Final = observe_calls(_commit, is_async=True)

@@ -29,22 +29,19 @@ from otel_mqtrace.clients.aiokafka.client import (
     state_of,
 )
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
-from otel_mqtrace.clients.state import ClientState, known_state
+from otel_mqtrace.clients.settlement import Settlement, find_creation_context, transaction_wrappers
+from otel_mqtrace.clients.state import KafkaProducerState, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.outcome import defer_end, drain_deferred_ends, failure_of
 from otel_mqtrace.hooks.propagation import index_headers
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
-from otel_mqtrace.model import TransactionState
 from otel_mqtrace.records.message import header_text
 from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
-
-    from otel_mqtrace.hooks.tracing import Tracing
 
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
@@ -88,31 +85,15 @@ def _outcome_of(future: Future[Any], cluster: Cluster, index: int) -> Outcome:
     }
 
 
-class ProducerState(ClientState):
-    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
+class ProducerState(KafkaProducerState):
+    """What one producer needs to be traced."""
 
     def __init__(self, producer: Any) -> None:
-        self.info = info_of(producer.client, group_name=None)
+        super().__init__(info_of(producer.client, group_name=None))
         self.cluster = Cluster(producer.client.cluster)
         self.in_flight: dict[int, Sending] = {}
         accumulator = getattr(producer, "_message_accumulator", None)
         self._accumulator = None if accumulator is None else weakref.ref(accumulator)
-        self._hook: SendHook | None = None
-        self._transaction: TransactionHook | None = None
-        self._tracing: Tracing | None = None
-
-    def bind(self, tracing: Tracing) -> SendHook:
-        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
-        if self._hook is None or self._tracing is not tracing:
-            self._hook = SendHook(tracing=tracing, info=self.info)
-            self._transaction = TransactionHook(tracing, self.info)
-            self._tracing = tracing
-        return self._hook
-
-    def transaction_of(self, tracing: Tracing) -> TransactionHook | None:
-        """Return the transaction of this producer under the Tracing in force."""
-        self.bind(tracing)
-        return self._transaction
 
     @guarded("ProducerState.batch_of")
     def batch_of(self, future: Future[Any]) -> tuple[Future[Any], int] | None:
@@ -182,10 +163,11 @@ class Sending:
         self._end(self._hook.after, _refused(exception))
 
     @guarded("send.returned")
-    def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
+    def returned(self, future: Future[Any]) -> None:
         """The message is in the client's buffer, and ``future`` will bring the response."""
-        if transaction is not None and self._call.transaction_id is not None:
-            transaction.joined(self._call)
+        call, transaction = self._opened, self._state.transaction
+        if isinstance(call, SendCall) and call.transaction_id is not None and transaction is not None:
+            transaction.joined(call)
         self._await(future)
 
     def _await(self, future: Future[Any]) -> None:
@@ -227,8 +209,8 @@ class Sending:
         end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
 
 
-_Call = tuple["Sending | None", tuple[Any, ...], dict[str, Any], "TransactionHook | None"]
-"""What follows a send, if it is recorded, the arguments to call the client with, and the transaction it joins."""
+_Call = tuple["Sending | None", tuple[Any, ...], dict[str, Any]]
+"""What follows a send, if it is recorded, and the arguments to call the client with."""
 _serializing: Final[ContextVar[Sending | None]] = ContextVar("mqtrace-serializing", default=None)
 """The send of this task whose body a serialiser is about to make."""
 
@@ -242,8 +224,7 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
     if tracing is None or not isinstance(topic, str):
         return None
     state: ProducerState = state_of(producer, ProducerState)
-    hook, transaction = state.bind(tracing), state.transaction_of(tracing)
-    transaction_id = None if transaction is None else transaction.transaction_id
+    hook, transaction_id = state.bind(tracing), state.transaction_id
     chosen = given["partition"] if isinstance(given.get("partition"), int) else None
     pairs = header_pairs(headers)
     is_known = len(args) + len(kwargs) == len(given) and given.keys() <= _PARAMETERS  # else the client refuses it
@@ -252,12 +233,8 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
         if recorded is not None:
             sent, written = recorded
             sending = None if sent is None else Sending(state, hook, sent, partition=chosen)
-            return (
-                sending,
-                (),
-                {**given, "headers": tuple(written) if headers and type(headers) is tuple else written},
-                None,
-            )
+            written = tuple(written) if headers and type(headers) is tuple else written
+            return sending, (), {**given, "headers": written}
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
@@ -271,13 +248,13 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
         return None
     sending = Sending(state, hook, call, partition=chosen) if call.is_recorded else None
     if call.headers is None:
-        return sending, args, kwargs, transaction
+        return sending, args, kwargs
     # A tuple stays one: whether the client refuses it is the client's business. An empty one is a list to it.
     added = tuple(call.headers) if headers and isinstance(headers, tuple) else call.headers
     if len(args) < len(_SEND_ORDER):
-        return sending, args, {**kwargs, "headers": added}, transaction
+        return sending, args, {**kwargs, "headers": added}
     before = len(_SEND_ORDER) - 1
-    return sending, (*args[:before], added, *args[before + 1 :]), kwargs, transaction
+    return sending, (*args[:before], added, *args[before + 1 :]), kwargs
 
 
 def _is_ordinary(producer: Any, topic: object, value: object, key: object, headers: object) -> bool:
@@ -295,7 +272,7 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sending, args, kwargs, transaction = _prepare(self, args, kwargs) or (None, args, kwargs, None)
+        sending, args, kwargs = _prepare(self, args, kwargs) or (None, args, kwargs)
         if sending is None:
             return await original(self, *args, **kwargs)
         token = None if _serializer_of(self) is None else _serializing.set(sending)
@@ -307,7 +284,7 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if token is not None:
                 _serializing.reset(token)
-        sending.returned(future, transaction)
+        sending.returned(future)
         return future
 
     return send
@@ -366,15 +343,12 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
     if tracing is None:
         return None
     state: ProducerState = state_of(producer, ProducerState)
-    return state.transaction_of(tracing)
+    state.bind(tracing)
+    return state.transaction
 
 
 traced_send_offsets: Final = observe_calls(_send_offsets, is_async=True)
-_commit: Final = observe_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE)
-_abort: Final = observe_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE)
-traced_begin: Final = observe_calls(observe_transaction(_transaction_of), is_async=True)
-traced_end: Final = observe_calls(_commit, is_async=True)
-traced_abort: Final = observe_calls(_abort, is_async=True)
+TRANSACTION_METHODS: Final = transaction_wrappers(_transaction_of, is_async=True)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------
@@ -459,7 +433,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic) and appended.unsent:
             batch.close()
             return await _send_each(self, appended, topic, *args, **kwargs)
-        sendings, transaction = _prepare_batch(self, appended, topic, kwargs.get("partition")) or ([], None)
+        sendings = _prepare_batch(self, appended, topic, kwargs.get("partition")) or []
         try:
             future = await original(self, batch, topic, *args, **kwargs)
         except BaseException as exception:
@@ -468,23 +442,20 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         appended.seal()
         for sending in sendings:
-            sending.returned(future, transaction)
+            sending.returned(future)
         return future
 
     return send_batch
 
 
 @guarded("send_batch.before")
-def _prepare_batch(
-    producer: Any, appended: _Appended, topic: str, partition: object
-) -> tuple[list[Sending], TransactionHook | None] | None:
+def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: object) -> list[Sending] | None:
     """Open the span of each message in the batch."""
     tracing = active.tracing
     if tracing is None:
         return None
     state: ProducerState = state_of(producer, ProducerState)
     hook = state.bind(tracing)
-    transaction = state.transaction_of(tracing)
     sendings = []
     for index, each in enumerate(appended.unsent):
         headers = index_headers(header_pairs(each.headers) or ())
@@ -494,7 +465,7 @@ def _prepare_batch(
             body=None if each.value is None else UNKNOWN_BODY,
             key=each.key,
             partition=partition if isinstance(partition, int) else None,
-            transaction_id=None if transaction is None else transaction.transaction_id,
+            transaction_id=state.transaction_id,
             msg_id=header_text(headers, semconv.HEADER_UNIQ_KEY),
             tags=header_text(headers, semconv.HEADER_TAGS),
             keys=None if keys is None else keys.split(),
@@ -502,7 +473,7 @@ def _prepare_batch(
         )
         if call is not None and call.is_recorded:
             sendings.append(Sending(state, hook, call, body_length=each.body_length, index=index))
-    return sendings, transaction
+    return sendings
 
 
 async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:

@@ -74,12 +74,12 @@ def traced_settlement(
         state = state_of(consumer)
         if state is None or state.silent:
             return None
-        positions: Positions = state.positions
-        hook = positions.hook(tracing)
-        call = hook.before(operation)
+        state.bind(tracing)
+        call = state.settle.before(operation)
         if call is None:
             return None
-        return _Settlement(hook, call, settles(consumer, state, args, kwargs), describe_error, positions)
+        settled = settles(consumer, state, args, kwargs)
+        return _Settlement(state.settle, call, settled, describe_error, state.positions)
 
     return observe_calls(begin, is_async=is_async)
 

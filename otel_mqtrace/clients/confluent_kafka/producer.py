@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from types import MethodDescriptorType
@@ -31,13 +32,12 @@ from otel_mqtrace.clients.confluent_kafka.sending import (
     run_in_context,
 )
 from otel_mqtrace.clients.patching import observe_calls
-from otel_mqtrace.clients.settlement import Settlement, find_creation_context, observe_transaction
+from otel_mqtrace.clients.settlement import Settlement, find_creation_context, transaction_wrappers
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import deferred_ends, drain_deferred_ends
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
-from otel_mqtrace.hooks.settle import SettledOffset
-from otel_mqtrace.model import TransactionState
+from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,6 @@ def _prepare(
     if tracing is None or state is None:
         return None
     hook = state.bind(tracing)
-    transaction_id = None if state.transaction is None else state.transaction.transaction_id
     given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
     topic, headers = given.get("topic"), given.get("headers")
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
@@ -73,7 +72,7 @@ def _prepare(
         key=given.get("key"),
         headers=() if is_refused else headers,
         partition=partition if isinstance(partition, int) else None,
-        transaction_id=transaction_id,
+        transaction_id=state.transaction_id,
     )
     if call is None:
         return None
@@ -311,9 +310,12 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
 @guarded("Producer.offsets")
 def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
     state = _bound(producer)
-    hook = None if state is None else state.settle
-    call = None if hook is None else hook.before(_SEND_OFFSETS)
-    if state is None or hook is None or call is None:
+    if state is None:
+        return None
+    # the offsets are some consumer group's, whose name the client keeps to itself
+    hook = SettleHook(tracing=state.tracing, info=replace(state.info, group_name=None))
+    call = hook.before(_SEND_OFFSETS)
+    if call is None:
         return None
     offsets = args[0] if args else kwargs.get("positions")
     settled = [_settled(each, state.info.server) for each in offsets or ()]
@@ -326,12 +328,6 @@ def _settled(offset: Any, server: str | None) -> SettledOffset:
     return SettledOffset(offset.topic, offset.partition, offset.offset, creation)
 
 
-traced_begin: Final = observe_calls(observe_transaction(_transaction_of))
-traced_offsets: Final = observe_calls(_send_offsets)
-traced_commit: Final = observe_calls(observe_transaction(_transaction_of, TransactionState.COMMIT_MESSAGE))
-traced_abort: Final = observe_calls(observe_transaction(_transaction_of, TransactionState.ROLLBACK_MESSAGE))
-
-
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
     "__init__": traced_constructor("Producer.__init__", ProducerState),
     "produce": _traced_produce,
@@ -339,9 +335,7 @@ PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[...
     "flush": _traced_flush,
     "close": _traced_close,
     "__exit__": _traced_exit,
-    "begin_transaction": traced_begin,
-    "send_offsets_to_transaction": traced_offsets,
-    "commit_transaction": traced_commit,
-    "abort_transaction": traced_abort,
+    **transaction_wrappers(_transaction_of),
+    "send_offsets_to_transaction": observe_calls(_send_offsets),
 }
 """Method → how to wrap it; ``None`` from a wrapper means that this one cannot be traced in place."""

@@ -8,7 +8,6 @@ The delivery callback of a message is a :class:`Sending`. Where the client will 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context
@@ -16,26 +15,25 @@ from opentelemetry import context
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.client import error_text, error_type
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.state import ClientState
+from otel_mqtrace.clients.state import KafkaProducerState
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.scope import BlockScope
-from otel_mqtrace.hooks.send import SendCall, SendHook
-from otel_mqtrace.hooks.settle import SettleHook, TransactionHook
-from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
+from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.records.sent import Sent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
+    from otel_mqtrace.hooks.send import SendCall, SendHook
 
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before the broker answered"
 _DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
 
 
-class ProducerState(ClientState):
-    """The state of one producer; it never refers to the producer, or neither would ever be collected.
+class ProducerState(KafkaProducerState):
+    """The state of one producer.
 
     ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio``: an
     asyncio producer sends through this one, and opens the spans; ``dropping`` is the error, and its text, of a message
@@ -44,7 +42,7 @@ class ProducerState(ClientState):
 
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         known = conf or {}
-        self.info = ClientInfo.of_kafka(known, group_name=None)
+        super().__init__(ClientInfo.of_kafka(known, group_name=None))
         self.leaders = leaders_of(known)
         self.default_callback: Callback | None = known.get("on_delivery")
         only_errors = str(known.get("delivery.report.only.error", "false")).lower() in {"true", "1", "t"}
@@ -54,25 +52,6 @@ class ProducerState(ClientState):
         self.layers: dict[int, str] = {}
         self.behind_asyncio = False
         self.dropping = _DROPPED
-        self.hook: SendHook | None = None
-        self.transaction: TransactionHook | None = None
-        self.settle: SettleHook | None = None
-        self.tracing: Tracing | None = None
-
-    def bind(self, tracing: Tracing) -> SendHook:
-        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
-        if self.hook is None or self.tracing is not tracing:
-            self.hook = SendHook(tracing=tracing, info=self.info)
-            self.transaction = TransactionHook(tracing, self.info)
-            # The offsets are some consumer group's, whose name the client keeps to itself.
-            self.settle = SettleHook(tracing=tracing, info=replace(self.info, group_name=None))
-            self.tracing = tracing
-        return self.hook
-
-    @property
-    def transaction_id(self) -> str | None:
-        """The id of the open transaction, if there is one."""
-        return None if self.transaction is None else self.transaction.transaction_id
 
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:

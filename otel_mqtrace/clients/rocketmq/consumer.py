@@ -33,7 +33,6 @@ from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.hooks.outcome import defer_end
 from otel_mqtrace.hooks.process import SingleOwner
 from otel_mqtrace.hooks.scope import BlockScope, PollScope, ambient_context
-from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan
     from otel_mqtrace.hooks.process import ProcessSpanOwner
     from otel_mqtrace.hooks.settle import SettleCall
-    from otel_mqtrace.hooks.tracing import Tracing
 
 
 _NS_PER_S: Final = 1_000_000_000
@@ -103,19 +101,12 @@ class RocketMqConsumerState(ConsumerState):
     """The hooks of one consumer and its open messages."""
 
     hook: ConsumeHook
-    settle: SettleHook
 
     def __init__(self, info: ClientInfo) -> None:
         super().__init__(info)
         self._held: dict[ReceivedMessage, None] = {}
         self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
         _states.add(self)
-
-    def bind(self, tracing: Tracing) -> ConsumeHook:
-        """Return the hook of the Tracing in force."""
-        if self.tracing is not tracing:
-            self.settle = SettleHook(tracing=tracing, info=self.info)
-        return super().bind(tracing)
 
     def incoming(self, messages: Sequence[Any]) -> list[IncomingMessage]:
         """Return what the hook needs of messages."""

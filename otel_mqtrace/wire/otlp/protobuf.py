@@ -41,7 +41,9 @@ _INT64: Final = 1 << 63
 _UINT64: Final = 1 << 64
 
 
-def _varint(number: int) -> bytes:
+@lru_cache(maxsize=4_096)
+def varint(number: int) -> bytes:
+    """Return ``number``, an int64, seven bits to a byte."""
     number %= _UINT64
     written = bytearray()
     while number > 0x7F:  # noqa: PLR2004 - seven bits
@@ -49,12 +51,6 @@ def _varint(number: int) -> bytes:
         number >>= 7
     written.append(number)
     return bytes(written)
-
-
-@lru_cache(maxsize=4_096)
-def varint(number: int) -> bytes:
-    """Return ``number``, an int64, seven bits to a byte."""
-    return _varint(number)
 
 
 @lru_cache(maxsize=256)
