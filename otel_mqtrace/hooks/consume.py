@@ -41,7 +41,7 @@ from otel_mqtrace.records.handled import Handled, HandledSpan
 from otel_mqtrace.records.ids import match_traceparent, read_traceparent
 from otel_mqtrace.records.message import DESCRIBING
 from otel_mqtrace.records.plan import Plan
-from otel_mqtrace.records.span import ENDED, PARTS, UnsampledSpan, new_tuple
+from otel_mqtrace.records.span import UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
@@ -395,20 +395,14 @@ class ConsumeHook(ReceiveHook):
                 return
             if type(span) is UnsampledSpan or turn.began_in != process_generation():
                 return
-            record, parts = span.record, span.__dict__
+            record = span.record
             took_ns = max(self.now_ns() - record.start_ns, 0)
-            # setdefault: one atomic step, other threads may write to the span
-            if (
-                not PARTS.isdisjoint(parts)
-                or took_ns >= self._timeout_ns
-                or parts.setdefault("_written", ENDED) is not ENDED
-            ):
+            if took_ns >= self._timeout_ns or not span.end_as_record(record.start_ns + took_ns):
                 self.after(turn.call)
                 return
-            span.end_ns = record.start_ns + took_ns
             record.plan.tracer.span_processor.on_end(span)
-            if self._poll_metrics is not None:
-                self._poll_metrics.processed(record.plan.constants, took_ns)
+            if self._may_measure() and (metrics := self._tracing.collecting) is not None:
+                metrics.processed(record.plan.constants, took_ns)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 
@@ -430,23 +424,19 @@ class ConsumeHook(ReceiveHook):
         try:
             if deferred_ends:
                 drain_deferred_ends()
-            try:
-                call._unended.pop()  # noqa: SLF001 - try_end() without the call, for every message
-            except IndexError:
+            if not call.try_end():
                 return
             span: Any = call.span
             kind = type(span)
-            metrics = self._poll_metrics if self._polls else self._tracing.collecting
-            if call._began_in != process_generation() or (kind is UnsampledSpan and metrics is None):  # noqa: SLF001 - as above
+            metrics = self._tracing.collecting if self._may_measure() else None
+            if kind is UnsampledSpan and metrics is None:
                 return
             start_ns = call.start_ns
-            if end_ns is None:
-                end_ns = self.now_ns()
-            end_ns = max(end_ns, start_ns)
+            end_ns = max(self.now_ns() if end_ns is None else end_ns, start_ns)
             if (
                 kind in _RECORDED
                 and (code is _SUCCESS and exception is None and error is None)
-                and (call._handling is None or call._handling.code is _SUCCESS)  # noqa: SLF001 - as above
+                and not call.has_outcome
                 and end_ns - start_ns < self._timeout_ns
                 and span.end_as_record(end_ns)
             ):
@@ -472,9 +462,7 @@ class ConsumeHook(ReceiveHook):
         metrics: MessagingMetrics | None,
     ) -> None:
         was_failed = is_failed(span)
-        outcome = self._outcome(
-            call, code if type(code) is ContextCode else code_of(code), end_ns, was_failed=was_failed
-        )
+        outcome = self._outcome(call, code_of(code), end_ns, was_failed=was_failed)
         is_success = outcome is ContextCode.SUCCESS or outcome is ContextCode.TIME_OUT
         attributes: Attributes = {
             semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns, call.messages),

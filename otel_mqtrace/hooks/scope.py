@@ -14,6 +14,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 
 from otel_mqtrace.hooks.outcome import Handling, SingleEnd, process_generation
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
 from otel_mqtrace.records.span import UnsampledSpan
 
@@ -187,6 +188,11 @@ class ProcessSpan(SingleEnd):
         if self._handling is None:
             self._handling = Handling(self.span)
         return self._handling
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the handler has set an outcome other than success."""
+        return self._handling is not None and self._handling.code is not ContextCode.SUCCESS
 
     @property
     def otel_ctx(self) -> Context:

@@ -22,7 +22,6 @@ from otel_mqtrace.records.message import (
 )
 from otel_mqtrace.records.span import (
     LOCAL_PARENT,
-    PARTS,
     REMOTE_PARENT,
     NativeRecord,
     WritableRecordSpan,
@@ -165,12 +164,12 @@ class HandledSpan(WritableRecordSpan):
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
-        return _to_native(self.record, self.end_ns, dialect) if PARTS.isdisjoint(self.__dict__) else None
+        return _to_native(self.record, self.end_ns, dialect) if self.is_untouched else None
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
         end_ns = self.end_ns
-        if end_ns is None or not PARTS.isdisjoint(self.__dict__):
+        if end_ns is None or not self.is_untouched:
             return None
         record = self.record
         origin = record.origin
