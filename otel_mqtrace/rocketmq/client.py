@@ -8,6 +8,7 @@ Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
@@ -23,9 +24,12 @@ from otel_mqtrace.rocketmq.commands import (
     ProtocolError,
     Queue,
     RefusedError,
+    RequestCode,
     ResponseCode,
     TopicRoute,
     check_answer,
+    make_command,
+    make_queue_command,
     read_masters,
     read_route,
     sign,
@@ -198,20 +202,26 @@ class RemotingClient:
 
     def bounds(self, queues: Sequence[Queue], *, masters_only: bool = False) -> dict[Queue, tuple[int, int]]:
         """Return the oldest offset that is there, and the next message's, of each of ``queues``."""
-        lows = self._of_queues(queues, commands.min_offset, "the oldest offset", masters_only=masters_only)
-        highs = self._of_queues(queues, commands.max_offset, "the next offset", masters_only=masters_only)
+        lowest = partial(make_queue_command, RequestCode.GET_MIN_OFFSET)
+        highest = partial(make_queue_command, RequestCode.GET_MAX_OFFSET)
+        lows = self._of_queues(queues, lowest, "the oldest offset", masters_only=masters_only)
+        highs = self._of_queues(queues, highest, "the next offset", masters_only=masters_only)
         return {queue: (_number(lows[queue], "offset"), _number(highs[queue], "offset")) for queue in queues}
 
     def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
         """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
-        answers = self._of_queues(queues, lambda queue: commands.offset_at(queue, time_ms), "the offset of a time")
+        search = partial(make_queue_command, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=time_ms)
+        answers = self._of_queues(queues, search, "the offset of a time")
         return {queue: _number(answer, "offset") for queue, answer in answers.items()}
 
     def committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int | None]:
         """Return what ``group`` remembers of each queue; ``None`` is nothing. Masters only: slaves may be behind."""
         answers = self._of_queues(
             queues,
-            lambda queue: commands.committed_offset(queue, group),
+            # without the flag a broker invents a zero
+            partial(
+                make_queue_command, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, setZeroIfNotFound=False
+            ),
             f"the offset of {group}",
             masters_only=True,
             accepted=_FOUND_OR_NOT,
@@ -234,7 +244,9 @@ class RemotingClient:
         for queues in (first, [queue for queue in offsets if queue not in first]):
             self._of_queues(
                 queues,
-                lambda queue: commands.remember_offset(queue, group, offsets[queue]),
+                lambda queue: make_queue_command(
+                    RequestCode.UPDATE_CONSUMER_OFFSET, queue, consumerGroup=group, commitOffset=offsets[queue]
+                ),
                 f"the offset of {group}",
                 masters_only=True,
             )
@@ -362,13 +374,15 @@ class RemotingClient:
         now_ns = self._clock.monotonic_ns()
         if known is not None and now_ns - known[0] < _ROUTE_NS:
             return known[1]
-        route = read_route(topic, self._of_name_server(commands.route(topic), f"the route of {topic}", deadline).body)
+        command = make_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
+        route = read_route(topic, self._of_name_server(command, f"the route of {topic}", deadline).body)
         self._routes[topic] = (now_ns, route)
         return route
 
     def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:
         """Return the address of every master."""
-        return read_masters(self._of_name_server(commands.cluster_info(), "the list of brokers", deadline).body)
+        command = make_command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return read_masters(self._of_name_server(command, "the list of brokers", deadline).body)
 
     def call(self, request: Request, deadline: MonotonicNs | None = None) -> Command:
         """Return the answer to ``request``.

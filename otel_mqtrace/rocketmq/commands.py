@@ -252,9 +252,15 @@ class Queue:
         return f"{self.topic} [{self.broker} {self.queue_id}]"
 
 
-def _request(code: RequestCode, /, **fields: object) -> Command:
+def make_command(code: RequestCode, /, **fields: object) -> Command:
+    """Return a request with ``fields``, which are written as Java does."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
     return Command(int(code), texts)
+
+
+def make_queue_command(code: RequestCode, queue: Queue, /, **fields: object) -> Command:
+    """Return a request about one queue."""
+    return make_command(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker, **fields)
 
 
 # -- answers of a name server ------------------------------------------------------------------------------------------
@@ -339,25 +345,10 @@ def _quoted(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else f'"{match[1]}":'
 
 
-# -- of a name server -------------------------------------------------------------------------------------------------
-
-
-def route(topic: str) -> Command:
-    """Request which brokers hold which queues of ``topic``; :func:`read_route` reads the answer's body."""
-    return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
-
-
-def cluster_info() -> Command:
-    """Request all brokers; :func:`read_masters` reads the answer's body."""
-    return _request(RequestCode.GET_BROKER_CLUSTER_INFO)
-
-
-# -- of a broker ------------------------------------------------------------------------------------------------------
-
-
+# -- requests with many fields ----------------------------------------------------------------------------------------
 def create_topic(topic: str, *, queues: int) -> Command:
     """Create ``topic`` with that many queues on a master."""
-    return _request(
+    return make_command(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         topic=topic,
         defaultTopic=AUTO_CREATE_TOPIC,
@@ -370,13 +361,9 @@ def create_topic(topic: str, *, queues: int) -> Command:
     )
 
 
-def _of_queue(code: RequestCode, queue: Queue, **fields: object) -> Command:
-    return _request(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker, **fields)
-
-
 def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms: int) -> Command:
     """Request messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
-    return _of_queue(
+    return make_queue_command(
         RequestCode.PULL_MESSAGE,
         queue,
         consumerGroup=group,
@@ -389,31 +376,6 @@ def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms
         subVersion=0,
         expressionType="TAG",
     )
-
-
-def min_offset(queue: Queue) -> Command:
-    """Request the oldest offset that is still there."""
-    return _of_queue(RequestCode.GET_MIN_OFFSET, queue)
-
-
-def max_offset(queue: Queue) -> Command:
-    """Request the offset of the next message."""
-    return _of_queue(RequestCode.GET_MAX_OFFSET, queue)
-
-
-def offset_at(queue: Queue, time_ms: int) -> Command:
-    """Request the offset of the first message stored at ``time_ms`` or later."""
-    return _of_queue(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=time_ms)
-
-
-def committed_offset(queue: Queue, group: str) -> Command:
-    """Request the committed offset of ``group``; without ``setZeroIfNotFound=false`` a broker invents a zero."""
-    return _of_queue(RequestCode.QUERY_CONSUMER_OFFSET, queue, consumerGroup=group, setZeroIfNotFound=False)
-
-
-def remember_offset(queue: Queue, group: str, offset: int) -> Command:
-    """Commit ``offset`` for ``group``."""
-    return _of_queue(RequestCode.UPDATE_CONSUMER_OFFSET, queue, consumerGroup=group, commitOffset=offset)
 
 
 def send(  # noqa: PLR0913 - one parameter per field
@@ -435,14 +397,14 @@ def send(  # noqa: PLR0913 - one parameter per field
         "m": False,  # batch
         "n": queue.broker,
     }
-    return replace(_request(RequestCode.SEND_MESSAGE_V2, **fields), body=body)
+    return replace(make_command(RequestCode.SEND_MESSAGE_V2, **fields), body=body)
 
 
 def query(topic: str, key: str, *, begin_ms: int, end_ms: int, max_messages: int) -> Command:
     """Query the index for messages whose ``KEYS`` or ``UNIQ_KEY`` hold ``key``, stored between the two times."""
     fields: dict[str, object] = {"topic": topic, "key": key, "maxNum": max_messages}
     fields |= {"beginTimestamp": begin_ms, "endTimestamp": end_ms, "_UNIQUE_KEY_QUERY": False}
-    return _request(RequestCode.QUERY_MESSAGE, **fields)
+    return make_command(RequestCode.QUERY_MESSAGE, **fields)
 
 
 _ACCESS_KEY: Final = "AccessKey"
