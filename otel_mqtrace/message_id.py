@@ -13,17 +13,14 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from ipaddress import ip_address
 from typing import Final
-from weakref import WeakSet
 
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
+from otel_mqtrace._forks import restart_in_child
 
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _LOW_16: Final = 0xFFFF
 _HEX: Final = [f"{number:02X}" for number in range(256)]
 _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
-
-
-_every: Final[WeakSet[UniqueIds]] = WeakSet()
 
 
 # As MessageClientIDSetter writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a number of the
@@ -50,7 +47,7 @@ class UniqueIds:
         self._month_ms = range(0)
         self._stamp = -1, ""  # of a millisecond
         self._counter = itertools.count()  # next() on it is one atomic step
-        _every.add(self)
+        restart_in_child(self)
 
     def new(self) -> str:
         """Return the next id: 32 upper-case hex digits, 56 with an IPv6 address."""
@@ -91,15 +88,6 @@ class UniqueIds:
 _of_this_process: Final = UniqueIds()
 new_unique_id: Final = _of_this_process.new
 """Return a new unique id of this process."""
-
-
-def _after_fork_in_child() -> None:
-    for each in _every:
-        each.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def is_offset_id(text: str) -> bool:

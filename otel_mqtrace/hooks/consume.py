@@ -12,6 +12,7 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
+from otel_mqtrace._forks import process_generation
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import (
@@ -19,7 +20,6 @@ from otel_mqtrace.hooks.outcome import (
     deferred_ends,
     drain_deferred_ends,
     is_failed,
-    process_generation,
     record_failure,
     text_of,
 )

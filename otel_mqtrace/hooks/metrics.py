@@ -6,7 +6,6 @@ are recorded when the MeterProvider collects, or by a worker before many have ga
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.context import get_current
 
 from otel_mqtrace import semconv
+from otel_mqtrace._forks import restart_in_child
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
 
@@ -87,6 +87,7 @@ class MessagingMetrics:
         self._worker = Worker("mqtrace metrics", self.record_pending)
         meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
         _every.add(self)
+        restart_in_child(self)
 
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One attempt to send one message is over."""
@@ -168,12 +169,3 @@ def _record(instrument: Any, value: float, attributes: Mapping[str, AttributeVal
 @guarded("metrics.count")
 def _count(instrument: Any, number: int, attributes: Mapping[str, AttributeValue]) -> None:
     instrument.add(number, attributes)
-
-
-def _after_fork_in_child() -> None:
-    for each in _every:
-        each.after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # can never be taken back: one for all there will be
-    os.register_at_fork(after_in_child=_after_fork_in_child)

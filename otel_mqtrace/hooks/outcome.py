@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -17,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from otel_mqtrace._errors import reraise_from_signal_handler
+from otel_mqtrace._forks import process_generation
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.worker import at_child_exit
@@ -29,15 +29,10 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger(__name__)
-_forks: Final[list[None]] = []
 _one: Final = bytearray(1)
 
 
 # -- one end ----------------------------------------------------------------------------------------------------
-process_generation: Final[Callable[[], int]] = _forks.__len__
-"""Return how often the process forked on its way here: a child does not end what its parent began."""
-
-
 @dataclass(slots=True, eq=False)
 class SingleEnd:
     """A call whose span exactly one caller ends, and never a forked child."""
@@ -58,14 +53,6 @@ class SingleEnd:
         except IndexError:
             return False
         return self._began_in == process_generation()
-
-
-def _forked() -> None:
-    _forks.append(None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 # -- the application's outcome ----------------------------------------------------------------------------------

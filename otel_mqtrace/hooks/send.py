@@ -15,13 +15,14 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
+from otel_mqtrace._forks import process_generation
 from otel_mqtrace.hooks.attributes import (
     add_known_fields,
     add_rocketmq_fields,
     remove_kafka_fields,
 )
 from otel_mqtrace.hooks.guard import note_failure
-from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, process_generation, record_failure
+from otel_mqtrace.hooks.outcome import SingleEnd, deferred_ends, drain_deferred_ends, record_failure
 from otel_mqtrace.hooks.propagation import (
     SPECIAL_HEADERS,
     TRACEPARENT,

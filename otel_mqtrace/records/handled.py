@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, TraceState
 
     from otel_mqtrace.records.plan import Place, Plan
+    from otel_mqtrace.spans.mapping import Attributes
 
 
 VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms")
@@ -90,9 +91,12 @@ class Handled(NamedTuple):
         return None if origin is None else context_of(origin, self.origin_flags, self.trace_state, remote=True)
 
     @property
-    def has_rare_fields(self) -> bool:
-        """Whether it has a key, tags or keys, or is a tombstone."""
-        return self.key is not None or bool(self.headers) or self.body_length is None
+    def rare_attributes(self) -> Attributes:
+        """The attributes that most messages lack."""
+        is_tombstone = self.body_length is None
+        if self.key is None and not self.headers and not is_tombstone:
+            return {}
+        return rare_attributes(self.key, self.headers, is_tombstone=is_tombstone)
 
     @property
     def details(self) -> _Details:
@@ -138,10 +142,7 @@ class HandledSpan(WritableRecordSpan):
         }
         if record.timestamp_ms is not None:
             attributes[semconv.MQTRACE_STORE_TIME] = record.timestamp_ms
-        if record.has_rare_fields:
-            attributes |= rare_attributes(record)
-        attributes |= self.outcome
-        return attributes
+        return attributes | record.rare_attributes | self.outcome
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -193,8 +194,8 @@ class HandledSpan(WritableRecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(encode_store_time(record.timestamp_ms))
-        if record.has_rare_fields:
-            parts.append(encode_attributes(rare_attributes(record)))
+        if rare := record.rare_attributes:
+            parts.append(encode_attributes(rare))
         if origin is None or parent_id is None:
             parts.append(LOCAL_PARENT)
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import weakref
 from binascii import unhexlify
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+from otel_mqtrace._forks import restart_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ class IdPool:
         self._pool: list[bytes] = []
         self.pop = self._pool.pop
         """:meth:`take` without a call of Python's; ``IndexError`` means: call :meth:`draw`."""
-        _pools.add(self)
+        restart_in_child(self)
 
     def draw(self) -> bytes:
         """Return the first of newly drawn ids, and keep the others."""
@@ -95,15 +96,3 @@ class IdPool:
     def after_fork(self) -> None:
         """Forget the ids that the parent will use."""
         self._pool.clear()
-
-
-_pools: Final[weakref.WeakSet[IdPool]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for pool in _pools:
-        pool.after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # can never be taken back: one for all pools
-    os.register_at_fork(after_in_child=_after_fork_in_child)

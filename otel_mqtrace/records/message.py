@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, keys_attribute
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, BoundedCache, attribute_heads, number_attribute
-
-if TYPE_CHECKING:
-    from otel_mqtrace.records.handled import Handled
-    from otel_mqtrace.records.sent import Sent
-
 
 HeaderValue = bytes | str | None
 Header = tuple[str, HeaderValue]
@@ -80,13 +75,13 @@ def position_attributes(topic: str, partition: int | None, offset: int | None) -
     return attributes
 
 
-def rare_attributes(record: Sent | Handled) -> dict[str, Any]:
+def rare_attributes(key: object, headers: HeaderIndex, *, is_tombstone: bool) -> Attributes:
     """Return the attributes that most messages lack: key, tombstone, tags and keys."""
-    attributes: dict[str, Any] = {}
-    if (text := key_text(record.key)) is not None:
+    attributes: Attributes = {}
+    if (text := key_text(key)) is not None:
         attributes[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
-    if record.body_length is None:
+    if is_tombstone:
         attributes[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
-    if record.headers:
-        add_header_fields(attributes, record.headers)
+    if headers:
+        add_header_fields(attributes, headers)
     return attributes

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, TraceState
 
     from otel_mqtrace.records.plan import Place, Plan
+    from otel_mqtrace.spans.mapping import Attributes
 
 
 _VARYING: Final = ("timestamp_ms", "msg_id", "offset_msg_id", "body_length", "cost_ms")
@@ -60,14 +61,17 @@ class Sent(NamedTuple):
         return None if self.parent is None else self.parent.trace_state
 
     @property
-    def has_rare_fields(self) -> bool:
-        """Whether it has a key, tags or keys, or is a tombstone."""
-        return self.key is not None or bool(self.headers) or self.body_length is None
+    def rare_attributes(self) -> Attributes:
+        """The attributes that most messages lack."""
+        is_tombstone = self.body_length is None
+        if self.key is None and not self.headers and not is_tombstone:
+            return {}
+        return rare_attributes(self.key, self.headers, is_tombstone=is_tombstone)
 
     @property
-    def own_attributes(self) -> dict[str, Any]:
+    def own_attributes(self) -> Attributes:
         """What the producer knows of this message alone."""
-        attributes = rare_attributes(self) if self.has_rare_fields else {}
+        attributes = self.rare_attributes
         attributes[semconv.MESSAGING_MESSAGE_ID] = self.msg_id
         attributes[semconv.MESSAGING_MESSAGE_BODY_SIZE] = self.body_length or 0
         return attributes
@@ -157,7 +161,7 @@ class SentSpan(RecordSpan):
             encode_store_time(start_ms + cost_ms // 2),
             _ENCODED_SUCCESS,
         )
-        if record.has_rare_fields:
-            parts.append(encode_attributes(rare_attributes(record)))
+        if rare := record.rare_attributes:
+            parts.append(encode_attributes(rare))
         parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import reraise_from_signal_handler
+from otel_mqtrace._forks import restart_in_child
 from otel_mqtrace.config import Settings
 from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.lane import Lane
@@ -120,7 +121,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._shut = False
         self._pid, self._prepared_pid = os.getpid(), _NONE
         self._internal_errors = 0
-        _after_fork_in_child(self)
+        restart_in_child(self)
         if meter_provider is not None:
             _observe_lanes(meter_provider, self.settings.max_queue_size, self.lanes)
 
@@ -293,18 +294,6 @@ def _offer_wanted(lane: Lane) -> Callable[[ReadableSpan], bool]:
 
 def _offer_record(lane: Lane) -> Callable[[ReadableSpan], bool]:
     return lane.offer if lane.takes_records else _offer_wanted(lane)
-
-
-def _after_fork_in_child(processor: MqTraceSpanProcessor) -> None:
-    if hasattr(os, "register_at_fork"):
-        reference = weakref.ref(processor)  # the hook can never be taken back: it must not keep the processor alive
-
-        def start_over() -> None:
-            alive = reference()
-            if alive is not None:
-                alive.after_fork()
-
-        os.register_at_fork(after_in_child=start_over)
 
 
 def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:

@@ -6,7 +6,6 @@ crashed (confluentinc/librdkafka#4214), and a producer's would use a handle that
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace._forks import restart_in_child
 from otel_mqtrace.client_properties import connection_settings, servers_of
-from otel_mqtrace.clients.state import LiveObjects
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.spans.worker import Worker
 
@@ -77,7 +76,7 @@ class Leaders:
         self.cluster_id: str | None = None
         """The id of the cluster, as of the last lookup; ``None`` before the first."""
         self._worker = self._new_worker()
-        _live.add(self)
+        restart_in_child(self)
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the leader, even a stale one during a look-up, or ``None``; never waits."""
@@ -147,18 +146,6 @@ class Leaders:
             self._known.pop(next(iter(self._known)), None)
         self._known[topic] = _Known(hosts, self._clock.monotonic_ns() + for_ns)
         self._wanted.pop(topic, None)
-
-
-_live: Final[LiveObjects[Leaders]] = LiveObjects()
-
-
-def _after_fork() -> None:
-    for leaders in _live.all():
-        leaders.after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # a fork hook can never be taken back: one for all there will ever be
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def query_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:
