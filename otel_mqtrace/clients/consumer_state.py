@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Positions
 from otel_mqtrace.clients.state import ClientState, known_state
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessSpan, SpanIds, ended_span
@@ -16,7 +16,7 @@ from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from otel_mqtrace.clients.state import MessageRegistry
     from otel_mqtrace.hooks.attributes import IncomingMessage
@@ -68,7 +68,12 @@ class ConsumerState(ClientState, ABC):
 
 
 class KafkaConsumerState(ConsumerState):
-    """The state of a consumer whose messages are identified by topic, partition and offset."""
+    """The state of a consumer whose messages are identified by topic, partition and offset.
+
+    ``silent`` is the one inside an asyncio consumer, which does the recording.
+    """
+
+    silent = False
 
     def __init__(self, info: ClientInfo, registry: MessageRegistry) -> None:
         super().__init__(info)
@@ -177,14 +182,14 @@ class TaskConsumerState(KafkaConsumerState):
         self._tasks.abandon()
 
 
-def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """An asyncio consumer's ``close``, ``stop`` or ``__aexit__``: an exception means that the last message failed."""
+def _closing(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """An exception on its way out means that the last message was not handled."""
+    state: KafkaConsumerState | None = known_state(consumer)
+    if state is not None and not state.silent:
+        state.closing(leaving_with(args))
 
-    @functools.wraps(original)
-    async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state: TaskConsumerState | None = known_state(self)
-        if state is not None:
-            state.closing(leaving_with(args))
-        return await original(self, *args, **kwargs)
 
-    return close
+traced_close: Final = observe_calls(_closing)
+"""``close`` and ``__exit__``."""
+traced_async_close: Final = observe_calls(_closing, is_async=True)
+"""``close``, ``stop`` and ``__aexit__`` of an asyncio consumer."""

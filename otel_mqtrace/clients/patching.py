@@ -174,12 +174,27 @@ class _Observer(Protocol):
     def failed(self, raised: Any) -> object: ...
 
 
+def call_after(act: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Wrapper:
+    """Return the wrapper that calls ``act`` with client, arguments and result after the method; it must not raise."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            act(self, args, kwargs, result)
+            return result
+
+        return call
+
+    return wrap
+
+
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], _Observer | None]
 """Client and arguments of a call → what observes it, if anything. Must not raise; nor must the observer."""
 
 
 def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
-    """Return the wrapper of a method of which only the start and the end are recorded."""
+    """Return the wrapper of a method of which only the start and the end are recorded, or the start alone."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

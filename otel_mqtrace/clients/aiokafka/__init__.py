@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 
 from otel_mqtrace.clients.aiokafka import client, consumer, producer
-from otel_mqtrace.clients.consumer_state import traced_close
-from otel_mqtrace.clients.patching import Patches, find_wrapper
+from otel_mqtrace.clients.consumer_state import traced_async_close
+from otel_mqtrace.clients.patching import Patches, call_after, find_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,10 +35,10 @@ _PATCHED: Final[Mapping[type[Any], Wrappers]] = {
         "getone": consumer.traced_getone,
         "getmany": consumer.traced_getmany,
         "commit": consumer.traced_commit,
-        "stop": traced_close,
-        "__aexit__": traced_close,
+        "stop": traced_async_close,
+        "__aexit__": traced_async_close,
     },
-    ClusterMetadata: {"update_metadata": client.recording_cluster_id},
+    ClusterMetadata: {"update_metadata": call_after(client.record_cluster_id)},
 }
 """Class → method → how to wrap it. What is not here goes through one that is: ``send_and_wait``, ``__anext__``."""
 

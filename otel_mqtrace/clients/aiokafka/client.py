@@ -6,7 +6,6 @@ Everything is read from the client object, not from its constructor's arguments:
 
 from __future__ import annotations
 
-import functools
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -111,18 +110,11 @@ class Cluster:
         """Do nothing: the client itself looks up the leaders of a topic it is used for."""
 
 
-def recording_cluster_id(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``ClusterMetadata.update_metadata``: every response since Kafka 0.10.1 names the cluster."""
-
-    @functools.wraps(original)
-    def update_metadata(self: Any, metadata: Any) -> Any:
-        result = original(self, metadata)
-        cluster_id = getattr(metadata, "cluster_id", None)
-        if cluster_id:
-            setattr(self, _CLUSTER_ID, cluster_id)
-        return result
-
-    return update_metadata
+def record_cluster_id(cluster: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+    """Keep what ``ClusterMetadata.update_metadata`` was given: every response since Kafka 0.10.1 names the cluster."""
+    cluster_id = getattr(args[0] if args else kwargs.get("metadata"), "cluster_id", None)
+    if cluster_id:
+        setattr(cluster, _CLUSTER_ID, cluster_id)
 
 
 def incoming(record: ConsumerRecord[Any, Any], cluster: Cluster | None = None) -> IncomingMessage:

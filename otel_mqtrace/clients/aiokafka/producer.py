@@ -28,7 +28,7 @@ from otel_mqtrace.clients.aiokafka.client import (
     settled_offsets,
     state_of,
 )
-from otel_mqtrace.clients.patching import observe_calls
+from otel_mqtrace.clients.patching import call_after, observe_calls
 from otel_mqtrace.clients.settlement import Settlement, find_creation_context, transaction_wrappers
 from otel_mqtrace.clients.state import KafkaProducerState, known_state
 from otel_mqtrace.hooks.guard import guarded
@@ -402,23 +402,14 @@ class _Appended:
         self.unsent, self._is_sealed = [], True
 
 
-def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``create_batch``."""
-
-    @functools.wraps(original)
-    def create_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = original(self, *args, **kwargs)
-        if active.tracing is not None and active.tracing.settings.headerless_sends != _LEAVE:
-            _watch(batch)
-        return batch
-
-    return create_batch
-
-
 @guarded("create_batch")
-def _watch(batch: Any) -> None:
-    if type(batch) is BatchBuilder:
+def _watch(_producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any], batch: Any) -> None:
+    tracing = active.tracing
+    if tracing is not None and tracing.settings.headerless_sends != _LEAVE and type(batch) is BatchBuilder:
         _Appended(batch)
+
+
+traced_create_batch: Final = call_after(_watch)
 
 
 def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:

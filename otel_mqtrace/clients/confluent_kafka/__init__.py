@@ -8,7 +8,6 @@ place, and never imported for that; those imported later are changed when they m
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 import sys
 from itertools import takewhile
@@ -35,11 +34,11 @@ from otel_mqtrace.clients.confluent_kafka.rebind import (
 )
 from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import make_configure
-from otel_mqtrace.clients.patching import Patches, Wrappers, identify_class, replacement_class
+from otel_mqtrace.clients.patching import Patches, Wrappers, call_after, identify_class, replacement_class
 from otel_mqtrace.hooks.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import CodeType
 
     from otel_mqtrace.hooks.tracing import Tracing
@@ -89,20 +88,14 @@ def find_foreign_class(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | 
     return None
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+def _report_client(_client: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
     """Report the first client of another instrumentation that is not active yet."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-        original(self, *args, **kwargs)
-        on_new_client = active.on_new_client  # read once: another thread may switch off between two reads
-        if on_new_client is not None:
-            on_new_client()
-
-    return __init__
+    on_new_client = active.on_new_client  # read once: another thread may switch off between two reads
+    if on_new_client is not None:
+        on_new_client()
 
 
-_WATCH: Final[Wrappers] = {"__init__": _watched}
+_WATCH: Final[Wrappers] = {"__init__": call_after(_report_client)}
 
 
 class ClientPatches(Patches):

@@ -16,7 +16,7 @@ from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.consumer import Turn, refused, returned
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
-from otel_mqtrace.clients.consumer_state import TaskConsumerState, traced_close
+from otel_mqtrace.clients.consumer_state import TaskConsumerState, traced_async_close
 from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -103,8 +103,8 @@ AIO_CONSUMER_METHODS: Final[Wrappers] = {
     "consume": _traced_receive(batch=True),
     "commit": _traced_settlement("commit"),
     "store_offsets": _traced_settlement("store"),
-    "close": traced_close,
-    "__aexit__": traced_close,
+    "close": traced_async_close,
+    "__aexit__": traced_async_close,
 }
 """Method of ``AIOConsumer`` → how to wrap it."""
 

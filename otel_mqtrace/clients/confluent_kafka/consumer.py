@@ -25,9 +25,10 @@ from otel_mqtrace.clients.confluent_kafka.client import (
 )
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState, ConsumerState
+from otel_mqtrace.clients.consumer_state import traced_close
+from otel_mqtrace.clients.patching import call_after
 from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks.guard import guarded, note_failure
-from otel_mqtrace.hooks.in_flight import leaving_with
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
@@ -172,20 +173,9 @@ def refused(
         hook.poll_failed(start_ns=start_ns, error=kind, description=why, exception=exception, batch=batch)
 
 
-def traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``subscribe`` and ``assign``: look the leaders up now, before the first message comes."""
-
-    @functools.wraps(original)
-    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        _expect(self, args)
-        return result
-
-    return assign
-
-
 @guarded("Consumer.assign")
-def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
+def _expect(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
+    """Look the leaders up now, before the first message comes."""
     state: ConsumerState | None = known_state(consumer)
     tracing = active.tracing
     if state is None or state.leaders is None or tracing is None or not args:
@@ -196,19 +186,8 @@ def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
             state.leaders.want(topic)
 
 
-def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``close`` and ``__exit__``: an exception on its way out means that the last message was not handled."""
-
-    @functools.wraps(original)
-    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state: ConsumerState | None = known_state(self)
-        if state is not None and not state.silent:
-            state.closing(leaving_with(args))
-        return original(self, *args, **kwargs)
-
-    return close
-
-
+traced_assignment: Final = call_after(_expect)
+"""``subscribe`` and ``assign``."""
 CONSUMER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("Consumer.__init__", ConsumerState),
     "poll": traced_receive(ConsumerState, batch=False),

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 class AnyConsumerState(KafkaConsumerState):
     """What the states of all of the client's consumers share.
 
-    ``silent`` is the consumer inside an asyncio one, which does the recording; ``polling`` is the thread inside a
-    ``poll`` that is itself made of others.
+    ``polling`` is the thread inside a ``poll`` that is itself made of others.
     """
 
     leaders: Leaders | None = None
-    silent = False
     polling: int | None = None
     _records = False
 

@@ -7,22 +7,24 @@ is ``RETURNNULL``. Without explicit acknowledgement the next poll accepts.
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
 from otel_mqtrace.clients.confluent_kafka.client import Position, position_of, traced_constructor
 from otel_mqtrace.clients.confluent_kafka.commit import traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_close, traced_receive
+from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_receive
 from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
+from otel_mqtrace.clients.consumer_state import traced_close
+from otel_mqtrace.clients.patching import call_after
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -160,24 +162,14 @@ class ShareState(ConsumerState):
         return [SettledOffset(*position, self.positions.creation_context(*position)) for position in unsettled]
 
 
-def _traced_acknowledge(order: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def acknowledge(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            _acknowledged(self, {**dict(zip(order, args, strict=False)), **kwargs})
-            return result
-
-        return acknowledge
-
-    return wrap
-
-
 @guarded("ShareConsumer.acknowledge")
-def _acknowledged(consumer: Any, given: Mapping[str, Any]) -> None:
+def _acknowledged(
+    order: tuple[str, ...], consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
+) -> None:
     state: ShareState | None = known_state(consumer)
     if state is None:
         return
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
     message = given.get("message")
     position = (given["topic"], given["partition"], given["offset"]) if message is None else position_of(message)
     accepted = int(given.get("ack_type", _ACCEPT)) == _ACCEPT
@@ -193,8 +185,8 @@ def _committing(
 SHARE_CONSUMER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("ShareConsumer.__init__", ShareState),
     "poll": traced_receive(ShareState, batch=True),
-    "acknowledge": _traced_acknowledge(_ACKNOWLEDGE),
-    "acknowledge_offset": _traced_acknowledge(_ACKNOWLEDGE_OFFSET),
+    "acknowledge": call_after(partial(_acknowledged, _ACKNOWLEDGE)),
+    "acknowledge_offset": call_after(partial(_acknowledged, _ACKNOWLEDGE_OFFSET)),
     "commit_sync": traced_settlement("commit", _committing),
     "commit_async": traced_settlement("commit", _committing),
     "subscribe": traced_assignment,

@@ -13,6 +13,7 @@ from rocketmq.grpc_protocol import Code, definition_pb2
 from rocketmq.v5.util import MessageIdCodec
 
 from otel_mqtrace._clock import NS_PER_MS
+from otel_mqtrace.clients.patching import call_after
 from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded
@@ -229,19 +230,11 @@ def _keys(message: Any) -> Sequence[str]:
     return sorted(message.keys if keys is None else keys)
 
 
-def _traced_from_protobuf(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def fromProtobuf(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - the client's name
-        result = original(self, message, *args, **kwargs)
-        if active.tracing is not None:
-            _add(self, message)
-        return result
-
-    return fromProtobuf
-
-
 @guarded("rocketmq.received")
-def _add(message: Any, protobuf: Any) -> None:
+def _add(message: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+    if active.tracing is None:
+        return
+    protobuf = args[0] if args else kwargs["message"]
     system = protobuf.system_properties
     received = received_of(message)
     received.properties, received.keys = dict(protobuf.user_properties), tuple(system.keys)
@@ -253,7 +246,7 @@ def _add(message: Any, protobuf: Any) -> None:
 
 
 MESSAGE_METHODS: Final[Wrappers] = {
-    "fromProtobuf": _traced_from_protobuf,
+    "fromProtobuf": call_after(_add),
 }
 """Method of ``Message`` → how to wrap it."""
 

@@ -17,6 +17,7 @@ from opentelemetry import context, trace
 from rocketmq import Message
 
 from otel_mqtrace.clients.consumer_state import ConsumerState
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
     ReceivedMessage,
     active,
@@ -299,15 +300,10 @@ def _traced_receive(*, enter: bool) -> Wrapper:
     return wrap
 
 
-def _traced_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = consumer_state(self)
-        if state is not None:
-            state.close()
-        return original(self, *args, **kwargs)
-
-    return shutdown
+def _shut_down(consumer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    state = consumer_state(consumer)
+    if state is not None:
+        state.close()
 
 
 # -- settling -------------------------------------------------------------------------------------------------------
@@ -455,7 +451,7 @@ SIMPLE_CONSUMER_METHODS: Final[Wrappers] = {
     "ack_async": _ack,
     "change_invisible_duration": _change,
     "change_invisible_duration_async": _change,
-    "shutdown": _traced_shutdown,
+    "shutdown": observe_calls(_shut_down),
 }
 """Method of ``SimpleConsumer`` → how to wrap it."""
 PUSH_CONSUMER_METHODS: Final[Wrappers] = {

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 from opentelemetry import context
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource
 
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.rocketmq.client import (
     OutgoingMessage,
     bean_of_message,
@@ -204,23 +205,14 @@ class TracedChecker:
         )
 
 
-def _traced_recovery(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``Producer.on_recover_orphaned_transaction_command``: the broker checks a transaction."""
-
-    @functools.wraps(original)
-    def on_recover(self: Any, endpoints: Any, msg: Any, transaction_id: Any) -> Any:
-        _expect(self, msg, transaction_id)
-        return original(self, endpoints, msg, transaction_id)
-
-    return on_recover
-
-
 @guarded("rocketmq.check_expected")
-def _expect(producer: Any, msg: Any, transaction_id: str) -> None:
+def _expect(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The broker checks a transaction: remember which."""
+    given = {**dict(zip(("endpoints", "msg", "transaction_id"), args, strict=False)), **kwargs}
     known = _checkers.get(producer)
     checker = None if known is None else known()
     if checker is not None:
-        checker.expect(msg.system_properties.message_id, transaction_id)
+        checker.expect(given["msg"].system_properties.message_id, given["transaction_id"])
 
 
 PRODUCER_METHODS: Final[Wrappers] = {
@@ -229,6 +221,6 @@ PRODUCER_METHODS: Final[Wrappers] = {
     "end_transaction": _traced_end,
     "recall_message": _traced_recall,
     "recall_message_async": _traced_recall,
-    "on_recover_orphaned_transaction_command": _traced_recovery,
+    "on_recover_orphaned_transaction_command": observe_calls(_expect),
 }
 """Method of ``Producer`` → how to wrap it."""
