@@ -22,6 +22,8 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from otel_mqtrace.clients.patching import Wrappers
+
 
 _ORDER: Final = ("topic", "value", "key")
 _UNASSIGNED: Final = -1
@@ -146,7 +148,7 @@ def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]
     return purge
 
 
-AIO_PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+AIO_PRODUCER_METHODS: Final[Wrappers] = {
     "produce": _traced_produce,
     "purge": _traced_purge,
 }

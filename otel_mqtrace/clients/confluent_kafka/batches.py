@@ -63,16 +63,6 @@ class CarriedPartition(int):
 
 
 @dataclass(slots=True)
-class _Batch:
-    """The arguments of one call; ``callback`` is for messages without one."""
-
-    topic: str
-    messages: list[dict[str, Any]]
-    partition: Any
-    callback: Any
-
-
-@dataclass(slots=True)
 class _Item:
     """One message as the caller gave it, its span if it has one, and what the client is to call for it."""
 
@@ -93,12 +83,18 @@ class _Item:
 
 
 @dataclass(slots=True)
-class _Plan:
-    """How one call is sent: as one batch, with the spans of ``items``, or each message alone (``None``)."""
+class _Batch:
+    """The arguments of one call, and the spans of its ``items``; without items each message is sent alone.
+
+    ``callback`` is for messages without one.
+    """
 
     state: ProducerState
     hook: SendHook
-    batch: _Batch
+    topic: str
+    messages: list[dict[str, Any]]
+    partition: Any
+    callback: Any
     items: list[_Item] | None = None
 
 
@@ -109,33 +105,35 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
     @functools.wraps(original)
     def produce_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plan = _plan(self, args, kwargs)
-        if plan is None:
+        batch = _plan(self, args, kwargs)
+        if batch is None:
             return original(self, *args, **kwargs)
-        if plan.items is None:
-            return _send_each(self, plan)
-        return _correlate(plan.items, functools.partial(original, self), args, kwargs)
+        if batch.items is None:
+            return _send_each(self, batch)
+        return _correlate(batch.items, functools.partial(original, self), args, kwargs)
 
     return produce_batch
 
 
 @guarded("produce_batch.plan")
-def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan | None:
+def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
     """Decide how to trace one call, before anything is sent; ``None`` leaves it to the client."""
     tracing = _tracing_for(producer)
-    batch = None if tracing is None else _read(args, kwargs)
-    if tracing is None or batch is None or not tracing.is_traced(batch.topic):
+    given = None if tracing is None else _read(args, kwargs)
+    if tracing is None or given is None or not tracing.is_traced(given["topic"]):
         return None
     state: ProducerState | None = state_of(producer, ProducerState)
     if state is None:
         return None
-    hook = state.bind(tracing)
+    hook, topic = state.bind(tracing), given["topic"]
     if state.leaders is not None:
-        state.leaders.want(batch.topic)
-    plan = _Plan(state, hook, batch)
+        state.leaders.want(topic)
+    # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
+    callback = given["callback"] if "callback" in given else given.get("on_delivery")
+    batch = _Batch(state, hook, topic, given["messages"], given.get("partition", -1), callback)
     if tracing.settings.headerless_sends != "send_each" or not _is_sendable(batch):
-        plan.items = _opened(plan)
-    return plan if plan.items is None or plan.items else None
+        batch.items = _opened(batch)
+    return batch if batch.items is None or batch.items else None
 
 
 def _tracing_for(producer: Any) -> Tracing | None:
@@ -148,30 +146,26 @@ def _tracing_for(producer: Any) -> Tracing | None:
 
 
 @guarded("produce_batch.read")
-def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
-    """Return the call by its names; ``None`` for one that sends nothing, or that the client will refuse."""
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments by name; ``None`` for a call that sends nothing, or that the client will refuse."""
     given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
     topic, messages = given.get("topic"), given.get("messages")
     if not isinstance(topic, str) or not isinstance(messages, list) or not given.keys() <= set(_ORDER):
         return None
-    if not messages or not all(isinstance(each, dict) for each in messages):
-        return None
-    # An explicit callback=None hides on_delivery in the C code (it tests for NULL, not for None): so do we.
-    callback = given["callback"] if "callback" in given else given.get("on_delivery")
-    return _Batch(topic, messages, given.get("partition", -1), callback)
+    return given if messages and all(isinstance(each, dict) for each in messages) else None
 
 
-def _opened(plan: _Plan) -> list[_Item]:
+def _opened(batch: _Batch) -> list[_Item]:
     """Open a span for each message that goes without headers; empty when no message needs one."""
-    messages = plan.batch.messages
-    items = [_open(plan, message, carries_headers=False) for message in messages]
+    messages = batch.messages
+    items = [_open(batch, message, carries_headers=False) for message in messages]
     return [item or _Item(message) for item, message in zip(items, messages, strict=True)] if any(items) else []
 
 
 @guarded("produce_batch.open")
-def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _Item | None:
+def _open(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> _Item | None:
     """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
-    state, hook, batch = plan.state, plan.hook, plan.batch
+    state = batch.state
     user, carried = message.get("callback"), message.get("partition")
     if state.behind_asyncio and not isinstance(carried, CarriedPartition):
         return None
@@ -181,30 +175,30 @@ def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _It
         sending = carried.sending
         sending.user = callback
     else:
-        call = _before(plan, message, carries_headers=carries_headers)
+        call = _before(batch, message, carries_headers=carries_headers)
         if call is None or not (
             call.is_recorded or call.headers is not None or (callback is not None and call.current_ctx)
         ):
             return None
-        sending = state.sending(state, hook, call, callback)
+        sending = state.sending(state, batch.hook, call, callback)
     if (given_callback is None and not state.default_is_known) or (callback is None and not sending.call.is_recorded):
         return _Item(message, sending, given_callback)
     sending.await_answer()
     return _Item(message, sending, sending)
 
 
-def _before(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
+def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
     """Call the hook; for a message that was refused before, in the context of its first attempt."""
     carried = message.get("partition")
     scope = BlockScope(carried.sending.call.current_ctx) if isinstance(carried, CarriedPartition) else None
     try:
-        return plan.hook.before(
-            plan.batch.topic,
+        return batch.hook.before(
+            batch.topic,
             body=message.get("value"),
             key=message.get("key"),
             headers=message.get("headers"),
-            partition=plan.batch.partition if isinstance(plan.batch.partition, int) else None,
-            transaction_id=plan.state.transaction_id,
+            partition=batch.partition if isinstance(batch.partition, int) else None,
+            transaction_id=batch.state.transaction_id,
             carries_headers=carries_headers,
         )
     finally:
@@ -262,13 +256,12 @@ def _are_headers(headers: Any) -> bool:
     )
 
 
-def _send_each(producer: Any, plan: _Plan) -> int:
+def _send_each(producer: Any, batch: _Batch) -> int:
     """Return how many messages were queued, as the batch would; each refused one gets its error."""
-    batch = plan.batch
     full: KafkaError | None = None
     queued = 0
     for message in batch.messages:
-        item = _open(plan, message, carries_headers=True) or _Item(
+        item = _open(batch, message, carries_headers=True) or _Item(
             message, callback=message.get("callback") or batch.callback
         )
         error = full or _refusal(producer, batch, item)

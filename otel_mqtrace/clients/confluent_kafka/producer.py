@@ -40,9 +40,10 @@ from otel_mqtrace.hooks.send import UNKNOWN_BODY
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from otel_mqtrace.clients.confluent_kafka.sending import Callback
+    from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.send import SendHook
     from otel_mqtrace.hooks.settle import TransactionHook
     from otel_mqtrace.records.sent import Sent
@@ -238,35 +239,28 @@ def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[...
     return send
 
 
-def _traced_flush(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``flush``: the client has released the callbacks that it did not call (:class:`SilentSending`)."""
+def _call_finally(act: Callable[[Any], object]) -> Wrapper:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                act(self)
 
-    @functools.wraps(original)
-    def flush(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            if deferred_ends:
-                drain_deferred_ends()
+        return call
 
-    return flush
+    return wrap
 
 
-def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``close``: the client flushes; after that no report can come, even if a callback raised."""
-
-    @functools.wraps(original)
-    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _closed(self)
-
-    return close
+def _flushed(_producer: Any) -> None:
+    """The client has released the callbacks that it did not call (:class:`SilentSending`)."""
+    if deferred_ends:
+        drain_deferred_ends()
 
 
 def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``__exit__``: the same."""
+    """``__exit__`` ends as ``close`` does."""
 
     @functools.wraps(original)
     def __exit__(self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any) -> Any:  # noqa: N807 - it becomes that method
@@ -281,7 +275,7 @@ def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("Producer.close")
 def _closed(producer: Any) -> None:
-    """A close that was broken off may be tried again: as long as something is queued, it can still be answered."""
+    """No report can come any more, even if a callback raised; a close that was broken off may be tried again."""
     state: ProducerState | None = known_state(producer)
     if state is not None and state.in_flight and not ORIGINAL_PRODUCER.__len__(producer):
         state.abandon()
@@ -328,14 +322,14 @@ def _settled(offset: Any, server: str | None) -> SettledOffset:
     return SettledOffset(offset.topic, offset.partition, offset.offset, creation)
 
 
-PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+PRODUCER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "produce_batch": traced_batch,
-    "flush": _traced_flush,
-    "close": _traced_close,
+    "flush": _call_finally(_flushed),
+    "close": _call_finally(_closed),
     "__exit__": _traced_exit,
     **transaction_wrappers(_transaction_of),
     "send_offsets_to_transaction": observe_calls(_send_offsets),
 }
-"""Method → how to wrap it; ``None`` from a wrapper means that this one cannot be traced in place."""
+"""Method → how to wrap it."""
