@@ -7,9 +7,7 @@ case-sensitive, values are bytes, text or ``None``. A name that is not text is r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, propagate, trace
@@ -23,6 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.scope import OWN_KEYS
+from otel_mqtrace.records.ids import read_traceparent
 from otel_mqtrace.records.message import HeaderIndex, header_text
 from otel_mqtrace.records.span import context_of
 
@@ -97,7 +96,6 @@ class _HeaderGetter(Getter[HeaderIndex]):
 HEADER_GETTER: Final = _HeaderGetter()
 
 # -- propagators ------------------------------------------------------------------------------------------------
-_PLAIN: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _NO_STATE: Final = trace.INVALID_SPAN_CONTEXT.trace_state
 _W3C: Final = {TraceContextTextMapPropagator, W3CBaggagePropagator}
 _PROBE: Final = SpanContext(
@@ -153,19 +151,11 @@ class PropagatorInForce:
             return trace.INVALID_SPAN_CONTEXT
         if not self.is_default or not BESIDE.isdisjoint(headers):
             return None
-        text = header_text(headers, TRACEPARENT)
-        if text is None:
+        header = headers.get(TRACEPARENT)
+        if header is None:
             return trace.INVALID_SPAN_CONTEXT
-        plain = _PLAIN.fullmatch(text)
-        if plain is None:
-            return None
-        trace_id, span_id, flags = plain.groups()
-        return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_flags(flags))
-
-
-@lru_cache(maxsize=256)
-def _flags(text: str) -> TraceFlags:
-    return TraceFlags(int(text, 16))
+        plain = read_traceparent(header.encode("utf-8", "replace") if isinstance(header, str) else header)
+        return None if plain is None else context_of(*plain, remote=True)
 
 
 def traceparent(trace_id: int, span_id: int, flags: int) -> str:

@@ -225,7 +225,8 @@ class SendHook(RecordingHook):
         if current_ctx:
             pairs += headers_under(parent, ids, flags, current_ctx)
         else:
-            pairs.append((TRACEPARENT, _traceparent(ids, flags)))
+            digits = hexlify(ids)
+            pairs.append((TRACEPARENT, b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)))
         pairs.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         if is_dropped:
             return None, pairs
@@ -456,11 +457,6 @@ def _links(earlier: SpanContext, current_ctx: Context, *, is_kept: bool) -> Sequ
     if not is_kept and earlier.span_id == trace.get_current_span(current_ctx).get_span_context().span_id:
         return ()
     return [Link(earlier)]
-
-
-def _traceparent(ids: bytes, flags: int) -> bytes:
-    digits = hexlify(ids)
-    return b"00-%b-%b-0%d" % (digits[:32], digits[32:], flags)
 
 
 def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] | None:
