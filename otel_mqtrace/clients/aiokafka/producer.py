@@ -233,8 +233,8 @@ def _prepare(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C
         if recorded is not None:
             sent, written = recorded
             sending = None if sent is None else Sending(state, hook, sent, partition=chosen)
-            written = tuple(written) if headers and type(headers) is tuple else written
-            return sending, (), {**given, "headers": written}
+            added: Any = tuple(written) if headers and type(headers) is tuple else written
+            return sending, (), {**given, "headers": added}
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
