@@ -154,6 +154,7 @@ def test_every_public_definition_is_declared():
     assert {name: names for name, names in missing.items() if names} == {}
 
 
+@cache
 def _function_lengths():
     """Return the lines of every function, nested ones included, by its file, line and name."""
     return {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace.cli import main
 from otel_mqtrace.doctor.checks import Checkup
 from otel_mqtrace.doctor.child_process import examine_reports
 from tests.support.opentelemetry_release import needs_sdk
@@ -115,16 +116,12 @@ signal.pause()
     assert '"exit_code": 5' in report
 
 
-def test_missing_program_is_one_line(doctor):
-    done = doctor("--", "no-such-program")
-    assert done.returncode == 2
-    assert done.stderr.startswith("mqtrace: error: no-such-program cannot be started")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_missing_program_is_a_finding_in_json(ask):
-    code, findings, _ = ask("--", "no-such-program")
-    assert (code, set(findings)) == (2, {"command_not_started"})
+def test_missing_program_is_one_line_and_a_finding_in_json(capsys):
+    assert main(["doctor", "--json", "--", "no-such-program"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mqtrace: error: no-such-program cannot be started")
+    assert len(captured.err.splitlines()) == 1
+    assert [each["code"] for each in json.loads(captured.out)["findings"]] == ["command_not_started"]
 
 
 OWN_PROVIDER = f"""{SDK}

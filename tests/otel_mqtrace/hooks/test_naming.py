@@ -1,7 +1,7 @@
 """OTEL_SEMCONV_STABILITY_OPT_IN: the names of today, the ones of yesterday, or both; the native record is the same."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
@@ -156,6 +156,7 @@ def _attributes_under(trace_ctx: TraceContext, naming: LegacyNames | None):
 
 
 @given(sayable())
+@settings(max_examples=50)
 def test_native_record_is_the_same_under_all_names(drawn):
     trace_ctx, dialect, _ = drawn
     read = [
