@@ -157,9 +157,7 @@ def shown_progress(
 ) -> Iterator[Callable[[str], None]]:
     """Show progress until the block ends; the caller names each stage as it begins. Only a terminal gets output.
 
-    Args:
-        console: standard error by default.
-        tasks: returns the tasks of Spark, or ``None`` if they cannot be counted; :func:`active_tasks` by default.
+    ``tasks`` returns the tasks of Spark, or ``None`` if they cannot be counted.
     """
     screen = console or Console(stderr=True)
     if not screen.is_terminal:

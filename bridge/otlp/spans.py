@@ -57,9 +57,7 @@ def count_spans(resource_spans: list[Any]) -> int:
 def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     """Return how many spans a message holds by its bytes, those that the parser dropped included.
 
-    Args:
-        payload: the message.
-        resource_spans: what :func:`parse_message` made of it.
+    ``resource_spans`` is what :func:`parse_message` made of it.
     """
     if not resource_spans:
         return 0

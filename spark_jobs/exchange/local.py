@@ -33,12 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 class LocalEngine:
-    """An ``Engine`` of up to ``parallelism`` processes, this one among them.
-
-    Args:
-        parallelism: how many tasks run at once; by default as many as there are cores.
-        clock: measures how long a map takes.
-    """
+    """An ``Engine`` of up to ``parallelism`` processes, this one among them; by default as many as there are cores."""
 
     name: Final = "local"
     bucket_rows: Final = 2 * BUCKET_ROWS

@@ -187,9 +187,7 @@ def _count_ids_behind(rows: KeyedRows) -> NullableInts:
 def collect_evidence(verdicts: pa.Table, wanted: WantedKeys) -> Evidence:
     """Return what a part of the run adds to the wanted keys.
 
-    Args:
-        verdicts: ``VERDICT`` with at least ``wanted.columns``, settled rows and residue alike.
-        wanted: keys of unexplained rows.
+    ``verdicts`` is ``VERDICT`` with at least ``wanted.columns``, settled rows and residue alike.
     """
     sieve = _Sieve(wanted.keys)
     parts = []

@@ -95,8 +95,7 @@ def _hash_text(column: Column) -> Keys:
 class KeyedRows:
     """Rows of verdicts, of the residue or of events, and the keys that they are looked up by.
 
-    Args:
-        columns: by the names of ``flatten_sides``; only those that the wanted keys consist of must be there.
+    ``columns`` have the names of ``flatten_sides``; only those that the wanted keys consist of must be there.
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:

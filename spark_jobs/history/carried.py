@@ -42,8 +42,7 @@ class Positions:
     def of(cls, parts: Iterable[Mapping[str, Column]]) -> tuple[Positions, Ints]:
         """Return the distinct positions among rows, and of each row, through all parts, the number of its position.
 
-        Args:
-            parts: columns ``POSITION`` of some rows at a time.
+        ``parts`` are columns ``POSITION`` of some rows at a time.
         """
         codes: dict[str, int] = {}
         packed = [pa.array([], _PACKED)]

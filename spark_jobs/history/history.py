@@ -45,10 +45,8 @@ _GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 class History:
     """The state of earlier runs, and where this one saves its own; without ``directory`` no history is kept.
 
-    Attributes:
-        directory: the history.
-        runs: the lines of earlier runs, oldest first.
-        check_held: raises ``UsageError`` if another run has taken the history.
+    ``runs`` are the lines of earlier runs, oldest first. ``check_held`` raises ``UsageError`` if another run has
+    taken the history.
     """
 
     directory: AnyPath | None = None

@@ -262,9 +262,7 @@ def _is_left(columns: Mapping[str, Column]) -> Mask:
 def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
     """Return ``CLOSED`` of the keys that were open when an earlier run ended and are so no longer.
 
-    Args:
-        verdicts: ``VERDICT`` with lifecycles.
-        since_ms: what is older is forgotten.
+    ``verdicts`` is ``VERDICT`` with lifecycles; what is older than ``since_ms`` is forgotten.
     """
     is_done = is_any_of(flatten_sides(verdicts.select(["lifecycle"]))["lifecycle"], _DONE)
     columns = flatten_sides(verdicts.select(["first_seen_run", *_SIDES]).filter(pa.array(is_done)))
@@ -281,9 +279,7 @@ def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
 def merge_closed(parts: Iterable[pa.Table], *, since_ms: int) -> pa.Table:
     """Return one row a position: its first line, the run that first reported it, its key's latest time.
 
-    Args:
-        parts: ``CLOSED``, of this run's files and of earlier runs.
-        since_ms: what is older is forgotten.
+    ``parts`` are ``CLOSED``, of this run's files and of earlier runs; what is older than ``since_ms`` is forgotten.
     """
     rows = pa.concat_tables([CLOSED.empty_table(), *(part.cast(CLOSED) for part in parts)])
     last = NullableInts.of(flatten_sides(rows.select(["last_ms"]))["last_ms"])

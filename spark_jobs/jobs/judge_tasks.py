@@ -61,10 +61,8 @@ CANDIDATES: Final = "candidates-"
 class HistoryFiles:
     """What earlier runs closed, and where the next run finds what this one leaves open.
 
-    Attributes:
-        events: the directory that the events left open are written to; ``None`` without a history.
-        closed: files of ``lifecycle.CLOSED``.
-        since_ms: what was closed before is forgotten.
+    ``events`` is the directory that the events left open are written to; ``None`` without a history. ``closed`` are
+    files of ``lifecycle.CLOSED``; what was closed before ``since_ms`` is forgotten.
     """
 
     events: str | None = None

@@ -27,7 +27,6 @@ from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED, InputCounts
 from spark_jobs.sources.kafka import (
-    LAYOUT,
     PartitionRange,
     chunks,
     message_batches,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.sources.files import Inputs
-    from spark_jobs.sources.splits import SideFiles
+    from spark_jobs.sources.splits import FilePlan, Split
 
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
@@ -79,9 +78,7 @@ def write_events(path: str, batches: Iterable[pa.RecordBatch], read: EventSide |
 class EventFile:
     """A parquet file of ``NORMALISED`` rows, written a row group at a time. Nothing is written where there are none.
 
-    Attributes:
-        survey: of the rows written.
-        has_rows: whether any row was written.
+    ``survey`` is of the rows written.
     """
 
     def __init__(self, path: str) -> None:
@@ -282,7 +279,7 @@ def read_side(
     return _read_side(engine, _Reading(side, directory, options), inputs, _plan(engine, side, inputs))
 
 
-def _plan(engine: Engine, side: Side, inputs: Inputs) -> SideFiles:
+def _plan(engine: Engine, side: Side, inputs: Inputs) -> FilePlan:
     plan = plan_bodies if side is Side.NATIVE else plan_spans
     return plan(inputs.files, parallelism=engine.parallelism)
 
@@ -302,11 +299,11 @@ class _Task:
     """What one task reads: splits of files, or else a range of a topic."""
 
     number: int
-    splits: tuple[Any, ...] = ()
+    splits: Sequence[Split] = ()
     range: PartitionRange | None = None
 
 
-def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: SideFiles) -> EventSide:
+def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: FilePlan) -> EventSide:
     remove_tree(how.directory)
     make_directory(how.directory)
     done, left = _read_connected(engine, how, inputs.topics.values())
@@ -317,8 +314,8 @@ def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: SideFiles
     return replace(
         read,
         files=tuple(sorted(read.files)),
-        sources=(*planned.files, *(address.text for address in inputs.topics)),
-        layouts=tuple(sorted({*planned.layouts, *((LAYOUT,) if inputs.topics else ())})),
+        sources=inputs.sources,
+        layouts=inputs.layouts,
         truncated_tails=planned.truncated_tails + read.truncated_tails,
         offsets=ranges,
         offsets_without_message=read.offsets_without_message + sum(one.end - one.first for one in ranges),

@@ -64,9 +64,7 @@ _INTERVAL: Final = ("start_ms", "end_ms", "success")
 def read_samples(samples: pa.Table, *, at_most: int = TOTAL) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not.
 
-    Args:
-        samples: what ``judging.evidence.merge_samples`` returns.
-        at_most: how many.
+    ``samples`` is what ``judging.evidence.merge_samples`` returns.
     """
     rows = sorted(samples.drop_columns(["chance", "tie"]).to_pylist(), key=itemgetter("stratum"))
     chosen: list[tuple[int, dict[str, Any]]] = []
@@ -112,9 +110,7 @@ def _first_known(sample: Sample, field: str) -> int:
 def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tuple[MessageEvent, ...]]:
     """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``.
 
-    Args:
-        paths: the files of a bucket: all verdicts of a message are in them.
-        msg_ids: those that are wanted.
+    ``paths`` are the files of a bucket: all verdicts of a message are in them.
     """
     wanted = pa.array(msg_ids, pa.string())
     found: dict[str, list[dict[str, Any]]] = {}
@@ -189,17 +185,7 @@ def _located(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
-    """A judged run and its inputs.
-
-    Attributes:
-        sides: native and OTLP.
-        carried: the events that an earlier run left open.
-        known: the facts of the run.
-        policy: the run's policy.
-        counted: counts of all its verdicts.
-        durations: of all its verdicts.
-        samples: the samples of its report.
-    """
+    """A judged run: both sides (native, OTLP), what an earlier run left open, and what all its verdicts come to."""
 
     sides: tuple[EventSide, EventSide]
     carried: CarriedOver

@@ -204,9 +204,7 @@ _Found = TypeVar("_Found")
 class CodedVerdicts:
     """``VERDICT`` rows, or some of its columns, in the forms that counting needs; every form is made on first use.
 
-    Attributes:
-        table: the rows, whole.
-        columns: ``flatten_sides`` of them.
+    ``table`` is the rows, whole; ``columns`` is ``flatten_sides`` of them.
     """
 
     def __init__(self, table: pa.Table) -> None:

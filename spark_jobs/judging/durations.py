@@ -35,24 +35,22 @@ _Name = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Histograms and counts.
+    """Histograms by measure (arrivals as ``arrival_SIDE``) and name, and the events, failures and so on of each name.
 
-    ``total`` has the histogram of each measure (arrivals as ``arrival_SIDE``), ``named`` those of a topic sent to
-    ``(topic, None)`` or of a group ``(topic, group)``, ``counts`` their events, failures and so on.
+    A name is that of a topic sent to, ``(topic, None)``, or of a group, ``(topic, group)``; ``None`` is the whole run.
     """
 
-    total: dict[str, Histogram] = field(default_factory=dict)
-    named: dict[tuple[str, _Name], Histogram] = field(default_factory=dict)
+    histograms: dict[tuple[str, _Name | None], Histogram] = field(default_factory=dict)
     counts: dict[_Name, Counter[str]] = field(default_factory=dict)
 
     def latency(self) -> dict[str, Latency]:
         """Return the four latencies of the whole run, with their curves."""
-        return {name: _whole(self.total.get(name)) for name in MEASURES}
+        return {name: self._latency(name) for name in MEASURES}
 
     def arrival(self) -> dict[str, Latency]:
         """Return each side's arrival latencies; a side without arrival times is absent."""
-        found = {side: self.total.get(f"arrival_{side}") for side in ARRIVALS}
-        return {side: _whole(one) for side, one in found.items() if one is not None}
+        found = {side: self._latency(f"arrival_{side}") for side in ARRIVALS}
+        return {side: latency for side, latency in found.items() if latency.count}
 
     def topics(self) -> tuple[Topic, ...]:
         """Return what was sent to each topic, by name."""
@@ -86,20 +84,13 @@ class Durations:
             for topic, group in names
         )
 
-    def _latency(self, measure_name: str, name: _Name) -> Latency:
-        found = self.named.get((measure_name, name))
+    def _latency(self, measure_name: str, name: _Name | None = None) -> Latency:
+        found = self.histograms.get((measure_name, name))
         if found is None:
             return Latency()
         p50, p95, p99 = found.rank(_RANKS)
-        return Latency(count=found.count, p50=p50, p95=p95, p99=p99, max=found.most)
-
-
-def _whole(found: Histogram | None) -> Latency:
-    if found is None:
-        return Latency()
-    curve = dict(zip(_CURVE, found.rank(_CURVE), strict=True))
-    p50, p95, p99 = (curve[rank] for rank in _RANKS)
-    return Latency(count=found.count, p50=p50, p95=p95, p99=p99, max=found.most, curve=tuple(curve.items()))
+        curve = () if name else tuple(zip(_CURVE, found.rank(_CURVE), strict=True))
+        return Latency(count=found.count, p50=p50, p95=p95, p99=p99, max=found.most, curve=curve)
 
 
 def measure_rows(verdicts: Mapping[str, Column]) -> dict[str, NullableInts]:
@@ -129,7 +120,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     for name, values in measures.items():
         chosen = values.known & inside
         if chosen.any():
-            found.total[name] = Histogram.of(values.values[chosen])
+            found.histograms[name, None] = Histogram.of(values.values[chosen])
     topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
     succeeded = pc.coalesce(verdicts["native.success"], verdicts["otlp.success"])
     flags = {
@@ -151,7 +142,7 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
             found.counts[label] = Counter({name: int(total[at]) for name, total in totals.items()})
         for name in names:
             of_kind = group_histograms(like, measures[name].take(rows))
-            found.named.update({(name, labels[at]): one for at, one in of_kind})
+            found.histograms.update({(name, labels[at]): one for at, one in of_kind})
     return found
 
 
@@ -164,11 +155,9 @@ def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
 
 
 def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:
-    """Add to each group how many different messages it was given.
+    """Add to each group in ``durations`` how many different messages it was given.
 
-    Args:
-        durations: what is added to.
-        parts: of ``find_messages``; all verdicts of a message are behind them.
+    ``parts`` are of ``find_messages``; all verdicts of a message are behind them.
     """
     found = parts[0]
     if len(parts) > 1:
@@ -195,18 +184,14 @@ def group_histograms(groups: Ints, values: NullableInts) -> Iterator[tuple[int, 
 
 def merge_durations(parts: Iterable[Durations]) -> Durations:
     """Return the sum of the parts."""
-    totals: dict[str, list[Histogram]] = {}
-    named: dict[tuple[str, _Name], list[Histogram]] = {}
+    histograms: dict[tuple[str, _Name | None], list[Histogram]] = {}
     merged = Durations()
     for part in parts:
-        for name, one in part.total.items():
-            totals.setdefault(name, []).append(one)
-        for label, one in part.named.items():
-            named.setdefault(label, []).append(one)
+        for key, one in part.histograms.items():
+            histograms.setdefault(key, []).append(one)
         for who, counts in part.counts.items():
             merged.counts.setdefault(who, Counter()).update(counts)
-    merged.total.update({name: merge_histograms(some) for name, some in totals.items()})
-    merged.named.update({label: merge_histograms(some) for label, some in named.items()})
+    merged.histograms.update({key: merge_histograms(some) for key, some in histograms.items()})
     return merged
 
 

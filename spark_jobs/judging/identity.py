@@ -41,8 +41,7 @@ def encode_kinds(kinds: Column) -> Ints:
 def message_key(events: Mapping[str, Column]) -> Column:
     """Return the text that all rows of one message share: its id, else something of the row's own.
 
-    Args:
-        events: ``KEY_COLUMNS`` of ``EVENT``.
+    ``events`` are ``KEY_COLUMNS`` of ``EVENT``.
     """
     keys = events["msg_id"]
     if not keys.null_count:

@@ -349,9 +349,7 @@ _COLUMN: Final = 34
 def print_policy(policy: Policy, *, open_writers: OpenWriters | None = None) -> str:
     """Return the whole policy as TOML; what has no value stands as a comment with an example.
 
-    Args:
-        policy: to print.
-        open_writers: what the input of a run decides; the policy's own writers count where it is absent.
+    ``open_writers`` are what a run's input decides; the policy's own writers count where it is absent.
     """
     return "\n".join(_lines(policy, open_writers=open_writers)) + "\n"
 

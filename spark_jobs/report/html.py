@@ -71,9 +71,8 @@ _OUTCOME_LABEL: Final = {
 class PageOptions:
     """The size of a page and the link of its samples.
 
-    Attributes:
-        samples: events shown at most; the page counts those that do not fit.
-        link_template: an address with ``samples.LINK_FIELDS`` in braces, or ``None``.
+    ``samples`` are shown at most; the page counts those that do not fit. ``link_template`` is an address with
+    ``samples.LINK_FIELDS`` in braces.
     """
 
     samples: int = MOST_SAMPLES

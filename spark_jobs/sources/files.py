@@ -21,7 +21,7 @@ from bridge.otlp.detect import (
 )
 from bridge.storage import InaccessibleInputError, StorePath
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.kafka import apart, topic_ranges
+from spark_jobs.sources.kafka import LAYOUT, apart, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -181,6 +181,17 @@ class Inputs:
 
     def __bool__(self) -> bool:
         return bool(self.files or self.topics)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The paths of the files and the addresses of the topics, in order."""
+        return (*(str(file.path) for file in self.files), *(address.text for address in self.topics))
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The distinct layouts, sorted; an empty file has none."""
+        found = {file.layout.value for file in self.files if file.layout is not Layout.EMPTY}
+        return tuple(sorted(found | ({LAYOUT} if self.topics else set())))
 
 
 def find_inputs(

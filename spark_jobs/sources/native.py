@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.splits import Line, SideFiles
+    from spark_jobs.sources.splits import FilePlan, Line
 
 BATCH_ROWS: Final = 2_000
 _BATCH_BYTES: Final = 4 << 20
@@ -46,7 +46,7 @@ _ASCII_BLANKS: Final = "".join(blank for blank in _BLANKS if blank.isascii()).en
 _WITHOUT_BLANKS: Final = str.maketrans("", "", _BLANKS)
 
 
-def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> SideFiles:
+def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     """Return what each task reads of native landings; only the ends of files are read.
 
     Raises:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from spark_jobs.schemas import InputCounts
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.span_batches import SpanColumns
-    from spark_jobs.sources.splits import SideFiles, Split
+    from spark_jobs.sources.splits import FilePlan, Split
 
     _Item = tuple[str, int | None, Item]  # path, line and what was found there
 
 
-def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> SideFiles:
+def plan_spans(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     """Return what each task reads of OTLP files; only the ends of files are read."""
     return plan_files(files, lambda line: parse_json(line) is not None, parallelism=parallelism)
 

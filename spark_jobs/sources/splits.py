@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_LAYOUTS, Layout, LineTooLongError
 from bridge.storage import as_path
@@ -40,20 +40,10 @@ class Split:
     group: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideFiles:
-    """The files of one side.
+class FilePlan(NamedTuple):
+    """What each task reads of some files; ``truncated_tails`` of them end inside a line, which is not read."""
 
-    Attributes:
-        tasks: what each task reads.
-        files: the files, in order.
-        layouts: the distinct layouts among them, sorted.
-        truncated_tails: files of lines that end inside one; that line is not read.
-    """
-
-    tasks: tuple[tuple[Split, ...], ...]
-    files: tuple[str, ...]
-    layouts: tuple[str, ...]
+    tasks: list[list[Split]]
     truncated_tails: int
 
 
@@ -81,7 +71,7 @@ def plan_files(
     *,
     parallelism: int,
     split: Callable[[SourceFile, int], Iterable[Split]] = split_file,
-) -> SideFiles:
+) -> FilePlan:
     """Return what each task reads of ``files``; of these only the ends are read.
 
     ``is_whole``: the last line of a file, without a newline, is complete. ``split`` cuts one file, without so many
@@ -91,12 +81,7 @@ def plan_files(
     tails = {file.path: last_line(file.path) for file in full if file.layout in _OF_LINES}
     torn = {path: len(tail) for path, tail in tails.items() if tail.strip() and not is_whole(tail)}
     splits = [one for file in full for one in split(file, torn.get(file.path, 0))]
-    return SideFiles(
-        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
-        files=tuple(str(file.path) for file in files),
-        layouts=tuple(sorted({file.layout.value for file in full})),
-        truncated_tails=len(torn),
-    )
+    return FilePlan(group_splits(splits, parallelism), len(torn))
 
 
 def group_splits(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:

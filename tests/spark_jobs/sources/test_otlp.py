@@ -12,7 +12,7 @@ from bridge.otlp.detect import Layout, Side
 from bridge.otlp.spans import parse_message, spans_of
 from spark_jobs.schemas import InputCounts
 from spark_jobs.sources import otlp
-from spark_jobs.sources.files import SourceFile, source_files
+from spark_jobs.sources.files import Inputs, SourceFile, source_files
 from spark_jobs.sources.otlp import (
     block_batches,
     line_items,
@@ -139,7 +139,7 @@ def test_file_that_changed_is_detected_again(tmp_path):
         (framed(message(SPAN)), ("json-zstd-framed",)),
     ):
         path.write_bytes(content)
-        assert plan_spans(source_files([str(path)], Side.OTLP), parallelism=1).layouts == layouts
+        assert Inputs(source_files([str(path)], Side.OTLP)).layouts == layouts
 
 
 def test_messages_of_a_topic_are_counted_one_by_one():
