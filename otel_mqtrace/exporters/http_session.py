@@ -9,33 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import requests
-from requests.adapters import HTTPAdapter
 
 _REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "verify", "cert"}
 """What releases of OpenTelemetry's exporter pass with each request; only the body and the time-out differ."""
-
-
-class _Adapter(HTTPAdapter):
-    """Finds the connection pool and the path of a URL once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pools: dict[str | None, Any] = {}
-        self._paths: dict[str | None, str] = {}
-
-    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *args: Any, **named: Any) -> Any:
-        if request.url not in self._pools:
-            self._pools[request.url] = super().get_connection_with_tls_context(request, *args, **named)
-        return self._pools[request.url]
-
-    def request_url(self, request: requests.PreparedRequest, proxies: Any) -> str:
-        if request.url not in self._paths:
-            self._paths[request.url] = super().request_url(request, proxies)
-        return self._paths[request.url]
-
-    def close(self) -> None:
-        self._pools.clear()
-        super().close()
 
 
 class RepeatingSession(requests.Session):
@@ -43,7 +19,7 @@ class RepeatingSession(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any, _Adapter]] = {}
+        self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request and return the response with its content read."""
@@ -54,17 +30,10 @@ class RepeatingSession(requests.Session):
         if url not in self._known or self._known[url][0] != given:
             first = self.prepare_request(requests.Request(method, url, headers=headers, data=body))
             environment = self.merge_environment_settings(first.url or url, {}, None, *given[2:])
-            adapter = _Adapter()
-            self.mount(url, adapter)
-            self._known[url] = (method, dict(headers), *given[2:]), first, environment, adapter
-        _, first, environment, adapter = self._known[url]
+            self._known[url] = (method, dict(headers), *given[2:]), first, environment
+        _, first, environment = self._known[url]
         repeated = first.copy()
         repeated.body = body
         repeated.headers["Content-Length"] = str(len(body))
-        response = adapter.send(repeated, timeout=named.get("timeout"), **environment)
-        if "Set-Cookie" in response.headers:
-            self.cookies.update(response.cookies)
-        response.content  # noqa: B018 - the connection goes back to its pool with the last byte
-        if response.is_redirect and named.get("allow_redirects", True):
-            *_, response = self.resolve_redirects(response, repeated, timeout=named.get("timeout"), **environment)
-        return response
+        sending = {"timeout": named.get("timeout"), "allow_redirects": named.get("allow_redirects", True)}
+        return self.send(repeated, **sending, **environment)
