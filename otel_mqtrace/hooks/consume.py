@@ -162,7 +162,7 @@ class ConsumeHook(ReceiveHook):
         parts: Any = plan, ids, origin, flags, self.now_ns(), *row, unique_id, describing, {}, origin_flags, trace_state
         record = new_tuple(Handled, parts)
         for processor in state.starts:
-            processor.offer_record_start(record)
+            processor.offer_record_start(HandledSpan(record))
         if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
             self._count_received(plan, start_ns, 1)
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
