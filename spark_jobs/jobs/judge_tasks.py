@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -43,8 +44,6 @@ from spark_jobs.policy.gates import ATTRIBUTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from typing_extensions import Self
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.history.lifecycle import Runs
@@ -187,7 +186,8 @@ def judge_buckets(how: BucketPlan, buckets: int, together: int, number: int, blo
 
 def _judge_bucket(how: BucketPlan, closed: ClosedPositions | None, bucket: int, blobs: list[bytes]) -> Judged:
     opened = open_bucket(blobs)
-    with _Files(how, bucket) as files:
+    with ExitStack() as stack:
+        files = _Files(how, bucket, stack)
         # By map() no slice is held while the next one is judged.
         slices = judge_slices(opened.events, how.plan, columns=opened.columns)
         parts, residues, messages = zip(*map(partial(_count_slice, how, closed, files), slices), strict=True)
@@ -232,23 +232,16 @@ def _repeated_columns(schema: pa.Schema) -> Any:
 
 
 class _Files:
-    """The files of a bucket: each is there once it is whole, and none where it has no rows."""
+    """The files of a bucket: each is there once ``stack`` has been left, and none where it has no rows."""
 
-    def __init__(self, how: BucketPlan, bucket: int) -> None:
+    def __init__(self, how: BucketPlan, bucket: int, stack: ExitStack) -> None:
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._settled = _File(str(as_path(how.settled) / name))
-        self._residue = _File(str(as_path(how.residue) / name))
-        self._left = _File(str(as_path(how.history.events or how.residue) / name))
-        self._candidates = _File(str(as_path(how.residue) / f"{CANDIDATES}{name}"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for file in (self._settled, self._residue, self._left, self._candidates):
-            file.close(*failure)
+        self._settled = _File(str(as_path(how.settled) / name), stack)
+        self._residue = _File(str(as_path(how.residue) / name), stack)
+        self._left = _File(str(as_path(how.history.events or how.residue) / name), stack)
+        self._candidates = _File(str(as_path(how.residue) / f"{CANDIDATES}{name}"), stack)
 
     def write(self, judged: JudgedSlice, verdicts: pa.Table) -> pa.Table:
         """Write the verdicts, and where there is a history their events that may be left open; return the settled."""
@@ -267,11 +260,10 @@ class _Files:
 
 
 class _File:
-    """One parquet file, made when the first row comes."""
+    """One parquet file, made when the first row comes; it comes to its name as ``stack`` is left without an error."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._commit: Any = None
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
         self._writer: Any = None
 
     def write(self, rows: pa.Table) -> None:
@@ -279,18 +271,13 @@ class _File:
         if not len(rows):
             return
         if self._writer is None:
-            self._commit = committed(self._path)
-            self._writer = parquet.ParquetWriter(
-                self._commit.__enter__(),
+            unready = self._stack.enter_context(committed(self._path))
+            writer = parquet.ParquetWriter(
+                unready,
                 rows.schema,
                 compression="zstd",
                 write_statistics=False,
                 use_dictionary=_repeated_columns(rows.schema),
             )
+            self._writer = self._stack.enter_context(writer)
         self._writer.write_table(rows)
-
-    def close(self, *failure: object) -> None:
-        """Let the file come to its name, unless something has failed."""
-        if self._writer is not None:
-            self._writer.close()
-            self._commit.__exit__(*failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +36,7 @@ from spark_jobs.sources.splits import line_numbers
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.judge_tasks import Counted
@@ -55,9 +56,9 @@ _CALM: Final = frozenset(
     {Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value, Status.PENDING.value, Reason.BY_DESIGN.value}
 )
 _PLACE: Final = ("side", "path", "line", "record_index")
-_EVENT_COLUMNS: Final = ("msg_id", "event_ms", "kind", "group", "attempt_id", "retry_times", "status")
-"""The message, and what orders its events."""
-_INTERVAL: Final = ("start_ms", "end_ms", "success")
+_ORDERING: Final = ("event_ms", "kind", "group", "attempt_id", "retry_times", "status")
+"""What orders the events of a message."""
+_OF_SIDE: Final = ("start_ms", "end_ms", "success", "store_host")
 
 
 # -- samples ----------------------------------------------------------------------------------------------------------
@@ -112,12 +113,14 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tup
 
     ``paths`` are the files of a bucket: all verdicts of a message are in them.
     """
-    wanted = pa.array(msg_ids, pa.string())
+    is_wanted = partial(pc.is_in, value_set=pa.array(msg_ids, pa.string()))
+    of_sides = [f"{side}.{name}" for side in ("native", "otlp") for name in _OF_SIDE]
     found: dict[str, list[dict[str, Any]]] = {}
     for path in paths:
-        for rows in _rows_of(path, wanted):
+        for rows in _read_wanted(path, "msg_id", is_wanted, [*_ORDERING, *of_sides]):
             for row in rows:
-                found.setdefault(row["msg_id"], []).append(row)
+                if row["status"] != Status.OUT_OF_SCOPE.value:
+                    found.setdefault(row["msg_id"], []).append(row)
             found = {msg_id: sorted(some, key=_order)[:MOST_EVENTS] for msg_id, some in found.items()}
     return {
         msg_id: tuple(MessageEvent.of(row, row["native"], row["otlp"]) for row in some)
@@ -126,35 +129,31 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, tup
 
 
 def _order(row: Mapping[str, Any]) -> list[Any]:
-    return _nulls_first(row[name] for name in _EVENT_COLUMNS[1:])
+    return _nulls_first(row[name] for name in _ORDERING)
 
 
 def _nulls_first(values: Iterable[Any]) -> list[Any]:
     return [(value is not None, value) for value in values]
 
 
-def _rows_of(path: str, msg_ids: Any) -> Iterator[list[dict[str, Any]]]:
+def _read_wanted(
+    path: str, name: str, is_wanted: Callable[[Any], Any], others: Sequence[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the wanted rows of each row group; where there are none, only the column ``name`` is read."""
     file: Any = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
-        ids = file.read_row_group(group, columns=["msg_id"], use_threads=False)
-        is_wanted = pc.is_in(ids["msg_id"], msg_ids)
-        if pc.any(is_wanted).as_py():
-            sides = [f"{side}.{name}" for side in ("native", "otlp") for name in (*_INTERVAL, "store_host")]
-            rows = file.read_row_group(group, columns=[*_EVENT_COLUMNS, *sides], use_threads=False).filter(is_wanted)
-            yield [row for row in rows.to_pylist() if row["status"] != Status.OUT_OF_SCOPE.value]
+        wanted = is_wanted(file.read_row_group(group, columns=[name], use_threads=False)[name])
+        if pc.any(wanted).as_py():
+            rows = file.read_row_group(group, columns=[name, *others], use_threads=False)
+            yield rows.filter(wanted).to_pylist()
 
 
 # -- what could not be read -------------------------------------------------------------------------------------------
 def find_malformed(path: str) -> list[MalformedSample]:
     """Return the first malformed rows, in the order of the input, of a file of ``NORMALISED``."""
-    file: Any = open_parquet(path)
     found: list[MalformedSample] = []
-    for group in range(file.metadata.num_row_groups):
-        bad = file.read_row_group(group, columns=["bad"], use_threads=False)["bad"]
-        if bad.null_count == len(bad):
-            continue
-        rows = file.read_row_group(group, columns=[*_PLACE, "bad"], use_threads=False).filter(pc.is_valid(bad))
-        found = first_malformed([*found, *map(_malformed, rows.to_pylist())])
+    for rows in _read_wanted(path, "bad", pc.is_valid, _PLACE):
+        found = first_malformed([*found, *map(_malformed, rows)])
     return found
 
 

@@ -27,7 +27,6 @@ BEFORE, AFTER, WHOLE, OTLP = range(4)
 """The parts of an event: the halves of a native delivery, a whole native record, a span."""
 _PARTS: Final = 4
 _NATIVE: Final = slice(BEFORE, OTLP)
-_PLACE: Final = ("path", "line", "record_index")
 
 COUNTS: Final = (
     *("native_count", "native_records", "native_exact_duplicates", "native_other_duplicates", "half_merged"),
