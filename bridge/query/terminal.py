@@ -70,35 +70,18 @@ def describe_search(searched: Searched) -> str:
     return f"Searched {plural(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
 
 
-def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
-    """Return the cells of each row, newest message first."""
-    return [
-        (
-            OUTCOME_TONES[row.outcome],
-            (
-                utc(row.time_ms).removesuffix(" UTC"),
-                visible(row.msg_id, limit=_LONGEST_NAME),
-                visible(row.topic or ABSENT, limit=_LONGEST_NAME),
-                visible(row.group or ABSENT, limit=_LONGEST_NAME),
-                f"{_VERBS[row.role]} {row.outcome.value}",
-                describe_attempts(row),
-            ),
-        )
-        for story in reversed(answer.stories)
-        for row in rows_of(story, answer.query)
-    ]
-
-
 def _list(answer: Answer) -> Table:
+    """Return a row for each message and group, those of the newest message first."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in _LIST_HEADS:
         table.add_column(name, overflow="fold")
-    for tone, cells in _rows(answer):
+    for row in (row for story in reversed(answer.stories) for row in rows_of(story, answer.query)):
+        names = (row.msg_id, row.topic or ABSENT, row.group or ABSENT)
         table.add_row(
-            *(
-                Text(cell, style=_STYLES[tone] if name == "outcome" else "")
-                for name, cell in zip(_LIST_HEADS, cells, strict=True)
-            )
+            Text(utc(row.time_ms).removesuffix(" UTC")),
+            *(Text(visible(name, limit=_LONGEST_NAME)) for name in names),
+            Text(f"{_VERBS[row.role]} {row.outcome.value}", style=_STYLES[OUTCOME_TONES[row.outcome]]),
+            Text(describe_attempts(row)),
         )
     return table
 
