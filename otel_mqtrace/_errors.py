@@ -57,10 +57,11 @@ def is_from_signal_handler() -> bool:
     is recognised by its code: a function, a method or a partial of them.
     """
     error: Any = sys.exc_info()[1]
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(getattr(error, "__traceback__", None))}
+    if len(codes) <= 1:  # raised where it is handled, or by the client's C code: a full queue, mostly
+        return isinstance(error, KeyboardInterrupt)
     handlers = map(signal.getsignal, range(1, signal.NSIG))
-    codes = {getattr(getattr(each, "func", each), "__code__", None) for each in handlers}
-    frames = traceback.walk_tb(getattr(error, "__traceback__", None))
-    return isinstance(error, KeyboardInterrupt) or any(frame.f_code in codes for frame, _ in frames)
+    return not codes.isdisjoint(getattr(getattr(each, "func", each), "__code__", None) for each in handlers)
 
 
 def reraise_from_signal_handler() -> None:
