@@ -142,13 +142,21 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
 
     Raises:
         NothingThereError: nothing is there.
-        UsageError: the store does not answer.
+        UsageError: the store does not answer, or the path is a pipe: a file is read more than once.
     """
+    if is_pipe(path):
+        raise UsageError(f"{path} is a pipe, which can be read only once: write it to a file and name that")
     try:
         return _expand(path)
     except OSError as error:
         where, why = error.filename or without_password(path), error.strerror or error
         raise UsageError(f"cannot read {where}: {why}") from error
+
+
+def is_pipe(path: str | AnyPath) -> bool:
+    """Return whether a path names a pipe of this machine, as a shell's ``<(…)`` and ``/dev/stdin`` do."""
+    place = as_path(path)
+    return isinstance(place, Path) and place.is_fifo()
 
 
 def _expand(path: str) -> tuple[list[AnyPath], bool]:

@@ -1,9 +1,7 @@
-"""Functions of whole Arrow columns, hashes of texts, and JSON and numbers read as leniently as Spark reads them."""
+"""Functions of whole Arrow columns, hashes of texts, and numbers read as leniently as Spark reads them."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
 from dataclasses import dataclass
@@ -360,57 +358,6 @@ def _scramble(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     values ^= values >> np.uint64(29)
     values = values * _PRIME_1
     return values ^ (values >> np.uint64(32))
-
-
-_DECODER: Final = json.JSONDecoder()
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
-# A quote that is never closed takes the rest along.
-_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
-_ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
-
-
-def read_json(text: str, at: int = 0) -> tuple[Any, int]:
-    """Return the value that begins at ``at``, ``None`` where none does, and where the next one begins.
-
-    As in Spark quotes may be single ones; such a value takes the rest of ``text`` along.
-    """
-    value, end = _read(text, at)
-    if value is None and text.find("'", at) >= 0:
-        return _read(_QUOTED.sub(_double_quoted, text[at:]), 0)[0], len(text)
-    return value, end
-
-
-def text_of_json(value: Any) -> str | None:
-    """Return a value as text: a text as it is, ``None`` for null, anything else as its own JSON."""
-    if value is None:
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'"{json.dumps(value)}"'
-    text = value if isinstance(value, str) else _ENCODER.encode(value)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
-
-
-def _read(text: str, at: int) -> tuple[Any, int]:
-    try:
-        value, end = _DECODER.raw_decode(text, _past_space(text, at))
-    except (ValueError, RecursionError):
-        return None, at
-    return value, _past_space(text, end)
-
-
-def _past_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return at if space is None else space.end()
-
-
-def _double_quoted(quoted: re.Match[str]) -> str:
-    inside = quoted[1] if quoted[2] is None else quoted[2]
-    return quoted[0] if inside is None else f'"{_ESCAPED_OR_QUOTE.sub(_escaped, inside)}"'
-
-
-def _escaped(part: re.Match[str]) -> str:
-    return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
 
 
 _AROUND: Final = "".join(map(chr, (*range(0x21), 0x7F)))

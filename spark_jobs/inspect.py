@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bridge.addresses import check_stores
-from bridge.codec.framing import Framing, read_bodies
+from bridge.codec.framing import BadBody, Framing, read_landed
 from bridge.codec.records_json import body_json
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
@@ -41,6 +41,7 @@ from spark_jobs.jobs.writers import (
 )
 from spark_jobs.sources.files import SourceFile, last_line, source_files
 from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
+from spark_jobs.sources.native import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -213,17 +214,18 @@ def _write(item: dict[str, Any]) -> None:
 
 # -- native ---------------------------------------------------------------------------------------------------------
 def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
-    tail = last_line(file.path).decode("utf-8", "replace").strip() if file.layout is Layout.LANDING_JSONL else ""
+    tail = last_line(file.path) if file.layout is Layout.LANDING_JSONL else b""
+    is_torn = bool(tail.strip()) and not is_whole(tail)
     with file.path.open("rb") as stream:
-        for at, body in enumerate(read_bodies(stream, _FRAMINGS[file.layout], name=str(file.path))):
-            if isinstance(body, bytes):
-                yield from _records({"path": str(file.path), "line": at + 1}, at, body, inventory)
-            elif tail and tail.startswith(body.text.strip()) and body.reason == "not JSON":
+        for at, body in enumerate(read_landed(stream, _FRAMINGS[file.layout], name=str(file.path))):
+            if is_torn and not stream.peek(1):  # of the last line, which a run does not read
                 inventory.truncated_tail = True
-            else:
+            elif isinstance(body, BadBody):
                 text = body.text[:_SAMPLE_CHARACTERS]
-                bad = BadPiece(path=str(file.path), line=at + 1, field=body.field, reason=body.reason, text=text)
+                bad = BadPiece(path=str(file.path), line=body.row, field=body.field, reason=body.reason, text=text)
                 inventory.add_bad(bad)
+            else:
+                yield from _records({"path": str(file.path), "line": body.row}, at, body.body, inventory)
 
 
 def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:

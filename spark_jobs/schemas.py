@@ -92,7 +92,7 @@ SIDE_FIELDS: Final[dict[str, Any]] = {
     "arrival_ms": _LONG,
     "path": _TEXT,
     "line": _LONG,
-    "record_index": _INT,  # in its body, or of its link in its span
+    "record_index": _INT,  # on its line or in its message, or of its link in its span
     "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
     "raw_hash": _LONG,
     "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
@@ -225,13 +225,15 @@ class CountedDrop:
 class LedgerRead:
     """The content of the ledgers: ``rows_read`` counts losses (rows and increments), ``own`` metrics left out.
 
-    ``again``: losses left out because a Collector had counted them further down its pipeline.
+    ``again``: losses left out because a Collector had counted them further down its pipeline; ``unusable``: readings
+    of loss counters that are not counts.
     """
 
     files: tuple[str, ...] = ()
     drops: tuple[CountedDrop, ...] = ()
     own: int = 0
     again: int = 0
+    unusable: int = 0
 
     @property
     def rows_read(self) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
 
-from bridge.addresses import Kind, expand_files, parse_address
+from bridge.addresses import Kind, expand_files, is_pipe, parse_address
 from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.storage import as_path, refuse_compressed
@@ -251,6 +251,9 @@ def _readable(names: list[str]) -> list[str]:
             found.append(name)
             continue
         path = parse_address(name, readable=(Kind.FILES,)).path
+        if is_pipe(path):
+            found.append(path)
+            continue
         files, is_file = expand_files(path)
         if not is_file:
             files = [file for file in files if _may_hold_bodies(file)]

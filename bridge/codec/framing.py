@@ -6,16 +6,14 @@ without a body is yielded as ``BadBody``; only a file of another format raises.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import itertools
-import json
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bridge.codec.lines import BYTE_ORDER_MARK, decode_base64, read_objects, text_of_json
 from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _ROWS_AT_A_TIME: Final = 256
 
 
@@ -75,7 +72,7 @@ class Body(NamedTuple):
     def keys(self) -> str | None:
         """The keys of the trace message, joined by a space."""
         keys = self.beside.get("keys")
-        return keys if isinstance(keys, str) else None
+        return text_of_json(keys) if isinstance(keys, str) else None
 
 
 def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[bytes | BadBody]:
@@ -111,7 +108,7 @@ def detect(stream: io.BufferedReader) -> Framing:
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET
-    return Framing.JSONL_BASE64 if start.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"{" else Framing.RAW
+    return Framing.JSONL_BASE64 if start.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{" else Framing.RAW
 
 
 def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
@@ -122,28 +119,20 @@ def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
 
 def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
     for row, line in enumerate(stream, start=1):
-        text = (line if row > 1 else line.removeprefix(_BYTE_ORDER_MARK)).strip()
-        if text:
-            yield _body_of_line(text, row)
+        text = line if row > 1 else line.removeprefix(BYTE_ORDER_MARK)
+        if text.strip():
+            yield from (_body_of_object(value, piece, row) for value, piece in read_objects(text))
 
 
-def _body_of_line(line: bytes, row: int) -> Body | BadBody:
-    def bad(field: str | None, reason: str, text: bytes = line) -> BadBody:
-        return BadBody(field, reason, text.decode(errors="replace"), row)
-
-    try:
-        item = json.loads(line)
-    except (ValueError, RecursionError):
-        return bad(None, "not JSON")
-    if not isinstance(item, dict):
-        return bad(None, "not a JSON object")
-    encoded = item.get(BODY_BASE64)
-    if not isinstance(encoded, str):
-        return bad(BODY_BASE64, "missing" if encoded is None else "not a text")
-    try:
-        return Body(base64.b64decode(encoded, validate=True), row, item)
-    except (binascii.Error, ValueError):
-        return bad(BODY_BASE64, "not base64", encoded.encode(errors="replace"))
+def _body_of_object(value: Any, text: str, row: int) -> Body | BadBody:
+    text = text.strip()
+    if not isinstance(value, dict):
+        return BadBody(None, "not JSON" if value is None else "not a JSON object", text, row)
+    encoded = text_of_json(value.get(BODY_BASE64))
+    if encoded is None:
+        return BadBody(BODY_BASE64, "missing", text, row)
+    body = decode_base64(encoded)
+    return BadBody(BODY_BASE64, "not base64", encoded, row) if body is None else Body(body, row, value)
 
 
 def _parquet(stream: io.BufferedReader, name: str) -> Iterator[Body | BadBody]:

@@ -255,6 +255,7 @@ _NOTES: Final = {
         "again",
     ): "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, "
     "which return as refusals",
+    ("unusable",): "{unusable} readings of loss counters were left out: they are not counts, such as NaN or -5",
     ("nameless",): "{nameless} lost spans were counted under no service; they pay for keys of any",
 }
 _MOST_LINES: Final = 200
@@ -303,6 +304,7 @@ def summarise_ledger(
         "surplus": surplus["otlp"],
         "own": read.own,
         "again": read.again,
+        "unusable": read.unusable,
     }
     return Ledger(
         files=tuple(read.files),

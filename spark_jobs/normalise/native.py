@@ -78,6 +78,7 @@ _REQUEST_AT: Final = {
 }
 _MOST_HELD: Final = 1 << 18
 """The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
+_NO_LINE: Final = -1
 _SCHEMA: Final = pa.schema(
     {
         **{name: BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
@@ -98,13 +99,14 @@ def record_columns(
     """Yield the records of bodies in columns of some thousand rows, and add their number to ``counts``.
 
     A glued pair of records counts once, a row without a body as one. The columns are ``KEPT_FIELDS``; ``type``; ``bad``
-    (``schemas.BAD``); ``record_index``; ``call_size``: records of the same listener call; ``surplus``: what glued
-    records add to the number; ``hash``: 64 bits of the record's text; ``arrival_ms``, ``path``, ``line`` of its body.
+    (``schemas.BAD``); ``record_index``, counted over all bodies of a line; ``call_size``: records of the same listener
+    call; ``surplus``: what glued records add to the number; ``hash``: 64 bits of the record's text; ``arrival_ms``,
+    ``path``, ``line`` of its body.
     """
-    read = _Reader(counts, msg_type_map, charset)
+    read, lines = _Reader(counts, msg_type_map, charset), _Lines()
     for batch in bodies:
         parts = (part for block in _blocks(batch) for part in read.block(block))
-        yield from map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT))
+        yield from map(lines.number, map(_joined, take_groups(parts, _size_of, rows=MOST_ROWS, size=MOST_TEXT)))
 
 
 def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -123,6 +125,29 @@ def _joined(parts: list[_Columns]) -> _Columns:
     if len(parts) == 1:
         return parts[0]
     return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Numbers the records of each line, which may hold several bodies: ``count`` are those of the ``last`` line."""
+
+    last: tuple[object, object] = (None, None)
+    count: int = 0
+
+    def number(self, records: _Columns) -> _Columns:
+        """Return the columns with a ``record_index`` that is unique on its line, where lines have numbers."""
+        paths, lines = records["path"], records["line"].fill_null(_NO_LINE)
+        rows = len(lines)
+        if not rows or records["line"].null_count == rows:
+            return records
+        is_other = pc.or_(pc.not_equal(lines[1:], lines[:-1]), pc.not_equal(paths[1:], paths[:-1]))
+        starts = np.concatenate([[0], np.flatnonzero(is_other) + 1])
+        indexes = np.arange(rows) - np.repeat(starts, np.diff(starts, append=rows))
+        if self.last == (paths[0].as_py(), lines[0].as_py()):
+            indexes[: starts[1] if len(starts) > 1 else rows] += self.count
+        self.last, self.count = (paths[-1].as_py(), lines[-1].as_py()), int(indexes[-1]) + 1
+        numbered = np.where(np.asarray(lines) == _NO_LINE, np.asarray(records["record_index"]), indexes)
+        return {**records, "record_index": pa.array(numbered, pa.int32())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import match_paths, walk
+from bridge.addresses import is_pipe, match_paths, walk
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import CountedDrop, LedgerRead
-from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
+from spark_jobs.sources.loss_counters import Point, count_unusable, drops_of, increments, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,13 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
     drops += counted.drops
     if len(drops) > MOST_ROWS:
         raise UsageError(f"--ledger: {len(drops)} rows are too many; give those of the window, at most {MOST_ROWS}")
-    return LedgerRead(files=tuple(files), drops=tuple(drops), own=counted.own, again=counted.again)
+    return LedgerRead(
+        files=tuple(files),
+        drops=tuple(drops),
+        own=counted.own,
+        again=counted.again,
+        unusable=count_unusable(points),
+    )
 
 
 def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
@@ -64,7 +70,7 @@ def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
     if path.is_dir():
         yield from ((file, False) for file in _files(path))
     elif path.exists():
-        yield path.resolve(), True
+        yield (path if is_pipe(path) else path.resolve()), True  # as --ledger <(curl …/metrics)
     else:
         matches = sorted(match_paths(path))
         if not matches:
@@ -262,8 +268,13 @@ def _value(point: Mapping[str, Any]) -> float | None:
     text = point.get("asInt", point.get("asDouble"))
     if text is None or int(point.get("flags") or 0) & _NO_VALUE:
         return None
-    value = float(text)
-    return value if math.isfinite(value) and 0 <= value <= _MOST_COUNT else None
+    if isinstance(text, bool):
+        raise TypeError(text)
+    return _count(float(text))
+
+
+def _count(value: float) -> float:
+    return value if 0 <= value <= _MOST_COUNT else math.nan
 
 
 def _ms(text: Any) -> int | None:
@@ -305,8 +316,8 @@ def prometheus_points(text: str, where: str) -> Iterator[Point]:
     targets = {_target(labels): labels for name, labels, _, _ in samples if name == _TARGET}
     lone = next(iter(targets.values())) if len(targets) == 1 else {}
     for name, labels, value, at_ms in samples:
-        if name != _TARGET and 0 <= value <= _MOST_COUNT:
-            yield Point(series(name, labels, targets.get(_target(labels), lone)), float(value), None, at_ms)
+        if name != _TARGET:
+            yield Point(series(name, labels, targets.get(_target(labels), lone)), _count(float(value)), None, at_ms)
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -18,7 +19,10 @@ Series: TypeAlias = "tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, st
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One reading; ``start_ms`` and ``at_ms`` are epoch milliseconds, ``None`` when the source has no clock."""
+    """One reading; ``start_ms`` and ``at_ms`` are epoch milliseconds, ``None`` when the source has no clock.
+
+    ``value`` is from 0 to 2^53, or NaN for anything else that the source gives.
+    """
 
     series: Series
     value: float
@@ -47,14 +51,15 @@ def series(name: str, labels: Mapping[str, str], resource: Mapping[str, str]) ->
 
 
 def increments(points: Iterable[Point]) -> Iterator[Increment]:
-    """Yield what each series counted, in the order of series and time; nothing where it did not grow.
+    """Yield what each series counted, in the order of series and time; nothing where it did not grow. Skip NaN.
 
     Readings without a time are each of one unknown moment: of several the largest stands. A reading given
     twice counts once.
     """
     found: defaultdict[Series, set[Point]] = defaultdict(set)
     for point in points:
-        found[point.series].add(point)
+        if not math.isnan(point.value):
+            found[point.series].add(point)
     read_at = _readings(found)
     for key in sorted(found):
         name, _, resource = key
@@ -183,10 +188,10 @@ def drops_of(found: Iterable[Increment]) -> Counted:
     drops, own = [], 0
     of_collectors: defaultdict[tuple[object, ...], list[tuple[int, CountedDrop]]] = defaultdict(list)
     for increment in found:
-        name, labels, resource = increment.series
-        counter = _BY_NAME.get(_canonical(name))
+        _, labels, resource = increment.series
         attributes = {_underscored(key): value for key, value in labels}
-        if counter is None or not _is_loss(counter, attributes):
+        counter = _loss_counter(increment.series, attributes)
+        if counter is None:
             continue
         if any(value.startswith(_OWN) for _, value in labels):
             own += 1
@@ -199,6 +204,18 @@ def drops_of(found: Iterable[Increment]) -> Counted:
     once = [drop for answered in of_collectors.values() for drop in _once(answered)]
     whole = sum(drop.count for answered in of_collectors.values() for _, drop in answered)
     return Counted((*drops, *once), own, whole - sum(drop.count for drop in once))
+
+
+def count_unusable(points: Iterable[Point]) -> int:
+    """Return how many readings of loss counters are not counts."""
+    odd = [point.series for point in points if math.isnan(point.value)]
+    return sum(_loss_counter(each, {_underscored(key): value for key, value in each[1]}) is not None for each in odd)
+
+
+def _loss_counter(key: Series, labels: Mapping[str, str]) -> LossCounter | None:
+    """Return what counts the losses of a series; ``None`` if it counts anything else."""
+    counter = _BY_NAME.get(_canonical(key[0]))
+    return counter if counter is not None and _is_loss(counter, labels) else None
 
 
 def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:

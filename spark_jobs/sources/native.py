@@ -6,8 +6,6 @@ RocketMQ topic (``topic, store_ms``) are read alike.
 
 from __future__ import annotations
 
-import binascii
-import json
 from contextlib import suppress
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.codec.lines import BYTE_ORDER_MARK, decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
 from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.columns import make_batch, read_json, take_groups, text_of_json, whole_number
+from spark_jobs.columns import make_batch, take_groups, whole_number
 from spark_jobs.schemas import BODY, bad_piece
 from spark_jobs.sources.kafka import message_places
 from spark_jobs.sources.span_batches import grouped
@@ -36,14 +35,6 @@ _BATCH_BYTES: Final = 4 << 20
 _LEAST_BATCH_BYTES: Final = 1 << 20
 _HEAD_BYTES: Final = 1 << 20
 _HEAD_ROWS: Final = 64  # a body may have 128 kB
-_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_BLANKS: Final = (
-    "\t\n\x0b\f\r\x1c\x1d\x1e\x1f \u1680\u2028\u2029\u205f\u3000"
-    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a"
-)
-"""What Java takes for white space (``Character.isWhitespace``)."""
-_ASCII_BLANKS: Final = "".join(blank for blank in _BLANKS if blank.isascii()).encode()
-_WITHOUT_BLANKS: Final = str.maketrans("", "", _BLANKS)
 
 
 def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
@@ -52,14 +43,12 @@ def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
     Raises:
         UnreadableInputError: a column means something else.
     """
-    return plan_files(files, _is_object, parallelism=parallelism, split=_split)
+    return plan_files(files, is_whole, parallelism=parallelism, split=_split)
 
 
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line.decode("utf-8", "replace")), dict)
-    except (ValueError, RecursionError):
-        return False
+def is_whole(line: bytes) -> bool:
+    """Return whether a last line, without its newline, is complete: JSON objects and nothing else."""
+    return all(isinstance(value, dict) for value, _ in read_objects(line.removeprefix(BYTE_ORDER_MARK)))
 
 
 def _split(file: SourceFile, torn: int) -> Iterable[Split]:
@@ -175,16 +164,8 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
     """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
-    text, at = line.decode("utf-8", "replace"), 0
-    while True:
-        value, end = read_json(text, at)
-        if not isinstance(value, dict):
-            yield _read_object({}, text[at:])
-            return
-        yield _read_object(value, text[at:end])
-        if end == len(text):
-            return
-        at = end
+    for value, text in read_objects(line):
+        yield _read_object(value if isinstance(value, dict) else {}, text)
 
 
 def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:
@@ -211,28 +192,6 @@ def _number(value: Any) -> int | None:
         return value
     text = text_of_json(value)
     return None if text is None else whole_number(text, bits=64)
-
-
-def decode_base64(text: str) -> bytes | None:
-    """Return the bytes of a base64 text as Spark's ``try_to_binary`` reads it; ``None`` for any other text.
-
-    White space may stand between the digits; the padding is missing or complete, and nothing follows it.
-    """
-    if not text.isascii():
-        text = text.translate(_WITHOUT_BLANKS)
-        if not text.isascii():
-            return None
-    data = text.encode()
-    digits = data.rstrip(b"=")
-    padding = len(data) - len(digits)
-    if others := digits.translate(None, _ALPHABET):
-        if others.translate(None, _ASCII_BLANKS):
-            return None
-        digits = digits.translate(None, _ASCII_BLANKS)
-    missing = -len(digits) % 4
-    if missing == 3 or padding not in {0, missing}:  # noqa: PLR2004 - one digit holds only 6 bits
-        return None
-    return binascii.a2b_base64(digits + b"=" * missing)
 
 
 def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bridge.codec.lines import BYTE_ORDER_MARK
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_LAYOUTS, Layout, LineTooLongError
 from bridge.storage import as_path
 from otel_mqtrace._errors import UnreadableInputError
@@ -25,7 +26,6 @@ UNCUT_BYTES: Final = 4 << 20
 _ZSTD_RATIO: Final = 8  # how much more is in a compressed file; spans as JSON were 9 to 25 times as large
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL})
 _BUFFER_BYTES: Final = 1 << 20
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def read_lines(split: Split) -> Iterator[Line]:
             at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
         number = 0
         while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
-            text = (line if at else line.removeprefix(_BYTE_ORDER_MARK)).removesuffix(b"\n")
+            text = (line if at else line.removeprefix(BYTE_ORDER_MARK)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
             if text.strip():
                 yield Line(split.path, number if split.is_uncut else None, text)

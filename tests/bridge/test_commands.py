@@ -4,12 +4,14 @@ import base64
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,10 +90,59 @@ def test_line_without_a_body_is_bad_alone(mqtrace):
     items = objects(out)
     assert code == 1
     assert [(item["body_index"], item.get("error", {}).get("reason")) for item in items] == [
-        *((0, "not a JSON object"), (1, "not a text"), (2, "missing"), (3, "not base64")),
+        *((0, "not a JSON object"), (1, "not base64"), (2, "missing"), (3, "not base64")),
         *((4, None), (5, "not JSON")),
     ]
     assert err.startswith("mqtrace: 5 of 6 records are bad; first: body 0: not a JSON object")
+
+
+def test_every_object_of_a_line_is_read(mqtrace, tmp_path):
+    """Two landings that were joined without a newline between them."""
+    path = tmp_path / "a.jsonl"
+    line = body_line(PUB).strip()
+    path.write_bytes(line + line + b"rest\n" + line + line)
+    code, out, err = mqtrace("decode", path)
+    assert (code, [item["body_index"] for item in objects(out)]) == (1, [0, 1, 2, 3, 4])
+    assert err == "mqtrace: 1 of 5 records are bad; first: body 2: not JSON\n"
+    _, out, _ = mqtrace("inspect", path, "--json")
+    found = json.loads(out)
+    assert (found["items"], found["malformed"], found["truncated_tail"]) == (4, 1, False)
+    assert [(piece["line"], piece["text"]) for piece in found["bad"]] == [(1, "rest")]
+    _, out, _ = mqtrace("forward", "--source", path, "--landing", tmp_path / "landing", "--once", "--json")
+    moved = json.loads(out)
+    assert (moved["messages"], moved["unreadable_bodies"]) == (4, 1)
+
+
+def test_half_a_character_in_the_keys_is_landed_as_a_question_mark(mqtrace, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(body_line(PUB, keys="a\ud800"))
+    options = ["--landing", tmp_path / "landing", "--landing-format", "parquet", "--once"]
+    assert mqtrace("forward", "--source", tmp_path / "a.jsonl", *options)[0] == 0
+    assert pq.read_table(tmp_path / "landing" / "native")["keys"].to_pylist() == ["a?"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "query", "forward", "reconcile", "graph"])
+def test_pipe_is_one_line_where_a_source_is_read_more_than_once(mqtrace, tmp_path, command):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    arguments = {
+        "forward": ["--source", pipe, "--landing", tmp_path / "landing", "--once"],
+        "reconcile": ["--native", pipe, "--otlp", pipe, "--out", tmp_path / "out", "--engine", "local"],
+        "graph": ["--native", pipe, "--out", tmp_path / "out"],
+    }
+    code, out, err = mqtrace(command, *arguments.get(command, [pipe]))
+    assert (code, out) == (2, b"")
+    assert err == f"mqtrace: error: {pipe} is a pipe, which can be read only once: write it to a file and name that\n"
+
+
+@pytest.mark.parametrize(("command", "end"), [("decode", 0), ("dialects", 0), ("encode", 1)])
+def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = Thread(target=pipe.write_bytes, args=(b"{}\n" if command == "encode" else PUB,))
+    writing.start()
+    code, out, err = mqtrace(command, pipe)
+    writing.join()
+    assert (code, bool(out), "1 of 1 records were refused" in err) == (end, not end, bool(end))
 
 
 def test_real_bodies_are_read_from_several_files(mqtrace):

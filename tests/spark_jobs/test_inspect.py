@@ -81,10 +81,11 @@ def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
 
 
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
-    (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\nbroken\n{"body_base', encoding="utf-8")
+    text = '{"body_base64": ""}\n\nbroken\n{"body_base64": ""}{"body_base'
+    (tmp_path / "part-1.jsonl").write_text(text, encoding="utf-8")
     assert inspect.run([str(tmp_path)], as_json=True) == 1
     report = strict(capsys.readouterr().out)
-    assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 2)
+    assert (report["malformed"], report["truncated_tail"], report["bad"][0]["line"]) == (1, True, 3)
 
 
 def test_wrong_inputs_are_refused(tmp_path):

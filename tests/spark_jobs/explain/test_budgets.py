@@ -222,9 +222,10 @@ def test_drops_counted_before_the_data_cover_nothing():
     ]
     paying = make_spendable(drops, START_MS)
     assert [each.count for each in paying] == [0, 0, 5, 3]
-    report = summarise_ledger(LedgerRead(drops=tuple(drops), again=6), [0] * 4, scopes={}, begin_ms=START_MS)
+    read = LedgerRead(drops=tuple(drops), again=6, unusable=2)
+    report = summarise_ledger(read, [0] * 4, scopes={}, begin_ms=START_MS)
     assert (report.lines[0].counted, report.lines[0].surplus, report.surplus["otlp"]) == (745, 745, 748)
-    assert [note.split()[0] for note in report.notes] == ["740", "6", "745"]
+    assert [note.split()[0] for note in report.notes] == ["740", "6", "2", "745"]
 
 
 def test_stretches_join_where_they_touch():

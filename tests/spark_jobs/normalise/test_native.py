@@ -211,6 +211,19 @@ def test_long_bodies_keep_their_records_apart():
     assert (count, len({row["raw_hash"] for row in read})) == (9_000, 3_000)
 
 
+def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
+    """A record without ids is known by its position alone; the bodies may come in batches of their own."""
+    rows = [(3, RECORD * 2), (3, RECORD + "junk\x02"), (None, RECORD), (None, RECORD), (4, RECORD), (4, RECORD)]
+    some = [{"path": "made", "line": line, "body": body.encode()} for line, body in rows]
+    found = []
+    for batches in ([some], [some[:1], some[1:]], [[one] for one in some]):
+        made = native_batches((batch(*each) for each in batches), writer="mqtrace")
+        read = [row for part in made for row in part.to_pylist() if row["expected"] is None]
+        found.append([(row["line"], row["record_index"]) for row in read])
+    of_third = [(3, 0), (3, 1), (3, 2), (3, 3)]
+    assert found == [[*of_third, (None, 0), (None, 0), (4, 0), (4, 1)]] * 3
+
+
 # -- What is counted of native bodies is counted apart from the rows made of them
 
 

@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -264,6 +265,16 @@ def test_counters_of_our_own_processor_are_ignored_and_reported(read):
     assert (drops.drops, drops.own) == ((), 1)
 
 
+@pytest.mark.parametrize("value", ["NaN", "-5", "1e400", str(1 << 60)])
+def test_reading_that_is_not_a_count_is_left_out_and_reported(read, value):
+    samples = f'otelcol_exporter_send_failed_spans{{exporter="a"}} {value}\nqueue_size {value}\n'
+    point = ({"exporter": "a"}, 1, 2, value)
+    dump = lines(metric("otelcol_exporter_send_failed_spans", point), metric("otelcol_process_uptime", point))
+    for text in (samples, dump):
+        counted = read(text)
+        assert (counted.drops, counted.unusable) == ((), 1)
+
+
 def test_directory_is_read_once_and_may_be_empty(tmp_path):
     assert read_ledgers([str(tmp_path)]).drops == ()
     (tmp_path / "ledger-h-1-00000000.json").write_text(own(ROW))
@@ -291,6 +302,7 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
         ('{"rows": []}', "neither a ledger of mqtrace nor OTLP metrics"),
         ('{"resourceSpans": []}', "give it to --otlp"),
         ('{"resourceMetrics": [3]}', "not shaped as OTLP metrics"),
+        (lines(metric("otelcol_exporter_send_failed_spans", ({}, 1, 2, True))).replace('"True"', "true"), "not shaped"),
         ('{"resourceMetrics": []}\n{"resource\n{}\n', "line 2 is not JSON"),
         ("three blind mice", "line 1 is not a sample of Prometheus text"),
         ('otelcol_receiver_refused_spans{a="b" 3', "line 1 is not a sample"),
@@ -303,6 +315,16 @@ def test_invalid_ledger_is_refused_in_one_line_with_its_place(read, text, messag
     assert "given.json" in str(refused.value)
     assert "--ledger" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_ledger_is_read_from_a_pipe(tmp_path):
+    """As of ``--ledger <(curl …/metrics)``."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = Thread(target=pipe.write_text, args=("otelcol_receiver_refused_spans 3\n",))
+    writing.start()
+    assert [drop.count for drop in read_ledgers([str(pipe)]).drops] == [3]
+    writing.join()
 
 
 def test_source_that_names_nothing_is_refused_with_the_fix(tmp_path):

@@ -138,7 +138,10 @@ def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("tail", "is_torn"),
-    [(b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True), (b"[1]", True)],
+    [
+        *((b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True)),
+        *((b"[1]", True), (b'{"body_base64":"YQ"} {"body_base64":"Y', True)),
+    ],
 )
 def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
     path = tmp_path / "x.jsonl"
@@ -146,6 +149,14 @@ def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_
     bodies = planned(path)
     assert bodies.truncated_tails == is_torn
     assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_last_line_of_several_objects_is_whole(tmp_path, start):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(start + json.dumps(LINE).encode() * 2)
+    assert [row["body"] for row in bodies_in(path)] == [b"a", b"a"]
+    assert find_bodies([str(path)], parallelism=1).truncated_tails == 0
 
 
 @settings(deadline=None)
