@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import traceback
 from typing import Any
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The system errors of a full disk, a used-up quota, and a file beyond ``ulimit -f``."""
 
 
 class MqTraceError(Exception):

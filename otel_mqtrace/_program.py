@@ -1,4 +1,4 @@
-"""Start the ``mqtrace`` program: at any moment SIGINT ends it with one line and exit code 130, SIGTERM with 143.
+"""Start the ``mqtrace`` program: at any moment SIGINT, SIGTERM and SIGHUP end it with one line and 128 + their number.
 
 Imports take a good part of a second before the first command runs, and the interpreter takes a while to exit. Without
 this module an interrupt there prints a traceback.
@@ -10,14 +10,14 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from types import FrameType
 
-_INTERRUPTED = 130
-_TERMINATED = 143
+_BY_SIGNAL = 128
 _STDERR = 2
 _YOUNG_OBJECTS = 50_000
 _MOMENT_S = 0.01
@@ -32,7 +32,8 @@ def start() -> int:
             setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
     gc.set_threshold(_YOUNG_OBJECTS)  # imports make 200,000 objects that stay: collecting them took 0.07 s
     # A signal that is ignored stays so: SIGINT in a background job of a shell.
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    terminating = {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+    defaults = {signal.SIGINT: signal.default_int_handler, **terminating}
     numbers = {number for number, handler in defaults.items() if signal.getsignal(number) is handler}
     _leave_on(numbers)
     try:
@@ -57,15 +58,16 @@ def _run(numbers: Collection[int]) -> int:
         if not issubclass(lost.exc_type, KeyboardInterrupt) or not hasattr(signal, "setitimer"):
             sys.__unraisablehook__(lost)
             return
-        number = signal.SIGTERM if terminations else signal.SIGINT
+        number = terminations[0] if terminations else signal.SIGINT
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
         signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
 
     sys.unraisablehook = repeat
     for number in numbers:
-        signal.signal(number, terminate if number == signal.SIGTERM else signal.default_int_handler)
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else terminate)
     code = main()
-    return _TERMINATED if terminations and code == _INTERRUPTED else code
+    is_terminated = terminations and code == _BY_SIGNAL + signal.SIGINT
+    return _BY_SIGNAL + terminations[0] if is_terminated else code
 
 
 def _leave_on(numbers: Collection[int]) -> None:
@@ -74,5 +76,6 @@ def _leave_on(numbers: Collection[int]) -> None:
 
 
 def _leave(number: int, _frame: object) -> None:
-    os.write(_STDERR, b"mqtrace: interrupted\n")
-    os._exit(_TERMINATED if number == signal.SIGTERM else _INTERRUPTED)
+    with suppress(OSError):
+        os.write(_STDERR, b"mqtrace: interrupted\n")
+    os._exit(_BY_SIGNAL + number)

@@ -5,7 +5,6 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -13,9 +12,9 @@ import sys
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from otel_mqtrace._errors import MissingExtraError, MqTraceError
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,20 +26,21 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
 _NOT_UTF8 = "surrogates not allowed"  # which stand for the bytes of such an argument or file name
+_NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # of Python, of pyarrow
 _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 
 
 def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint] | None = None) -> int:
     """Run one ``mqtrace`` command and return its exit code.
 
-    ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An ``MqTraceError`` or
-    ``OSError`` is one line on standard error and exit code 2; an interrupt, and any failure after it, the line
-    "interrupted" and 130. Any other exception is a defect: one line and 2 (1 is a failed gate), with its traceback
-    under ``MQTRACE_DEBUG=1``.
+    ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An ``MqTraceError``,
+    ``OSError`` or ``MemoryError`` is one line on standard error and exit code 2; an interrupt, and any failure after
+    it, the line "interrupted" and 130. Any other exception is a defect: one line and 2 (1 is a failed gate), with its
+    traceback under ``MQTRACE_DEBUG=1``.
     """
     if not sys.stderr:  # closed by the caller (2>&-): no command needs to check it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
-    with _noted_interrupts() as interrupts, _open_output():
+    with _noted_interrupts() as interrupts, _open_stream("stderr", _Messages), _open_stream("stdout", _Output):
         try:
             code = _run(sys.argv[1:] if arguments is None else list(arguments), points)
         except KeyboardInterrupt:
@@ -50,14 +50,19 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
             return _interrupted() if interrupts else _failed(error)
-    return _interrupted() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
+        return _interrupted() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
 
 
 def _failed(error: Exception) -> int:
     if isinstance(error, (MqTraceError, OSError)):
-        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        is_full = isinstance(error, OSError) and error.errno in NO_ROOM
         fix = "; free space where the command writes, or set TMPDIR to a disk with room" if is_full else ""
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}{fix}\n")
+    elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
+        why = f" ({_one_line(error)})" if str(error) else ""
+        sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
+    elif any(sign in str(error) for sign in _NO_THREAD):
+        sys.stderr.write("mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n")
     elif isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
         name = _one_line(error.object)
         sys.stderr.write(f"mqtrace: error: {name} is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n")
@@ -74,6 +79,8 @@ def _failed(error: Exception) -> int:
 class _Output(io.TextIOWrapper):
     """Standard output that drops text without a reader; bytes written to ``buffer`` raise ``BrokenPipeError``."""
 
+    lost: ClassVar[type[OSError]] = BrokenPipeError
+    """The errors by which text is lost, and nothing else."""
     has_lost_reader = False
     """Whether a write found no reader; a command that streams text can then stop."""
 
@@ -90,32 +97,39 @@ class _Output(io.TextIOWrapper):
     def _dropping(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except self.lost:
             self.has_lost_reader = True
 
 
+class _Messages(_Output):
+    """Standard error that drops what cannot be written: a full disk of logs decides no exit code."""
+
+    lost = OSError
+
+
 @contextmanager
-def _open_output() -> Iterator[None]:
-    """Replace standard output while the block runs; a character that its encoding lacks is written as an escape."""
-    before = sys.stdout
+def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
+    """Replace a standard stream while the block runs; a character that its encoding lacks is written as an escape."""
+    before = getattr(sys, name)
     if not isinstance(before, io.TextIOWrapper):
         yield
         return
     before.flush()
-    output = sys.stdout = _Output(
+    stream = kind(
         before.buffer,
         before.encoding,
         "backslashreplace",
         line_buffering=before.line_buffering,
         write_through=before.write_through,
     )
+    setattr(sys, name, stream)
     try:
         yield
     finally:
-        sys.stdout = before
+        setattr(sys, name, before)
         try:
-            output.detach().flush()
-        except BrokenPipeError:  # else the interpreter tries again at its end, and complains
+            stream.detach().flush()
+        except kind.lost:  # else the interpreter tries again at its end, and complains
             os.dup2(os.open(os.devnull, os.O_WRONLY), before.fileno())
 
 

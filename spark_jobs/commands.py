@@ -7,7 +7,7 @@ options in its signature, where typer reads them; the defaults stand there.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ import typer
 from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
 from bridge.commands import option
 from bridge.storage import as_path
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import MqTraceError, UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.workers import started_early
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result, Writers
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
+_LONGEST_PATH: Final = 4096  # of Linux
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 
 
@@ -377,6 +378,7 @@ def _run(
     else:
         print_summary(result, written)
     _warn_of_size(written, html.HEAVY_PAGE_BYTES)
+    _warn_of_unknown(options)
     return int(result.exit_code)
 
 
@@ -403,6 +405,23 @@ def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
         if path.suffix == ".html" and size > heavy_bytes:
             size_text = f"{name} has {size / 1e6:.1f} MB and opens slowly in a browser"
             typer.echo(f"mqtrace: warning: {size_text}: use fewer --samples", err=True)
+
+
+def _warn_of_unknown(options: ReconcileOptions) -> None:
+    """Name what was passed over; where the layout of the spans is given, no file of theirs is."""
+    from bridge.page.wording import visible  # noqa: PLC0415  (a list of commands does without)
+    from spark_jobs.sources.files import find_unknown  # noqa: PLC0415  (pyarrow, of the optional extra)
+    from spark_jobs.sources.kafka import apart  # noqa: PLC0415
+
+    unknown: set[str] = set()
+    spans = options.otlp if options.reading.otlp_format is None else ()
+    for source in apart((*options.native, *spans))[0]:
+        with suppress(MqTraceError):  # moved since the run read it
+            unknown |= set(map(str, find_unknown(source)))
+    if unknown:
+        first = visible(min(unknown), limit=_LONGEST_PATH)
+        more = f" and {len(unknown) - 1} more; mqtrace inspect names all" if len(unknown) > 1 else ""
+        typer.echo(f"mqtrace: warning: passed over, neither native trace nor spans: {first}{more}", err=True)
 
 
 def _print_writers(writers: Writers) -> None:
@@ -529,6 +548,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         drawn = job.run(replace(options, otlp=spans), progress=progress)
         progress("writing the files")
         written = write_texts({name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}, into)
+    _warn_of_unknown(options)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:

@@ -338,7 +338,8 @@ def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOpt
     if not source.has_been_read:
         wanted = "trace messages" if options.native is None else "OTLP messages"
         return f"; --source {without_password(options.source)} holds no {wanted}"
-    return f"; nothing new for group {options.group}: use another --group to start over"
+    read = f"it has forwarded all of --source {without_password(options.source)}, wherever that went"
+    return f"; nothing new for group {options.group}: {read}; use another --group to start over"
 
 
 def _join_notes(notes: list[tuple[int, str]], source: TraceSource) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.addresses import Address, Kind, check_stores, parse_address
+from bridge.addresses import Address, Kind, NothingThereError, check_stores, expand_files, parse_address
 from bridge.codec.framing import MessageTypeMap
 from bridge.commands import Charset, TimeoutMs, TypeMap, option
 from bridge.query.evidence import OutcomeFilter, parse_query
@@ -213,8 +213,8 @@ def query(  # noqa: PLR0913 - one parameter per option
     places = find_sources(
         [*(sources or ()), *([] if landing is None else [landing])], trace_topic, bootstrap=bootstrap, namesrv=namesrv
     )
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise UsageError(f"--html {html}: name a file in a directory that exists")
+    if html is not None:
+        _check_page(html, places)
     with (
         _bar() as progress,
         open_archive(
@@ -223,6 +223,16 @@ def query(  # noqa: PLR0913 - one parameter per option
     ):
         answer = search(archive, criteria, how, limit=limit, page=page)
     return _show(replace(answer, link_template=template), html, as_json=as_json)
+
+
+def _check_page(html: Path, places: Sequence[Address]) -> None:
+    """Refuse a page that cannot be written, or that would replace a file that is searched."""
+    if html.is_dir() or not html.parent.is_dir():
+        raise UsageError(f"--html {html}: name a file in a directory that exists")
+    for place in places if html.exists() else ():
+        with suppress(NothingThereError):  # the archive reports it
+            if place.kind is Kind.FILES and html.resolve() in expand_files(place.path)[0]:
+                raise UsageError(f"--html {html} is one of the files that are searched: name another file")
 
 
 def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
@@ -248,11 +258,10 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
         try:
             html.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            if is_new:
-                html.unlink(missing_ok=True)  # a part of the page; a file of the user's stays
-            raise UsageError(
-                f"cannot write --html {html}: {error.strerror}; name a file on a disk with room"
-            ) from error
+            with suppress(OSError):  # nor can that be removed from a read-only file system
+                if is_new:
+                    html.unlink()  # a part of the page; a file of the user's stays
+            raise UsageError(f"cannot write --html {html}: {error.strerror}; name a file elsewhere") from error
         typer.echo(f"mqtrace: the page is {html}", err=True)
     return _FOUND
 

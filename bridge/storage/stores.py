@@ -38,7 +38,7 @@ _HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
 _HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")
 _ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - from a NameNode's file, not an address to bind
 _PATIENCE_S: Final = 10
-_RETRIED_S: Final = 60  # pyarrow tries Google's store for 15 minutes
+_RETRIED_S: Final = 20  # pyarrow tries for 15 minutes; as its pauses double, this is half a minute offline
 
 
 class Store(NamedTuple):

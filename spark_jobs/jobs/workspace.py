@@ -5,7 +5,7 @@ pyspark is imported only where Spark is chosen.
 
 from __future__ import annotations
 
-import errno
+import os
 import secrets
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.storage import hold, remove_tree, sorted_glob
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import NO_ROOM, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
 from spark_jobs.report.result import SparkCost
@@ -87,14 +87,16 @@ def open_workspace(
     """
     started = clock.monotonic_ns()
     with hold(out, name="--out") as check_held:
-        _check_verdicts(out)
+        _check_verdicts(out, history)
         with work_directory(out) as work, open_history(history) as past, start() as engine:
             yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started, check_held=check_held)
 
 
-def _check_verdicts(out: AnyPath) -> None:
-    """Refuse a local ``out`` whose verdicts, which the run replaces, include files that no run wrote."""
+def _check_verdicts(out: AnyPath, history: AnyPath | None) -> None:
+    """Refuse a history among the verdicts of ``out``, which the run replaces, and of a local one files of others."""
     verdicts = out / VERDICTS
+    if history is not None and history.resolve().is_relative_to(verdicts.resolve()):
+        raise UsageError(f"--history {history} is in {verdicts}, which a run replaces: name another directory")
     if not isinstance(verdicts, Path):
         return
     for path in verdicts.rglob("*"):
@@ -107,7 +109,7 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
     """Yield an empty hidden directory below the held ``out``, removed at the end; remove those of killed runs.
 
     Raises:
-        UsageError: the disk of a local ``out`` became full within the block, or that of temporary files.
+        UsageError: the disk or quota of a local ``out`` became full within the block, or that of temporary files.
     """
     for left in sorted_glob(out, f"{_WORK}*"):
         if not isinstance(left, Path) or (left / _MARK).exists():
@@ -118,11 +120,11 @@ def work_directory(out: AnyPath) -> Iterator[AnyPath]:
         (work / _MARK).write_bytes(b"")
         yield work
     except OSError as error:
-        if error.errno != errno.ENOSPC or not isinstance(out, Path):
+        if error.errno not in NO_ROOM or not isinstance(out, Path):
             raise
         # pyarrow's error has no file name, so both places are named
         fix = f"free space below --out {out}, or set TMPDIR to another disk if {tempfile.gettempdir()} is full"
-        raise UsageError(f"no space left on device: {fix}") from error
+        raise UsageError(f"{os.strerror(error.errno or 0).lower()}: {fix}") from error
     finally:
         _remove(work)
 

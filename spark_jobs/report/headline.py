@@ -39,15 +39,13 @@ _UNJUDGED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALF
 class Part:
     """One part of the sentence of the verdict.
 
-    ``target`` is a section, or the finding whose samples it links to; ``step`` is the advice; ``joint`` connects the
-    next part.
+    ``target`` is a section, or the finding whose samples it links to; ``step`` is the advice.
     """
 
     text: str
     target: str | Finding
     label: str
     step: str
-    joint: str = ", "
 
 
 _UNBALANCED: Final = Part(
@@ -101,12 +99,11 @@ def parts(result: Result) -> list[Part]:
 
 
 def _count_losses(result: Result) -> list[Part]:
-    lost = [(result.loss[side].unexplained, status, noun) for side, status, noun in _LOST if side in result.loss]
-    lost = [each for each in lost if each[0]]
-    parts = [_part(plural(n, noun), status, Reason.UNEXPLAINED.value) for n, status, noun in lost]
-    if parts:
-        parts[-1] = replace(parts[-1], text=f"{parts[-1].text} lost without explanation")
-    return [replace(part, joint=" and ") for part in parts[:-1]] + parts[-1:]
+    return [
+        _part(f"{plural(lost, noun)} lost without explanation", status, Reason.UNEXPLAINED.value)
+        for side, status, noun in _LOST
+        if side in result.loss and (lost := result.loss[side].unexplained)
+    ]
 
 
 def _count_findings(result: Result) -> Iterator[Part]:

@@ -72,6 +72,17 @@ def source_files(
     return tuple(found.values())
 
 
+def find_unknown(src: str) -> list[AnyPath]:
+    """Return the files of a directory or glob that hold neither side; :func:`source_files` passes over them.
+
+    Raises:
+        UsageError: as :func:`source_files`.
+    """
+    paths, named = _expand(src)
+    detected = zip(paths, _detect_all(paths), strict=True)
+    return [] if named else [path for path, found in detected if isinstance(found, UnreadableInputError)]
+
+
 def _source_files(
     src: str, side: Side | None, layout: Layout | None, only: Collection[AnyPath] | None
 ) -> tuple[list[SourceFile], list[str]]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,12 @@ def test_abort_of_a_command_is_an_interrupt():
             "mqtrace: error: a\\udcff is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n",
         ),
         ("interrupt", 130, "mqtrace: interrupted\n"),
+        (
+            "memory",
+            2,
+            "mqtrace: error: out of memory (malloc of size 64 failed): give the process more, or less input\n",
+        ),
+        ("thread", 2, "mqtrace: error: cannot start a thread: raise ulimit -u, or a container's pids or memory\n"),
     ],
 )
 def test_error_is_one_line_and_an_exit_code(how, code, line, capsys):
@@ -191,6 +198,17 @@ def test_command_with_a_closed_stderr_keeps_its_exit_code(tmp_path, typed, code)
     shell = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", _MAIN, "encode", str(file)]
     done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (code, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+@pytest.mark.parametrize(("typed", "code"), [("{}", 1), (None, 2)])
+def test_command_whose_stderr_is_full_keeps_its_exit_code(tmp_path, typed, code):
+    """1 would mean a failed gate of a reconciliation."""
+    file = tmp_path / "records.jsonl"
+    if typed is not None:
+        file.write_text(typed + "\n")
+    shell = ["sh", "-c", 'exec "$0" "$@" 2>/dev/full', sys.executable, "-c", _MAIN, "encode", str(file)]
+    assert subprocess.run(shell, timeout=60, check=False).returncode == code
 
 
 def test_version_is_that_of_the_distribution():
@@ -268,7 +286,7 @@ sys.meta_path.insert(0, Interrupting())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 @pytest.mark.parametrize(
     "when", [_DURING_IMPORT, _AT_THE_END, _IN_A_WEAKREF_CALLBACK], ids=["imports", "end", "weakref callback"]
 )

@@ -29,6 +29,7 @@ WRONG = {
         ([*SIDES, "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}: No such file or directory; choose"),
         ([*SIDES, "--out", "o", "--history", NOT_WRITABLE], f"cannot write to --history {NOT_WRITABLE}"),
         ([*SIDES, "--out", "o", "--history", "o/"], "--out and --history both name o"),
+        ([*SIDES, "--out", "o", "--history", "o/verdicts/x"], "o/verdicts/x is in o/verdicts, which a run replaces"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
@@ -115,6 +116,22 @@ def test_two_empty_sides_are_inconclusive_and_an_unknown_release_is_a_warning(ca
     assert captured.out.startswith("INCONCLUSIVE: native trace against OTLP spans\n")
     judged = "judged by the rules of 5.5.0, the newest known release"
     assert captured.err == f"mqtrace: warning: --native-writer rocketmq-9.9 is {judged}\n"
+
+
+def test_files_that_hold_neither_side_are_named(capsys, tmp_path):
+    out = ["--out", str(tmp_path / "out")]
+    (tmp_path / "in").mkdir()
+    for name in ("b.txt", "a\n.txt"):
+        (tmp_path / "in" / name).write_text("hello")
+    for name in ("native.jsonl", "otlp.jsonl"):
+        (tmp_path / "in" / name).touch()
+    assert main(["reconcile", "--native", f"{tmp_path}/in", "--otlp", f"{tmp_path}/in/*.*", *out, *AGENT]) == 4
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"mqtrace: warning: passed over, neither native trace nor spans: {tmp_path}/in/a⟨U+000A⟩.txt and 1 more; "
+        "mqtrace inspect names all"
+    )
+    assert main(["graph", "--otlp", f"{tmp_path}/in/[bo]*", *out]) == 0
+    assert f"passed over, neither native trace nor spans: {tmp_path}/in/b.txt\n" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ ERRORS: dict[str, BaseException] = {
     "hostile": UsageError("\x1b[31mred\x07 \u202etxt"),
     "silent": MqTraceError(),
     "name": UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+    "memory": MemoryError("malloc of size 64 failed"),
+    "thread": RuntimeError("can't start new thread"),
     "interrupt": KeyboardInterrupt(),
     "defect": ZeroDivisionError("nobody meant this"),
 }

@@ -172,7 +172,8 @@ def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(
     assert main([*options, "--group", "other"]) == main(options) == 0
     new, again = capsys.readouterr().out.splitlines()
     assert new.startswith("1 trace messages")
-    assert again.endswith("; nothing new for group mqtrace-forward: use another --group to start over")
+    assert "; nothing new for group mqtrace-forward: it has forwarded all of --source" in again
+    assert again.endswith("wherever that went; use another --group to start over")
 
 
 @pytest.mark.parametrize(("target", "wanted"), [("--landing", "trace messages"), ("--native", "OTLP messages")])

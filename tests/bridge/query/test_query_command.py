@@ -203,6 +203,15 @@ def test_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
     assert ID in Page(file.read_text(encoding="utf-8")).text
 
 
+def test_page_replaces_no_file_that_is_searched(landing, capsysbinary):
+    (part,) = Path(landing, "native").glob("date=*/part-*")
+    content = part.read_bytes()
+    for source in (landing, part):
+        code, _, err = _query(capsysbinary, "--msg-id", ID, str(source), "--html", str(part))
+        assert (code, "is one of the files that are searched" in err) == (2, True)
+    assert part.read_bytes() == content
+
+
 @pytest.mark.parametrize("existed", [False, True])
 def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing, tmp_path, capsysbinary, existed):
     file = tmp_path / "message.html"
@@ -215,7 +224,7 @@ def test_page_that_cannot_be_written_is_removed_unless_a_file_was_there(landing,
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (code, file.exists()) == (2, existed)
-    assert err == f"mqtrace: error: cannot write --html {file}: File too large; name a file on a disk with room\n"
+    assert err == f"mqtrace: error: cannot write --html {file}: File too large; name a file elsewhere\n"
 
 
 def test_range_of_arrivals_narrows_the_search(landing, capsysbinary):

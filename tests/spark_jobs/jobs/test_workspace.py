@@ -1,5 +1,6 @@
 """The work directory of a run: it goes with the run, and what a killed run left goes with the next one."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -50,10 +51,18 @@ def test_file_system_error_within_the_block_is_raised(tmp_path: Path) -> None:
         raise OSError("no space left")
 
 
-def test_full_disk_within_the_block_is_a_line_that_names_out(tmp_path: Path) -> None:
-    message = f"no space left on device: free space below --out {tmp_path}, or set TMPDIR"
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.ENOSPC, "no space left on device"),
+        (errno.EDQUOT, "disk quota exceeded"),
+        (errno.EFBIG, "file too large"),
+    ],
+)
+def test_full_disk_within_the_block_is_a_line_that_names_out(tmp_path: Path, number: int, why: str) -> None:
+    message = f"{why}: free space below --out {tmp_path}, or set TMPDIR"
     with pytest.raises(UsageError, match=message), work_directory(tmp_path):
-        Path("/dev/full").write_bytes(b"some")
+        raise OSError(number, "as pyarrow has it")
     assert left_in(tmp_path) == []
 
 

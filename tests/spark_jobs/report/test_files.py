@@ -149,6 +149,7 @@ def test_summary_contains_the_verdict_and_every_count():
         assert f"| {label_finding(name)} | {name} | {n:,} |" in text
     for rule, n in made.reason_detail.items():
         assert f"| {rule} | {n:,} |" in text
+    assert "* **4 spans lost without explanation**: " in text
     assert "* **7 events differ**: Open one of its samples" in text
     for gate in made.gates:
         assert f"| {gate.name} |" in text

@@ -76,7 +76,8 @@ def first_sentence(made: Result) -> str:
 
 def test_verdict_sentence_links_each_count_to_its_samples():
     assert first_sentence(result()) == (
-        "4 spans and 3 native records lost without explanation, 2 pieces unreadable, 7 events differ, 9 events duplicated."
+        "4 spans lost without explanation, 3 native records lost without explanation, "
+        "2 pieces unreadable, 7 events differ, 9 events duplicated."
     )
     head = render_page(result()).partition("</header>")[0]
     assert re.findall(r'<a href="#([\w-]+)">', head.partition('class="meaning"')[2].partition("</p>")[0]) == [

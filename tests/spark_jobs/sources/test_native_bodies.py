@@ -156,7 +156,7 @@ def test_last_line_of_several_objects_is_whole(tmp_path, start):
     path = tmp_path / "x.jsonl"
     path.write_bytes(start + json.dumps(LINE).encode() * 2)
     assert [row["body"] for row in bodies_in(path)] == [b"a", b"a"]
-    assert find_bodies([str(path)], parallelism=1).truncated_tails == 0
+    assert planned(path).truncated_tails == 0
 
 
 @settings(deadline=None)
