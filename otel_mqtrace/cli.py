@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,9 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
 def _failed(error: Exception) -> int:
     if isinstance(error, (MqTraceError, OSError)):
-        is_full = isinstance(error, OSError) and error.errno in NO_ROOM
-        fix = "; free space where the command writes, or set TMPDIR to a disk with room" if is_full else ""
-        sys.stderr.write(f"mqtrace: error: {_one_line(error)}{fix}\n")
+        sys.stderr.write(f"mqtrace: error: {_one_line(error)}{_fix_of(error)}\n")
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
         why = f" ({_one_line(error)})" if str(error) else ""
         sys.stderr.write(f"mqtrace: error: out of memory{why}: give the process more, or less input\n")
@@ -74,6 +72,18 @@ def _failed(error: Exception) -> int:
         line = f"mqtrace: error: unexpected {type(error).__name__}: {text}"
         sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
     return EXIT_USAGE  # never 1, which means a failed gate
+
+
+def _fix_of(error: Exception) -> str:
+    """Return what to do about an error of the system that names no file."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return "; free space where the command writes, or set TMPDIR to a disk with room"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # what asks for the working directory gets it
+        with suppress(FileNotFoundError):
+            Path.cwd()
+            return ""
+        return "; the working directory was removed: change to another"
+    return ""
 
 
 class _Output(io.TextIOWrapper):

@@ -211,6 +211,16 @@ def test_command_whose_stderr_is_full_keeps_its_exit_code(tmp_path, typed, code)
     assert subprocess.run(shell, timeout=60, check=False).returncode == code
 
 
+def test_removed_working_directory_is_named(tmp_path):
+    start = (
+        "import os, sys; from otel_mqtrace.cli import main; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone');"
+    )
+    call = "sys.exit(main(['reconcile', '--native', '/a', '--otlp', '/a', '--out', 'o', '--history', 'h']))"
+    done = _mqtrace(code=f"{start} {call}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("; the working directory was removed: change to another\n")
+
+
 def test_version_is_that_of_the_distribution():
     done = _mqtrace("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"mqtrace {version('otel-mqtrace')}\n", "")
