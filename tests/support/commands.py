@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from fractions import Fraction
 from typing import Annotated
 
 import typer
@@ -85,5 +84,5 @@ def streams() -> int:
         sys.stdout.buffer.write(b"line\n" * 200_000)
 
 
-def cannot_be_parsed(part: Fraction) -> None:
-    """Take an option of a type that is not there when the command is put together."""
+def cannot_be_parsed(part: int | str) -> None:
+    """Take an option that is a number or a text, which typer refuses."""
