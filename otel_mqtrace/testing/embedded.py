@@ -115,10 +115,12 @@ class _CMock:
         if not self._cluster:
             api.rd_kafka_destroy(self._handle)
             raise PeerError(f"the embedded broker did not start with {brokers} brokers: is loopback TCP allowed here?")
+        # once: a signal that comes to the mock's thread ends it, and frees what this returns
+        self._bootstrap = str(api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
         self.call("group_initial_rebalance_delay_ms", rebalance_delay_ms)
 
     def bootstrap(self) -> str:
-        return str(self._api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
+        return self._bootstrap
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call ``rd_kafka_mock_<function>`` on this cluster; a non-zero result becomes a ``PeerError``."""
