@@ -10,7 +10,6 @@ from itertools import count
 
 import confluent_kafka
 import pytest
-from hypothesis import settings
 from opentelemetry import context, trace
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -22,10 +21,6 @@ from otel_mqtrace.testing.embedded import EmbeddedKafka
 
 PATIENCE_S = 30
 _numbers = count(1)
-
-# How long an example takes depends on who else uses the machine.
-settings.register_profile("otel_mqtrace", deadline=None)
-settings.load_profile("otel_mqtrace")
 
 
 @pytest.hookimpl(tryfirst=True)

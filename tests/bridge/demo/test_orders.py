@@ -79,7 +79,7 @@ def test_both_halves_of_a_consume_are_one_event():
     assert seen(TraceType.RECALL, bean) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**63), messages=st.integers(MIN_MESSAGES, 400))
 def test_plan_holds_every_fault_on_a_message_of_its_own(seed, messages):
     book = order_book(messages, seed=seed)

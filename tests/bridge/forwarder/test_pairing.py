@@ -4,7 +4,7 @@ import tracemalloc
 from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.forwarder.pairing import Half, Pairing, Place
@@ -129,7 +129,6 @@ def _fields(event):
     return trace_ctx.trace_type, bean.msg_id, bean.transaction_state
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_order_and_batches_give_the_same_events(data):
     records = data.draw(lives())

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -163,7 +163,6 @@ def test_span_of_another_system_has_no_rocketmq_names():
     assert not [name for name in attributes if name.startswith("messaging.rocketmq")]
 
 
-@settings(deadline=None)
 @given(sayable())
 def test_any_record_can_be_encoded(values):
     trace_ctx, dialect, channel = values

@@ -103,7 +103,7 @@ def _written(fields, how):
     return request.body
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(events(), min_size=1, max_size=5), rules)
 def test_span_is_encoded_like_opentelemetry(values, how):
     ours, theirs = _written(values, how), encode_spans([span_of(event, how) for event in values])
@@ -135,7 +135,6 @@ def test_rows_of_a_recorded_body_are_its_records(name):
             _check_rows(body, msg_type_map=msg_type_map)
 
 
-@settings(deadline=None)
 @given(sayable(), st.binary(max_size=20))
 def test_rows_of_a_written_body_are_its_records(drawn, noise):
     trace_ctx, dialect, channel = drawn

@@ -96,7 +96,6 @@ def test_message_without_any_time_has_a_page():
 SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1, max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SPANS)
 def test_axis_keeps_order_and_stays_inside(spans):
     spans = [(start, start + length) for start, length in spans]
@@ -120,7 +119,7 @@ def test_short_pause_keeps_its_length():
     assert [round(scale.x(instant_ms)) for instant_ms in (0, 300, 500, 800)] == [0, 300, 500, 800]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)), min_size=1, max_size=12))
 def test_bars_and_words_of_a_row_never_meet(times):
     deliveries = [one for n, (at, took) in enumerate(times) for one in consume(f"R{n}", T0 + at, took % 10**6)]

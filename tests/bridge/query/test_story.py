@@ -31,7 +31,7 @@ def _story(story):
 WHOLE = _story(story_of(*LIFE))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_neither_order_nor_repeats_change_a_story(data):
     messages = landed(*LIFE)
@@ -44,7 +44,7 @@ def test_neither_order_nor_repeats_change_a_story(data):
     assert (story.records, story.repeats) == (len(LIFE), len(copies))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.permutations(LIFE), st.sets(st.integers(1, len(LIFE) - 1)))
 def test_bodies_that_records_share_change_nothing(contexts, cuts):
     edges = [0, *sorted(cuts), len(contexts)]

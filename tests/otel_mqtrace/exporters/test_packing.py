@@ -136,7 +136,7 @@ CONTEXTS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(contexts=CONTEXTS, max_message_bytes=st.integers(100, 3000), max_keys_bytes=st.integers(40, 500))
 def test_limits_hold_and_every_record_is_sent_once(contexts, max_message_bytes, max_keys_bytes):
     packed = _pack(*contexts, max_message_bytes=max_message_bytes, max_keys_bytes=max_keys_bytes)

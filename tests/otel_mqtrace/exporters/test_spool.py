@@ -5,7 +5,7 @@ import shutil
 import threading
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -76,7 +76,6 @@ def test_spools_of_one_directory_are_independent(tmp_path):
     assert sorted(values(Spool(tmp_path, max_bytes=PLENTY))) == ["first", "second"]
 
 
-@settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=200))
 def test_torn_tail_loses_the_torn_message_only(tmp_path_factory, cut):
     directory = tmp_path_factory.mktemp("spool")
@@ -120,7 +119,6 @@ def test_directory_that_is_a_file_is_refused(tmp_path):
         max_size=12,
     )
 )
-@settings(deadline=None)
 @example(steps=[("put", 2), ("reopen", 0), ("put", 1), ("reopen", 0), ("put", 1), ("took", 1), ("reopen", 0)])
 def test_spool_is_a_queue_across_restarts(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("spool")

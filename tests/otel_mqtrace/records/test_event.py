@@ -104,7 +104,7 @@ def _both(play, current, dialect, *, is_record):
 
 
 @given(sends, outcomes, systems, currents, st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_send_through_the_manual_hook_equals_its_span(send, outcome, system, current, dialect):
     def play(world):
         hook = SendHook(tracing=world.tracing, system=system, group_name="shop", servers="b1:9092")
@@ -117,7 +117,7 @@ def test_send_through_the_manual_hook_equals_its_span(send, outcome, system, cur
 
 
 @given(st.lists(received, min_size=1, max_size=3), endings, systems, currents, st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_delivery_through_the_manual_hook_equals_its_span(messages, ending, system, current, dialect):
     def play(world):
         hook = ConsumeHook(tracing=world.tracing, system=system, group_name="billing", servers="b1:9092")
@@ -201,7 +201,6 @@ def _sorted_links(span):
     st.sampled_from(sorted(DIALECTS)),
     st.sampled_from([0, 3, 700]),
 )
-@settings(max_examples=100, deadline=None)
 def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, dialect, took_ms):
     world, other = _World(), _World()
     call = _recorded(world, topic, rows, known)

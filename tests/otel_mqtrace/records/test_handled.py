@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
@@ -95,7 +95,6 @@ class _World(World):
 
 
 @given(messages, st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=100, deadline=None)
 def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect):
     world, other = _World(), _World()
     call = world.record(message)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
@@ -90,7 +90,6 @@ sendings = st.builds(
 
 
 @given(sendings, st.booleans(), st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=100, deadline=None)
 def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dialect):
     results = []
     for way in ("by_record", "by_span"):

@@ -115,7 +115,6 @@ def plain_lines(rows) -> dict[tuple[str, int | None], list[tuple[int, str, bool]
     return {name: sorted(line) for name, line in lines.items()}
 
 
-@settings(deadline=None, max_examples=100)
 @given(rows=_ROWS, buckets=st.integers(1, 4))
 def test_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, buckets):
     expected, wanted = [], []

@@ -78,7 +78,7 @@ def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
     return edges_of
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data(), parts=st.integers(1, 3))
 def test_edges_agree_with_the_plain_python_oracle(data, parts):
     legs = [one for at in range(30) for one in data.draw(ways(f"M{at}"))]
@@ -86,7 +86,7 @@ def test_edges_agree_with_the_plain_python_oracle(data, parts):
     assert counts_of(add_up_in(parts, legs)) == expected
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_graph_does_not_depend_on_the_number_of_parts(data):
     legs = [one for at in range(20) for one in data.draw(ways(f"M{at}"))]

@@ -100,7 +100,7 @@ def plain(rows: list[Row]) -> Counter[str]:
     return Counter(repr([row[name] for name in names]) for row in rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(_rows, max_size=14))
 def test_tied_spans_agree_with_plain_python(rows):
     with tempfile.TemporaryDirectory() as directory:
@@ -108,7 +108,7 @@ def test_tied_spans_agree_with_plain_python(rows):
         assert plain(rows_in(tied)) == plain(tie_plainly(rows))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(_rows, max_size=14), begin_ms=st.sampled_from([None, 5]), end_ms=st.sampled_from([None, 5]))
 def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
     window = {"begin_ms": begin_ms, "end_ms": end_ms}

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -42,7 +42,6 @@ def is_same(one, other):
     return one[:4] == other[:4] and (one[4] == other[4] or one[4] is None or other[4] is None)
 
 
-@settings(deadline=None)
 @given(ROWS, ROWS)
 def test_event_is_read_again_where_position_and_line_agree_or_a_line_is_unknown(fresh, carried):
     again = [row for row in fresh if any(is_same(row, other) for other in carried)]
@@ -136,7 +135,6 @@ def columns_of(rows):
     return {name: pa.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(types.items())}
 
 
-@settings(deadline=None)
 @given(POSITIONS, POSITIONS)
 def test_position_is_found_where_all_four_columns_are_equal(known, sought):
     positions, numbers = Positions.of([columns_of(known)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.history.lifecycle import (
@@ -132,7 +132,6 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(ROWS, ROWS, st.integers(0, 4))
 def test_closed_positions_are_merged_one_by_one(earlier, now, since_ms):
     tables = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.columns import hash_texts
@@ -234,7 +234,6 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     assert sum(counts.open_age.values()) == 4
 
 
-@settings(deadline=None)
 @given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))
 def test_only_equal_texts_have_equal_hashes(texts):
     column = pa.array(texts, pa.string())

@@ -153,7 +153,7 @@ TEXTS = st.sampled_from(ODD) | st.text(max_size=6)
 WILD = st.lists(st.lists(TEXTS, min_size=1, max_size=17).map("\x01".join), max_size=4).map("\x02".join)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     some=st.lists(
         bodies() | bodies() | WILD.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=24),

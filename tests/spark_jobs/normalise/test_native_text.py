@@ -96,13 +96,13 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(rows=ROWS, msg_type_map=st.sampled_from("ab"), charset=st.sampled_from(CHARSETS), cut=st.sampled_from([None, 3]))
 def test_mixed_bodies_equal_the_codec(rows, msg_type_map, charset, cut):
     assert_equal_to_codec(rows, msg_type_map=msg_type_map, charset=charset, cut=cut)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(rows=st.lists(bodies(), min_size=1, max_size=8), msg_type_map=st.sampled_from("ab"))
 def test_bodies_over_several_blocks_equal_the_codec(rows, msg_type_map):
     with pytest.MonkeyPatch.context() as patch:

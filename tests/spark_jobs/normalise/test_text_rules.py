@@ -69,7 +69,7 @@ def test_arrays_of_one_key_each_are_read_as_any_other(some):
 
 
 @pytest.mark.spark
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("0123456789+-. \t\x00\x7f٣", max_size=22), min_size=200, max_size=200))
 def test_number_is_read_as_spark_casts_it(spark, some):
     asked = [*NUMBERS, *some]
@@ -78,7 +78,7 @@ def test_number_is_read_as_spark_casts_it(spark, some):
 
 
 @pytest.mark.spark
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(st.text("[]\"'\\,ab \n{}u0", max_size=12).map("[{}".format), min_size=200, max_size=200))
 def test_array_of_texts_is_read_as_spark_reads_it(spark, some):
     asked = [*ARRAYS, *KEYS, *some]

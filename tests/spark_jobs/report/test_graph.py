@@ -103,7 +103,7 @@ def meshes(draw):
 
 
 @given(meshes())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
     svg = graph_svg(graph)
     drawn = boxes(svg)
@@ -119,7 +119,7 @@ def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
 
 
 @given(meshes())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_card_shows_its_number(graph):
     words = [text.text for text in ET.fromstring(graph_svg(graph)).iter("text")]
     for node in graph.nodes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.report.files import render_junit
@@ -105,7 +105,6 @@ def test_markdown_cell_has_no_markup(text):
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=100)
 def test_visible_text_is_legal_xml(text):
     element = ET.Element("t")
     element.text = visible(text)

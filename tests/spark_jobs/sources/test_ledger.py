@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -374,7 +374,6 @@ def test_increments_add_up_to_the_counted_total(growth, data):
     assert all(each.start_ms < each.end_ms for each in drops)
 
 
-@settings(deadline=None)  # a file each
 @given(st.text())
 def test_text_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "ledger"

@@ -5,7 +5,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -159,7 +159,6 @@ def test_last_line_of_several_objects_is_whole(tmp_path, start):
     assert planned(path).truncated_tails == 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"", b" ", b"x", b'{"body_base64":"YQ"}\r']), max_size=12), st.integers(1, 60))
 def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
     """Lines of a file that is read in ranges have no numbers; a byte order mark before the first is none of it."""

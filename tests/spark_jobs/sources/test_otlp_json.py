@@ -170,7 +170,7 @@ def one_by_one(texts):
     return read(row_batches(rows), counts)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(exports())
 def test_output_of_exporters_is_read_as_equal_columns(messages):
     texts = [json.dumps(message).encode() for message in messages]
@@ -186,7 +186,7 @@ def test_recorded_lines_are_read_as_one_by_one(name):
     assert by_columns(texts) == one_by_one(texts)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(odd_lines())
 def test_malformed_lines_are_read_as_one_by_one(texts):
     assert by_columns(texts) == one_by_one(texts)

@@ -97,7 +97,7 @@ def one_by_one(payloads):
     return pa.RecordBatch.from_pylist(rows, schema=SPAN).to_pylist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(messages(), max_size=3))
 def test_spans_in_columns_are_the_spans_one_by_one(payloads):
     assert read_protobuf(payloads) is not None
@@ -127,7 +127,7 @@ odd_fields = st.binary(max_size=6) | st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(spans, st.lists(odd_fields, max_size=3)), min_size=1, max_size=3))
 def test_unusual_fields_are_read_as_one_by_one(parts):
     packed = [span.SerializeToString() + b"".join(more) for span, more in parts]

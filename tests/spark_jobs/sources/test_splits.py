@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.otlp.detect import Layout, Side
@@ -24,7 +24,6 @@ def texts_of(file, **options):
     return [line.text for split in split_file(file, **options) for line in read_lines(split)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9), st.integers(1, 20))
 def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
     with pytest.MonkeyPatch.context() as patched:

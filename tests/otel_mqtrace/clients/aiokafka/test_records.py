@@ -104,7 +104,7 @@ async def _play(world, send):
 
 
 @given(sends, st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_recorded_send_equals_the_span_of_the_same_send(send, dialect):
     recorded, other = World(records=True), World(records=False)
     results = []
@@ -166,7 +166,7 @@ async def _consume(world, batch, make, cluster_id, took_ms):
     st.sampled_from([0, 1, 300]),
     st.sampled_from(sorted(DIALECTS)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_recorded_delivery_equals_the_span_of_the_same_delivery(make, batch, cluster_id, took_ms, dialect):
     recorded, other = World(records=True), World(records=False)
     for world in (recorded, other):
