@@ -18,7 +18,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
-from otel_mqtrace.spans.mapping import raw_attribute, trace_context_of
+from otel_mqtrace.spans.mapping import raw_attribute, readable_span, trace_context_of
 from otel_mqtrace.spans.queue import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
@@ -281,7 +281,7 @@ class SpanPacker:
                     write = getattr(span, "to_native", None) if self._writes_records else None
                     record = None if write is None else write(dialect)
                     if record is None or len(record[1]) > max_bytes:
-                        record, trace_ctx = None, self._map(origin, span, unmapped)
+                        record, trace_ctx = None, self._map(origin, readable_span(span), unmapped)
                 except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
                     record, unmapped[origin] = None, ENCODE_ERROR
                 if record is not None:

@@ -41,7 +41,7 @@ from otel_mqtrace.records.handled import Handled, HandledSpan
 from otel_mqtrace.records.ids import match_traceparent, read_traceparent
 from otel_mqtrace.records.message import DESCRIBING
 from otel_mqtrace.records.plan import Plan
-from otel_mqtrace.records.span import UnsampledSpan, new_tuple
+from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ConsumeHook(ReceiveHook):
         parts: Any = plan, ids, origin, flags, self.now_ns(), *row, unique_id, describing, {}, origin_flags, trace_state
         record = new_tuple(Handled, parts)
         for processor in state.starts:
-            processor.offer_record_start(HandledSpan(record))
+            processor.offer_record_start(record)
         if start_ns is not None or not self._polls:  # before the span is current: a measurement keeps what is
             self._count_received(plan, start_ns, 1)
         return Turn(self, HandledSpan(record), ids, flags, process_ctx, is_current)
@@ -395,14 +395,17 @@ class ConsumeHook(ReceiveHook):
                 return
             if type(span) is UnsampledSpan or turn.began_in != process_generation():
                 return
-            record = span.record
+            record, parts = span.record, span.__dict__
             took_ns = max(self.now_ns() - record.start_ns, 0)
-            if took_ns >= self._timeout_ns or not span.end_as_record(record.start_ns + took_ns):
+            is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
+            # as end_as_record(), a call of every message
+            if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
                 self.after(turn.call)
                 return
+            span.end_ns = record.start_ns + took_ns
             record.plan.tracer.span_processor.on_end(span)
-            if self._may_measure() and (metrics := self._tracing.collecting) is not None:
-                metrics.processed(record.plan.constants, took_ns)
+            if self._poll_metrics is not None:
+                self._poll_metrics.processed(record.plan.constants, took_ns)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
             note_failure("ConsumeHook.end_turn")
 

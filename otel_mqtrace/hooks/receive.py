@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
+    from otel_mqtrace.hooks.metrics import MessagingMetrics
     from otel_mqtrace.hooks.propagation import PropagatorInForce
     from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
     from otel_mqtrace.records.message import HeaderIndex
@@ -69,6 +70,7 @@ class ReceiveHook(RecordingHook):
             semconv.MESSAGING_OPERATION_NAME: _POLL.name,
             semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
         }
+        self._poll_metrics: MessagingMetrics | None = None
         self._polls = False  # a client that reports polls counts messages when they are received
         self.records_polls = tracing.settings.receive_spans
         """Whether each poll is a span, by ``receive_spans``."""
@@ -83,8 +85,8 @@ class ReceiveHook(RecordingHook):
         handled.
         """
         self._polls = True
-        is_measured = self.records_polls or self._tracing.collecting is not None
-        return self.now_ns() if is_measured else None
+        self._poll_metrics = metrics = self._tracing.collecting
+        return self.now_ns() if metrics is not None or self.records_polls else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Measure a poll that began at ``start_ns`` and returned ``messages``; ``receive_spans`` records it, too."""

@@ -22,6 +22,7 @@ from otel_mqtrace.records.message import (
 )
 from otel_mqtrace.records.span import (
     LOCAL_PARENT,
+    PARTS,
     REMOTE_PARENT,
     NativeRecord,
     WritableRecordSpan,
@@ -75,6 +76,14 @@ class Handled(NamedTuple):
     cell: dict[str, _Details]
     origin_flags: int = 0
     trace_state: TraceState | None = None
+
+    def started_span(self) -> HandledSpan:
+        """Return the span as it was when the message was handed over."""
+        return HandledSpan(self)
+
+    def to_native(self, dialect: str) -> NativeRecord | None:
+        """Return its ``SubBefore``; ``None`` where the started span must be mapped and encoded as any other."""
+        return _to_native(self, None, dialect)
 
     @property
     def parent(self) -> SpanContext | None:
@@ -157,32 +166,16 @@ class HandledSpan(WritableRecordSpan):
 
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
-        record, end_ns = self.record, self.end_ns
-        place, request_id, msg_id, is_plain = record.details
-        if not (is_plain and self.is_untouched):
-            return None
-        plan, start_ms = record.plan, record.start_ns // NS_PER_MS
-        stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
-        cost_ms = stamp_ms - start_ms
-        try:
-            template = place.templates[dialect, end_ns is not None]
-        except KeyError:
-            trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
-            template = plan.template(place, dialect, trace_type, VARYING)
-        if template is None or not 0 <= cost_ms < MAX_COST_MS:
-            return None
-        text, pick = template
-        body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
-        return plan.group, body.encode(), (msg_id,)
+        return _to_native(self.record, self.end_ns, dialect) if PARTS.isdisjoint(self.__dict__) else None
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
         end_ns = self.end_ns
-        if end_ns is None or not self.is_untouched:
+        if end_ns is None or not PARTS.isdisjoint(self.__dict__):
             return None
         record = self.record
         origin = record.origin
-        place, request_id, msg_id, _ = record.details
+        place, request_id, msg_id, _ = record.cell.get("") or record.details
         offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
         message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parent_id = None if origin is None else origin[16:]
@@ -209,3 +202,22 @@ class HandledSpan(WritableRecordSpan):
         else:
             parts += (_LINK, origin[:16], SPAN_ID, parent_id, _LINK_END)
         return parts
+
+
+def _to_native(record: Handled, end_ns: int | None, dialect: str) -> NativeRecord | None:
+    place, request_id, msg_id, is_plain = record.cell.get("") or record.details
+    if not is_plain:
+        return None
+    plan, start_ms = record.plan, record.start_ns // NS_PER_MS
+    stamp_ms = start_ms if end_ns is None else end_ns // NS_PER_MS
+    cost_ms = stamp_ms - start_ms
+    try:
+        template = place.templates[dialect, end_ns is not None]
+    except KeyError:
+        trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
+        template = plan.template(place, dialect, trace_type, VARYING)
+    if template is None or not 0 <= cost_ms < MAX_COST_MS:
+        return None
+    text, pick = template
+    body = text % pick((stamp_ms, msg_id, request_id, cost_ms))
+    return plan.group, body.encode(), (msg_id,)

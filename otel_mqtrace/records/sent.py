@@ -18,7 +18,7 @@ from otel_mqtrace.records.message import (
     encode_store_time,
     rare_attributes,
 )
-from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan
+from otel_mqtrace.records.span import LOCAL_PARENT, PARTS, REMOTE_PARENT, NativeRecord, RecordSpan
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SentSpan(RecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``Pub`` record; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        if record.headers or not self.is_untouched:
+        if record.headers or not PARTS.isdisjoint(self.__dict__):
             return None
         plan = record.plan
         place, _ = self.facts
@@ -137,7 +137,7 @@ class SentSpan(RecordSpan):
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
-        if not self.is_untouched:
+        if not PARTS.isdisjoint(self.__dict__):
             return None
         record = self.record
         place, request_id = self.facts

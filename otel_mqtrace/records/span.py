@@ -127,7 +127,7 @@ def with_known_hash(resource: Any) -> Any:
     return hashed
 
 
-_ENDED: Final = object()
+ENDED: Final = object()
 """Stands for the SDK span of one that ended as a record."""
 
 
@@ -146,11 +146,11 @@ class _Derived:
         parts = instance.__dict__
         if self._name in parts:
             return parts[self._name]
-        written = parts.get("_written", _ENDED)
-        return self._derive(instance) if written is _ENDED else getattr(written, self._name)
+        written = parts.get("_written", ENDED)
+        return self._derive(instance) if written is ENDED else getattr(written, self._name)
 
 
-_PARTS: Final = frozenset(
+PARTS: Final = frozenset(
     {
         "_attributes",
         "_context",
@@ -184,12 +184,12 @@ class RecordSpan(ReadableSpan):
     @property
     def is_untouched(self) -> bool:
         """Return whether the record still equals the span."""
-        return _PARTS.isdisjoint(self.__dict__)
+        return PARTS.isdisjoint(self.__dict__)
 
     @property
     def _has_own_attributes(self) -> bool:
         parts = self.__dict__
-        return "_attributes" in parts or parts.get("_written", _ENDED) is not _ENDED
+        return "_attributes" in parts or parts.get("_written", ENDED) is not ENDED
 
     @property
     def attributes(self) -> Any:
@@ -293,6 +293,10 @@ class RecordSpan(ReadableSpan):
         raise NotImplementedError
 
 
+UNREAD: Final = 2
+"""The instance attributes of a span of which nothing was read: its record, its end."""
+
+
 class WritableRecordSpan(RecordSpan, trace.Span):
     """The current span of a handler: the first write builds an SDK span with the same ids, parts and start."""
 
@@ -300,13 +304,13 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     def written(self) -> Any:
         """The SDK span, if anything was written before the end of this one."""
         span = self.__dict__.get("_written")
-        return None if span is _ENDED else span
+        return None if span is ENDED else span
 
     def end_as_record(self, end_ns: int) -> bool:
         """End it; return ``False`` where it was written to, so that the SDK span has to end instead."""
-        if not _PARTS.isdisjoint(self.__dict__):  # a part was read, and may have been changed
+        if not PARTS.isdisjoint(self.__dict__):  # a part was read, and may have been changed
             self._writable()
-        if self.__dict__.setdefault("_written", _ENDED) is not _ENDED:  # one atomic step: other threads may write
+        if self.__dict__.setdefault("_written", ENDED) is not ENDED:  # one atomic step: other threads may write
             return False
         self.end_ns = end_ns
         return True
@@ -316,7 +320,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
         if span is None:
             span = self.__dict__.setdefault("_written", self._open())
             self.__dict__.pop("_attributes", None)  # reads go to the SDK span from now on
-        if span is _ENDED:
+        if span is ENDED:
             _log.warning("Writing to an ended span.")
             return trace.INVALID_SPAN
         return span  # type: ignore[no-any-return]  # the only other value
@@ -342,7 +346,7 @@ class WritableRecordSpan(RecordSpan, trace.Span):
     def is_recording(self) -> bool:
         """Return whether it has not ended."""
         span = self.__dict__.get("_written")
-        return span is None or (span is not _ENDED and bool(span.is_recording()))
+        return span is None or (span is not ENDED and bool(span.is_recording()))
 
     def end(self, end_time: int | None = None) -> None:
         """End the SDK span, as any write does; where a handler ends it, its status decides the outcome."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.spans.queue import ExportOutcome
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ SPANS_AT_ONCE: Final = 512
 """Spans of one ``export_batches`` at most: OpenTelemetry's default batch, which every receiver takes."""
 
 
+def _has_own_export(kind: type) -> bool:
+    """Return whether ``kind`` derives from a class that takes records, and exports in a way of its own."""
+    before = itertools.takewhile(lambda each: "takes_records" not in vars(each), kind.__mro__)
+    return any("export" in vars(each) or "export_batches" in vars(each) for each in before)
+
+
 class ExporterSide:
     """Calls one exporter, ``name`` in the log, with instrumentation suppressed; any ``Exception`` is a failure."""
 
@@ -34,6 +42,7 @@ class ExporterSide:
         self._batch_size = settings.max_export_batch_size
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
         self.takes_records = bool(getattr(exporter, "takes_records", False))
+        self._reads_spans = self.takes_records and _has_own_export(type(exporter))
         # Declared by its class: a mock that has every attribute does not count.
         join: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
         self._export_batches = join if hasattr(type(exporter), "export_batches") else None
@@ -55,6 +64,8 @@ class ExporterSide:
     def _call_export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         size = self._batch_size
         try:
+            if self._reads_spans:
+                spans = [*map(readable_span, spans)]
             if len(spans) > size and self._export_batches is not None:
                 batches = [spans[first : first + size] for first in range(0, len(spans), size)]
                 result = self._export_batches(batches, **self._export_arguments)

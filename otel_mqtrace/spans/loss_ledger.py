@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import reraise_from_signal_handler
-from otel_mqtrace.spans.mapping import raw_attribute
+from otel_mqtrace.spans.mapping import raw_attribute, readable_span
 from otel_mqtrace.spans.queue import EXPORT_FAILED, LaneStats, lost
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class LaneLosses:
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:
+        span = readable_span(span)
         ended_ns, resource = span.end_time, span.resource
         bucket = (ended_ns or span.start_time or 0) // _BUCKET_NS
         key = (cause, ended_ns is not None, bucket, id(resource), raw_attribute(span, semconv.MQTRACE_GROUP_NAME))

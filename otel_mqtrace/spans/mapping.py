@@ -234,6 +234,13 @@ def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
 _ATTRIBUTES: Final = ReadableSpan.attributes
 
 
+def readable_span(offered: Any) -> ReadableSpan:
+    """Return ``offered`` or, where it is the record of a start, its started span."""
+    make: Callable[[], ReadableSpan] | None = getattr(offered, "started_span", None)
+    span: ReadableSpan = offered if make is None else make()
+    return span
+
+
 def raw_attribute(span: ReadableSpan, name: str) -> Any:
     """Return one attribute of ``span``; the span of a record does not derive the others for it."""
     read: Callable[[str], Any] | None = getattr(span, "raw_attribute", None)

@@ -185,7 +185,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             self._internal_errors += 1
 
     def offer_record_start(self, started: Any) -> None:
-        """Offer the started span of a record to the lanes that export starts; as :meth:`on_start` otherwise."""
+        """Offer a record, or its started span, to the lanes that export starts; as :meth:`on_start` otherwise."""
         try:
             if self._prepared_pid != os.getpid():
                 self._prepare()

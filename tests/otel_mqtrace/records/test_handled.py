@@ -17,6 +17,7 @@ from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientInfo
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan
+from otel_mqtrace.spans.mapping import readable_span
 from otel_mqtrace.wire.native import DIALECTS, decode_body
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 from tests.support.record_equality import Lane, Leaders, World, encode_whole, native_of, spans_of
@@ -111,7 +112,7 @@ def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect
 
 
 def test_start_that_finds_no_room_is_counted_under_its_group():
-    started = HandledSpan(_World().record(_Message()).span.record)
+    started = _World().record(_Message()).span.record
     processor = MqTraceSpanProcessor(Lane(), max_queue_size=1, max_export_batch_size=1, background=False)
     for _ in range(2):
         processor.offer_record_start(started)
@@ -128,7 +129,7 @@ class _Reading(NativeFileSpanExporter):
 
 
 def test_start_reaches_an_export_of_the_application_as_a_span(tmp_path):
-    started = HandledSpan(_World().record(_Message()).span.record)
+    started = _World().record(_Message()).span.record
     exporter = _Reading(directory=tmp_path)
     processor = MqTraceSpanProcessor(exporter, background=False)
     processor.offer_record_start(started)
@@ -185,8 +186,9 @@ def test_first_write_of_the_handler_makes_an_sdk_span(write, read):
     span, lane = world.exported(call)
     assert read(span)
     assert span.attributes["mqtrace.success"] is True
-    assert span.context.span_id == lane[0].context.span_id
-    assert len({request_id for each in lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
+    in_lane = list(map(readable_span, lane))
+    assert span.context.span_id == in_lane[0].context.span_id
+    assert len({request_id for each in in_lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
 
 
 def test_write_after_the_end_changes_nothing(caplog):
