@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_mqtrace.clients.aiokafka.client import active
 from otel_mqtrace.clients.aiokafka.consumer import traced_getmany, traced_getone
 from otel_mqtrace.clients.aiokafka.producer import traced_send
-from otel_mqtrace.clients.consumer_state import traced_close
+from otel_mqtrace.clients.consumer_state import traced_async_close
 from otel_mqtrace.wire.native import DIALECTS
 from tests.support.record_equality import World, assert_equal
 
@@ -155,7 +155,7 @@ async def _consume(world, batch, make, cluster_id, took_ms):
 
     await (traced_getmany(getmany) if batch else traced_getone(getone))(consumer)
     world.clock.advance(ms=took_ms)
-    await traced_close(stop)(consumer)
+    await traced_async_close(stop)(consumer)
     return consumer  # it stays until the spans are exported
 
 
