@@ -192,9 +192,9 @@ def _compare(sides: Sides, plan: Plan) -> Compared:
     codes = np.zeros((len(sides), len(COMPARED_FIELDS)), np.uint8)
     both = sides.on_native & sides.on_otlp
     if both.any():
-        how = _Circumstances.of(sides)
+        comparison = _Comparison(sides, plan)
         for place, name in enumerate(COMPARED_FIELDS):
-            _compare_field(name, sides, both, how, plan, codes[:, place])
+            codes[:, place] = comparison.compare_field(name)
     table, pattern = _find_patterns(codes)
     wrong = [np.isin(np.arange(len(_WORDS)), [_WORDS.index(v) for v in plan.wrong[name]]) for name in COMPARED_FIELDS]
     differs: Mask = np.array([any(wrong[at][code] for at, code in enumerate(row)) for row in table], bool)
@@ -202,77 +202,76 @@ def _compare(sides: Sides, plan: Plan) -> Compared:
     return Compared(_lay_out(table, pattern, both), differs[pattern] & both, all_equal[pattern])
 
 
-@dataclass(frozen=True, slots=True)
-class _Circumstances:
-    """What else of a key decides how its fields compare.
+class _Comparison:
+    """The fields of keys that both sides have, and what else of a key decides how they compare."""
 
-    Messages in its call; whether it has a delivery span of the agent's old convention, and one that ended at once.
-    """
-
-    batch_size: NullableInts
-    is_old_delivery: Mask
-    is_instant: Mask
-
-    @classmethod
-    def of(cls, sides: Sides) -> _Circumstances:
+    def __init__(self, sides: Sides, plan: Plan) -> None:
+        self._sides, self._plan = sides, plan
+        self._both = sides.on_native & sides.on_otlp
         sizes = greatest(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
-        batch_size = sizes.coalesce(NullableInts.constant(len(sides), 1))
+        self._batch_size = sizes.coalesce(NullableInts.constant(len(sides), 1))
         # The agent's old convention puts no error on a failed delivery, and ends the spans of a batch before the
         # listener starts: they measure nothing.
-        old = (sides.kind == CONSUME) & equals(sides.otlp("writer"), "java-agent-old")
+        self._is_old_delivery = (sides.kind == CONSUME) & equals(sides.otlp("writer"), "java-agent-old")
         took = NullableInts.of(sides.otlp("end_ms")) - NullableInts.of(sides.otlp("start_ms"))
-        return cls(batch_size, old, old & took.known & (took.values <= _INSTANT_MS))
+        self._is_unmeasured = self._is_old_delivery & took.known & (took.values <= _INSTANT_MS)
 
+    def compare_field(self, name: str) -> npt.NDArray[np.uint8]:
+        """Return the code of the field's verdict for each key."""
+        codes = np.zeros(len(self._sides), np.uint8)
+        native, otlp = self._sides.native(name), self._sides.otlp(name)
+        on_native, on_otlp = is_known(native), is_known(otlp)
+        for mask, lacks, missing in (
+            (self._both & on_otlp & ~on_native, self._plan.native_lacks, FieldVerdict.MISSING_NATIVE),
+            (self._both & on_native & ~on_otlp, self._plan.otlp_lacks, FieldVerdict.MISSING_OTLP),
+        ):
+            if mask.any():
+                no_place = np.isin(self._sides.kind, [KINDS.index(kind) for kind in lacks[name]])
+                codes[mask] = np.where(no_place, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[missing])[mask]
+        two = self._both & on_native & on_otlp
+        same = _are_equal(native, otlp)
+        codes[two & same] = _CODE[FieldVerdict.EQUAL]
+        rows = np.flatnonzero(two & ~same)
+        if len(rows):
+            codes[rows] = self._compare_values(name, take_rows(native, rows), take_rows(otlp, rows), rows)
+        return codes
 
-def _compare_field(  # noqa: PLR0913, PLR0917 - a field of both sides, and what decides
-    name: str, sides: Sides, both: Mask, how: _Circumstances, plan: Plan, codes: npt.NDArray[np.uint8]
-) -> None:
-    """Put the verdict of one field into ``codes``."""
-    native, otlp = sides.native(name), sides.otlp(name)
-    on_native, on_otlp = is_known(native), is_known(otlp)
-    for mask, lacks, missing in (
-        (both & on_otlp & ~on_native, plan.native_lacks, FieldVerdict.MISSING_NATIVE),
-        (both & on_native & ~on_otlp, plan.otlp_lacks, FieldVerdict.MISSING_OTLP),
-    ):
-        if mask.any():
-            no_place = np.isin(sides.kind, [KINDS.index(kind) for kind in lacks[name]])
-            codes[mask] = np.where(no_place, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[missing])[mask]
-    two = both & on_native & on_otlp
-    same = _are_equal(native, otlp)
-    codes[two & same] = _CODE[FieldVerdict.EQUAL]
-    rows = np.flatnonzero(two & ~same)
-    if len(rows):
-        values = take_rows(native, rows), take_rows(otlp, rows)
-        codes[rows] = _compare_values(name, *values, rows, how, sides, plan)
+    def _compare_values(self, name: str, native: Column, otlp: Column, rows: Ints) -> Ints:
+        """Return the codes of the verdicts on values that differ."""
+        different, not_comparable = _CODE[FieldVerdict.DIFFERENT], _CODE[FieldVerdict.NOT_COMPARABLE]
+        if name in _TIMED:
+            return self._compare_times(name, native, otlp, rows)
+        if name == "body_length":  # the native length of a batch is the whole batch's, a span's may be one message's
+            return np.where(self._batch_size.values[rows] > 1, not_comparable, different)
+        if name in {"success", "context_code"}:
+            found = np.full(len(rows), different)
+            if name == "success":
+                context_codes = take_rows(self._sides.native("context_code"), rows)
+                found = _answers(compare_outcomes, native, otlp, context_codes)
+            return np.where(self._is_old_delivery[rows], not_comparable, found)
+        if name in _EXACT:
+            return np.full(len(rows), different)
+        if name == "keys":
+            return _compare_key_sets(native, otlp, self._plan)
+        rule = _TEXT_RULES.get(name, compare_texts)
+        return _answers(lambda one, other: rule(one, other, self._plan), native, otlp)
+
+    def _compare_times(self, name: str, native: Column, otlp: Column, rows: Ints) -> Ints:
+        one, other = NullableInts.of(native), NullableInts.of(otlp)
+        tolerance_ms = self._plan.tolerance_ms[name]
+        near = is_near(one, other, tolerance_ms)
+        if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
+            size = self._batch_size.take(rows)
+            near |= is_near(one * size, other, size.values + tolerance_ms)
+        unmeasured = self._is_unmeasured[rows] & (name != "start_ms")
+        otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
+        return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)
 
 
 def _are_equal(native: Column, otlp: Column) -> Mask:
     if pa.types.is_list(native.type):
         native, otlp = (pc.binary_join(column, "\x00") for column in (native, otlp))
     return is_true(pc.equal(native, otlp))
-
-
-def _compare_values(  # noqa: PLR0913, PLR0917 - two values, and what decides
-    name: str, native: Column, otlp: Column, rows: Ints, how: _Circumstances, sides: Sides, plan: Plan
-) -> Ints:
-    """Return the codes of the verdicts on values that differ."""
-    different, not_comparable = _CODE[FieldVerdict.DIFFERENT], _CODE[FieldVerdict.NOT_COMPARABLE]
-    if name in _TIMED:
-        return _compare_times(name, native, otlp, rows, how, plan)
-    if name == "body_length":  # the native length of a batch is the whole batch's, a span's may be one message's
-        return np.where(how.batch_size.values[rows] > 1, not_comparable, different)
-    if name in {"success", "context_code"}:
-        found = np.full(len(rows), different)
-        if name == "success":
-            context_codes = take_rows(sides.native("context_code"), rows)
-            found = _answers(compare_outcomes, native, otlp, context_codes)
-        return np.where(how.is_old_delivery[rows], not_comparable, found)
-    if name in _EXACT:
-        return np.full(len(rows), different)
-    if name == "keys":
-        return _compare_key_sets(native, otlp, plan)
-    rule = _TEXT_RULES.get(name, compare_texts)
-    return _answers(lambda one, other: rule(one, other, plan), native, otlp)
 
 
 def _answers(rule: Callable[..., FieldVerdict], *columns: Column) -> Ints:
@@ -285,20 +284,6 @@ def _compare_key_sets(native: Column, otlp: Column, plan: Plan) -> Ints:
     examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
     pairs = zip(*(column.take(pa.array(examples)).to_pylist() for column in (native, otlp)), strict=True)
     return np.array([_CODE[compare_keys(native_keys, otlp_keys, plan)] for native_keys, otlp_keys in pairs])[answer_of]
-
-
-def _compare_times(  # noqa: PLR0913, PLR0917 - two values, and what decides
-    name: str, native: Column, otlp: Column, rows: Ints, how: _Circumstances, plan: Plan
-) -> Ints:
-    one, other = NullableInts.of(native), NullableInts.of(otlp)
-    tolerance_ms = plan.tolerance_ms[name]
-    near = is_near(one, other, tolerance_ms)
-    if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
-        size = how.batch_size.take(rows)
-        near |= is_near(one * size, other, size.values + tolerance_ms)
-    unmeasured = how.is_instant[rows] if name != "start_ms" else np.zeros(len(rows), bool)
-    otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
-    return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)
 
 
 def _find_patterns(codes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Ints]:
