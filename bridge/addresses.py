@@ -6,6 +6,7 @@ import glob
 import itertools
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -156,7 +157,9 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
 def is_pipe(path: str | AnyPath) -> bool:
     """Return whether a path names a pipe of this machine, as a shell's ``<(…)`` and ``/dev/stdin`` do."""
     place = as_path(path)
-    return isinstance(place, Path) and place.is_fifo()
+    with suppress(OSError):  # such as a name that is too long
+        return isinstance(place, Path) and place.is_fifo()
+    return False
 
 
 def _expand(path: str) -> tuple[list[AnyPath], bool]:

@@ -71,6 +71,8 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
     assert expand_files(str(wanted[0])) == ([wanted[0]], True)
     with pytest.raises(UsageError, match="no such file, directory or match"):
         expand_files(str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match=r"^cannot read .*: File name too long"):
+        expand_files(str(tmp_path / ("long" * 100)))
 
 
 def test_files_below_a_directory_with_an_ignored_suffix_are_read(tmp_path):
