@@ -135,7 +135,11 @@ class Block:
 
     def __enter__(self) -> Handling:
         """Open the span, or take it over, and make it current."""
-        self._enter()
+        try:
+            self._enter()
+        except BaseException as interrupt:  # Python calls no __exit__ then
+            self._exit(interrupt)
+            raise
         return self.handling
 
     def __exit__(

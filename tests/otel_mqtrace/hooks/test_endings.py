@@ -16,12 +16,12 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
-from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook
+from otel_mqtrace import ConsumeHook, MqTraceSpanProcessor, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
 from otel_mqtrace.hooks.outcome import defer_end, deferred_ends, drain_deferred_ends, when_collected
-from otel_mqtrace.hooks.process import Handling, SingleOwner
+from otel_mqtrace.hooks.process import Handling, SingleOwner, sources
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.testing import RecordingExporter
 
@@ -188,6 +188,27 @@ def test_what_a_signal_handler_raises_in_a_span_processor_reaches_the_applicatio
         span.end()
     assert processor.internal_errors == 0
     processor.shutdown()
+
+
+def test_message_of_a_block_that_a_signal_handler_interrupts_at_its_start_is_ended(interrupt, no_failures_yet):
+    outcomes = []
+
+    class Owner:
+        call = property(interrupt)
+
+        def finish(self, code, exception):
+            outcomes.append((code, type(exception)))
+
+    class Source:
+        def owner_of(self, message, consumer):
+            return Owner()
+
+    source = Source()
+    sources.append(source)
+    with pytest.raises(TimeLimitError), process("letter"):
+        pass
+    sources.remove(source)
+    assert outcomes == [(ContextCode.EXCEPTION, TimeLimitError)]
 
 
 def test_once_flag_is_set_by_one_of_many_threads():
