@@ -7,24 +7,23 @@ inner consumer records nothing. Where the poll is another task (``create_task``,
 
 from __future__ import annotations
 
-import functools
-import sys
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.confluent_kafka.commit import offsets_of_call, traced_settlement
-from otel_mqtrace.clients.confluent_kafka.consumer import Turn, refused, returned
+from otel_mqtrace.clients.confluent_kafka.consumer import refused, returned
 from otel_mqtrace.clients.confluent_kafka.consumer_state import AnyConsumerState
 from otel_mqtrace.clients.consumer_state import TaskConsumerState, traced_async_close
+from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.tracing import ClientInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
+    from otel_mqtrace.hooks.tracing import Tracing
 
 
 _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None)
@@ -51,8 +50,29 @@ def _state_of(consumer: Any) -> AioState | None:
     return state
 
 
+@dataclass(slots=True)
+class _Poll:
+    """A ``poll`` or, as a ``batch``, a ``consume`` under way; ``start_ns`` is set where polls are recorded."""
+
+    state: AioState
+    tracing: Tracing
+    start_ns: int | None
+    batch: bool
+
+    def failed(self, raised: Any) -> None:
+        """Record what was raised."""
+        _polling.set(None)  # not by a token: a coroutine may be closed in another context
+        refused(self.state, self.tracing, raised, start_ns=self.start_ns, batch=self.batch)
+
+    def succeeded(self, result: Any) -> None:
+        """Hand over what was returned: what is set in an awaited coroutine stays set in the task that awaits it."""
+        _polling.set(None)
+        if result is not None or self.start_ns is not None:
+            returned(self.state, self.tracing, result, start_ns=self.start_ns, batch=self.batch)
+
+
 @guarded("AIOConsumer.poll")
-def _turn(consumer: Any) -> Turn | None:
+def _begin(consumer: Any, *, batch: bool) -> _Poll | None:
     tracing = active.tracing
     state: AioState | None
     if tracing is None:
@@ -64,34 +84,13 @@ def _turn(consumer: Any) -> Turn | None:
     if state is None or _polling.get() is state:
         return None
     state.next_turn()
-    return state, tracing, state.bind(tracing).poll_begins()
+    poll = _Poll(state, tracing, state.bind(tracing).poll_begins(), batch)
+    _polling.set(state)
+    return poll
 
 
-def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``poll`` and ``consume``: what is set in an awaited coroutine stays set in the task that awaits it."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        async def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
-            turn = _turn(self)
-            if turn is None:
-                return await original(self, *args, **kwargs)
-            state, tracing, start_ns = turn
-            _polling.set(state)
-            try:
-                result = await original(self, *args, **kwargs)
-            except:  # a KafkaError can be raised, but is not a BaseException
-                refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
-                raise
-            finally:
-                _polling.set(None)  # not by a token: a coroutine may be closed in another context
-            if result is not None or start_ns is not None:
-                returned(state, tracing, result, start_ns=start_ns, batch=batch)
-            return result
-
-        return receive
-
-    return wrap
+_traced_poll: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=False), is_async=True)
+_traced_consume: Final = observe_calls(lambda consumer, _args, _kwargs: _begin(consumer, batch=True), is_async=True)
 
 
 def _traced_settlement(operation: str) -> Wrapper:
@@ -99,8 +98,8 @@ def _traced_settlement(operation: str) -> Wrapper:
 
 
 AIO_CONSUMER_METHODS: Final[Wrappers] = {
-    "poll": _traced_receive(batch=False),
-    "consume": _traced_receive(batch=True),
+    "poll": _traced_poll,
+    "consume": _traced_consume,
     "commit": _traced_settlement("commit"),
     "store_offsets": _traced_settlement("store"),
     "close": traced_async_close,

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
 _Make = Callable[[Mapping[str, Any] | None], ConsumerState]
-Turn = tuple[AnyConsumerState, "Tracing", int | None]
-"""The consumer whose poll begins, under which Tracing, and when; ``None`` where polls are not recorded."""
 
 
 def _begin(consumer: Any, make: _Make) -> ConsumerState | None:
