@@ -204,8 +204,8 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
 
 
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
-_JUDGED, _REPLACED = "judged", "replaced"
-"""Below the work directory: the verdicts of this run, and those of the last one."""
+_JUDGED, _REPLACED, _WITHDRAWN = "judged", "replaced", "withdrawn"
+"""Below the work directory: the verdicts of this run, those of the last one, and this run's without its reports."""
 
 
 def reconcile(  # noqa: PLR0913 - the run's options
@@ -272,9 +272,14 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine]
     with delay_interrupt():
         place.check_held()
         place.past.check_held()
-        final = out / VERDICTS
-        replace_tree(place.work / _JUDGED, final, spare=place.work / _REPLACED)
-        report(result, place.engine)
+        final, spare = out / VERDICTS, place.work / _REPLACED
+        replace_tree(place.work / _JUDGED, final, spare=spare)
+        try:
+            report(result, place.engine)
+        except BaseException:
+            if spare.exists():  # not in an object store
+                replace_tree(spare, final, spare=place.work / _WITHDRAWN)
+            raise
         place.past.commit(line)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -155,17 +156,19 @@ def _find_roots(sources: Iterable[str]) -> list[tuple[str, str]]:
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 def write_texts(texts: Mapping[str, str], out: AnyPath) -> dict[str, AnyPath]:
-    """Write ``{file name: text}`` into ``out``, created if absent, in this order, and return their paths by name.
+    """Write ``{file name: text}`` into ``out``, created if absent, and return their paths by name.
 
-    Each file is written beside its place and renamed, so that no reader sees half of it. Lone surrogates are escaped.
+    Each file is written beside its place. When all of them are, they are renamed in this order, so that no reader sees
+    half of one, and a disk that is full leaves the old ones. Lone surrogates are escaped.
 
     Raises:
         UsageError: when ``out`` cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            with committed(out / name) as unready:
+        with ExitStack() as written:
+            for name, text in reversed([*texts.items()]):  # the last one entered is renamed first
+                unready = written.enter_context(committed(out / name))
                 Path(unready).write_bytes(text.encode("utf-8", "backslashreplace"))
     except OSError as refused:
         raise UsageError(f"cannot write the report into {out}: {refused.strerror}; choose another --out") from refused

@@ -161,6 +161,18 @@ def test_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_path)
     assert len(plain["inputs"]["otlp"]["sources"]) == 2
 
 
+def test_run_whose_reports_cannot_be_written_leaves_the_last_one_whole(capsys, lossy, tmp_path):
+    out = tmp_path / "out"
+    options = ["--out", str(out), "--history", str(tmp_path / "history"), *AGENT]
+    assert main(["reconcile", *SIDES, *options]) == 0
+    (out / "summary.md").unlink()
+    (out / "summary.md").mkdir()
+    before = {path: path.read_bytes() for path in (out / "verdicts").iterdir()}
+    assert main(["reconcile", "--native", lossy, *SIDES[2:], *options]) == 2
+    assert "cannot write the report into" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (out / "verdicts").iterdir()} == before
+
+
 def test_policy_tolerates_losses_and_json_prints_the_result_only(capsys, lossy, tmp_path):
     policy, out = tmp_path / "policy.toml", tmp_path / "out"
     policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")

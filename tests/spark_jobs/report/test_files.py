@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import resource
 import stat
 from dataclasses import replace
 from xml.etree import ElementTree as ET
@@ -11,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.report.files import REPORTS, render_junit, write_reports
+from spark_jobs.report.files import REPORTS, render_junit, write_reports, write_texts
 from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.result import Latency, Loss, MalformedSample
@@ -77,6 +78,19 @@ def test_result_json_holds_the_counts_of_the_run():
     assert read["spark"] == {"jobs": 14, "stages": 31, "wall_seconds": 21.4}
     assert len(read["groups"]) == 3
     assert "samples" not in read
+
+
+@pytest.mark.parametrize("large", ["a", "b"])
+def test_files_are_replaced_together_or_not_at_all(tmp_path, large):
+    write_texts({"a": "old", "b": "old"}, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
+    try:
+        with pytest.raises(UsageError, match="File too large"):
+            write_texts({"a": "new", "b": "new"} | {large: "new" * 100}, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
 
 
 def test_result_json_writes_nan_and_infinity_as_null():
