@@ -108,6 +108,8 @@ COMPARED_FIELDS: Final = (
     *("transaction_id", "transaction_state", "from_transaction_check"),
 )
 """The fields that get a verdict of their own, in report order."""
+TIMED_FIELDS: Final = ("start_ms", "end_ms", "cost_ms")
+"""The fields that are compared with a tolerance."""
 
 MENTION: Final = "mention"
 """The ``kind`` of a row for a malformed record of this side that names this message."""

@@ -15,13 +15,12 @@ from spark_jobs.policy.settings import (
     GATE_SETTINGS,
     SETTINGS,
     SILENT_SETTINGS,
-    TIMED_FIELDS,
     WRITER_SETTINGS,
     Setting,
 )
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
-from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status
 

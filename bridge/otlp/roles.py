@@ -116,7 +116,8 @@ _REGISTRY_TYPES: Final = {
     "delay": MessageType.DELAY.value,
     "transaction": MessageType.TRANS_HALF.value,
 }
-_AGENT_SCOPES: Final = "io.opentelemetry."
+AGENT_SCOPES: Final = "io.opentelemetry."
+"""How the scopes of the Java agent's spans begin."""
 _AGENT: Final = "java-agent"
 _OLD_AGENT: Final = f"{_AGENT}-old"
 _SEND_OK: Final = "SEND_OK"
@@ -230,7 +231,7 @@ def _kind(facts: SpanFacts) -> str:
 def _writer(facts: SpanFacts) -> str:
     if facts.trace_type is not None or facts.library == semconv.SCOPE:
         return "mqtrace"
-    if (facts.library or "").startswith(_AGENT_SCOPES):
+    if (facts.library or "").startswith(AGENT_SCOPES):
         if facts.operation_name is not None:
             return f"{_AGENT}-new"
         if facts.old_operation is not None:

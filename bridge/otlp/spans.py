@@ -82,7 +82,8 @@ _ESCAPE: Final = re.compile(
 SNAKE_NAME: Final = r'_[a-z]+"\s*:'
 _SNAKE_NAME: Final = re.compile(SNAKE_NAME)
 _SNAKE_PART: Final = re.compile("_([a-z])")
-_SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
+SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
+"""The names of a plain attribute value in JSON, in the order they are looked for."""
 
 
 def parse_json(payload: bytes) -> list[Any] | None:
@@ -294,7 +295,7 @@ def _json_value(value: Any, depth: int) -> Any:
         return [_json_value(item, depth + 1) for item in _objects(_object(array).get("values"))]
     if kvlist is not None:
         return _json_pairs(_object(kvlist).get("values"), depth + 1)
-    for name in _SCALARS:
+    for name in SCALARS:
         if value.get(name) is not None:
             return json_scalar(name, value[name])
     return None

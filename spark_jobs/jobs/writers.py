@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.otlp.containers import first_messages
 from bridge.otlp.detect import Layout
+from bridge.otlp.roles import AGENT_SCOPES
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import visible
 from otel_mqtrace import semconv
@@ -43,7 +44,6 @@ _MOST_TOPIC_MESSAGES: Final = 100  # of each partition
 _MOST_PARTITIONS: Final = 4
 _FORWARDER_SCOPE: Final = "bridge.forwarder"
 _OWN_ATTRIBUTES: Final = "mqtrace."
-_AGENT_SCOPES: Final = "io.opentelemetry."
 _MESSAGING: Final = "messaging."
 _GRPC_ID_DIGITS: Final = 34  # of a message id that RocketMQ 5's gRPC clients make; those have no native trace
 
@@ -103,7 +103,7 @@ def _writer_of(span: Mapping[str, Any]) -> _SpanWriter | None:
         return _SpanWriter("mqtrace", scope)
     if not any(name.startswith(_MESSAGING) for name in names):
         return None
-    if scope.startswith(_AGENT_SCOPES):
+    if scope.startswith(AGENT_SCOPES):
         return _SpanWriter("java-agent", scope)
     return _SpanWriter("other", scope) if scope and semconv.MESSAGING_SYSTEM in names else None
 

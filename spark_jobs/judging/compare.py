@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_jobs.columns import apply_to_distinct, encode, find_groups, is_known, is_true, join_codes, take_rows
 from spark_jobs.judging.columns import NullableInts, equals, greatest, is_near
 from spark_jobs.judging.identity import CONSUME, KINDS
-from spark_jobs.schemas import COMPARED_FIELDS, bare
+from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS, bare
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ def _all_hashes(keys: Sequence[str], originals: Sequence[str], plan: Plan) -> bo
 
 _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
-_TIMED: Final = ("start_ms", "end_ms", "cost_ms")
 _INSTANT_MS: Final = 3
 _AGREE: Final = (None, FieldVerdict.EQUAL, FieldVerdict.NOT_COMPARABLE)
 _TEXT_RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
@@ -239,7 +238,7 @@ class _Comparison:
     def _compare_values(self, name: str, native: Column, otlp: Column, rows: Ints) -> Ints:
         """Return the codes of the verdicts on values that differ."""
         different, not_comparable = _CODE[FieldVerdict.DIFFERENT], _CODE[FieldVerdict.NOT_COMPARABLE]
-        if name in _TIMED:
+        if name in TIMED_FIELDS:
             return self._compare_times(name, native, otlp, rows)
         if name == "body_length":  # the native length of a batch is the whole batch's, a span's may be one message's
             return np.where(self._batch_size.values[rows] > 1, not_comparable, different)

@@ -14,6 +14,7 @@ from spark_jobs.judging.columns import NullableInts, greatest
 from spark_jobs.judging.compare import HASH_DIGITS, compare_sides, digest, find_other
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.match import Sides, fill_topics
+from spark_jobs.judging.merge import COUNTS
 from spark_jobs.judging.plan import Alone
 from spark_jobs.judging.status import Evidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 _TIMINGS: Final = ("no_time", "future", "late_both", "late_native", "late_otlp", "on_time")
 _DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
-_BOOKS: Final = (
-    *("native_count", "otlp_count", "native_records", "native_exact_duplicates", "native_other_duplicates"),
-    *("half_merged", "otlp_records", "otlp_exact_duplicates", "otlp_other_duplicates"),
-)
 
 
 def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan) -> pa.Table:
@@ -43,7 +40,7 @@ def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan)
     one = np.where(keys.native[chosen] >= 0, keys.native[chosen], keys.otlp[chosen])
     msg_ids = take_rows(given.events["msg_id"], merged.any_row[one])
     topics = fill_topics(_either(sides, "topic"), keys, chosen)
-    counts = {name: keys.counts[name][chosen] for name in _BOOKS}
+    counts = {name: keys.counts[name][chosen] for name in COUNTS}
     rules = _find_rules(sides, topics, is_known(msg_ids), keys.sent_in_batch[chosen], plan)
     status, reason, detail = _decide(sides, times, compared, counts, keys, chosen, rules, plan)
     is_consume = sides.kind == CONSUME

@@ -35,7 +35,6 @@ from spark_jobs.policy.settings import (
     GATE_SETTINGS,
     SETTINGS,
     SILENT_SETTINGS,
-    TIMED_FIELDS,
     WRITER_SETTINGS,
     GateRule,
     SilentRule,
@@ -43,7 +42,7 @@ from spark_jobs.policy.settings import (
     suggest,
     write_toml,
 )
-from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind, Status
 
 if TYPE_CHECKING:

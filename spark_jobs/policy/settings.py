@@ -24,8 +24,6 @@ CRITICAL_FIELDS: Final = frozenset(
 )
 """The fields whose disagreement fails a run; the others warn."""
 
-TIMED_FIELDS: Final = ("start_ms", "end_ms", "cost_ms")
-"""The fields that are compared with a tolerance."""
 
 DISAGREEMENT: Final = frozenset(
     {FieldVerdict.DIFFERENT.value, FieldVerdict.MISSING_NATIVE.value, FieldVerdict.MISSING_OTLP.value}

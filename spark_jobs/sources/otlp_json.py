@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from bridge.otlp.span_count import count_written_ids
-from bridge.otlp.spans import SNAKE_NAME, json_scalar
+from bridge.otlp.spans import SCALARS, SNAKE_NAME, json_scalar
 from bridge.otlp.values import KINDS, STATUSES, attribute_text, enum_name, long_or_none
 from spark_jobs.columns import (
     DIGITS,
@@ -40,7 +40,6 @@ from spark_jobs.columns import (
 from spark_jobs.sources.span_batches import SpanColumns
 
 _HEAD_BYTES: Final = 64 << 10
-_SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 # A null in place of a message can end the process in the parser; under these names null is not the same as absent.
 _NULL: Final = re.compile(
     rb'\}\s*null|"(?:scopeSpans|instrumentationLibrarySpans|resourceMetrics|resourceLogs)"\s*:\s*null'
@@ -234,8 +233,8 @@ def _pairs(lists: Column) -> tuple[Column, Column]:
 
 def _texts(values: dict[str, Column]) -> Column:
     """Return values as text: of scalars the first that is there, arrays before them."""
-    known = [_scalar(name, values[name]) for name in _SCALARS if values[name].null_count < len(values[name])]
-    texts = coalesced(*known) if known else pa.nulls(len(values[_SCALARS[0]]), pa.string())
+    known = [_scalar(name, values[name]) for name in SCALARS if values[name].null_count < len(values[name])]
+    texts = coalesced(*known) if known else pa.nulls(len(values[SCALARS[0]]), pa.string())
     arrays = values["arrayValue"]
     if pa.types.is_null(arrays.type) or arrays.null_count == len(arrays):
         return texts
