@@ -25,7 +25,7 @@ from otel_mqtrace.exporters.native_delivery import (
 )
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import encode_context
 
@@ -175,7 +175,7 @@ class RocketMqTraceProducer(MessageDelivery):
         answers = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
         failing: set[str] = set()
         for (each, outgoing), answer in zip(posted, answers, strict=True):
-            each.is_sent = isinstance(answer, Sent)
+            each.is_sent = isinstance(answer, SendResult)
             each.error = answer if isinstance(answer, PeerError) else None
             if each.is_open:
                 failing.add(outgoing.queue.broker)

@@ -65,7 +65,7 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """Where a message lies now: its queue, its offset there and the broker's physical id, as far as they are known."""
 
     queue: Queue
@@ -89,12 +89,12 @@ def _pulled(answer: Command) -> Pulled:
     )
 
 
-def _sent(message: Outgoing, answer: Command) -> Sent:
+def _read_send_result(message: Outgoing, answer: Command) -> SendResult:
     try:
         offset: int | None = _number(answer, "queueOffset")
     except ProtocolError:  # the broker has the message
         offset = None
-    return Sent(message.queue, offset, answer.fields.get("msgId"))
+    return SendResult(message.queue, offset, answer.fields.get("msgId"))
 
 
 def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
@@ -276,12 +276,12 @@ class RemotingClient:
 
     def send(
         self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
-    ) -> list[Sent | PeerError]:
+    ) -> list[SendResult | PeerError]:
         """Send ``messages`` at once, large bodies compressed; return the position of each, or its error. No retries."""
         requests = [self._sending(message, group, deadline) for message in messages]
         answers = self.call_all(requests, deadline)
         return [
-            answer if isinstance(answer, PeerError) else _sent(message, answer)
+            answer if isinstance(answer, PeerError) else _read_send_result(message, answer)
             for message, answer in zip(messages, answers, strict=True)
         ]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.rocketmq.commands import (
     Command,
     Credentials,
@@ -49,7 +49,7 @@ def _outgoing(client, count=1, topic="T"):
 
 
 def test_one_connection_serves_many_requests(cluster, client):
-    assert all(isinstance(each, Sent) for each in client.send(_outgoing(client, 50), group="g"))
+    assert all(isinstance(each, SendResult) for each in client.send(_outgoing(client, 50), group="g"))
     client.bounds(client.route("T").readable)
     assert len(cluster.brokers[0].connections) == len(cluster.name_server.connections) == 1
     assert len(cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)) == 50
@@ -59,14 +59,14 @@ def test_closed_connection_is_opened_again(cluster, client):
     client.send(_outgoing(client), group="g")
     cluster.brokers[0].drop_connections()
     [sent] = client.send(_outgoing(client), group="g")
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
 
 
 def test_refusal_is_that_of_its_message_only(cluster, client):
     outgoing = _outgoing(client, 3)
     cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
     first, second, third = client.send(outgoing, group="g")
-    assert first == Sent(outgoing[0].queue, None, None)  # it did not say where
+    assert first == SendResult(outgoing[0].queue, None, None)  # it did not say where
     assert isinstance(second, RefusedError)
     assert second.code == ResponseCode.SYSTEM_BUSY
     assert (third.offset, third.offset_msg_id) == (0, "0" * 32)
@@ -79,7 +79,7 @@ def test_late_flush_or_missing_slave_is_a_success(cluster, client, code):
     real = broker._send_message_v2
     broker._send_message_v2 = lambda fields, body: (code, *real(fields, body)[1:])
     [sent] = client.send(_outgoing(client), group="g")
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
 
 
 def test_silent_broker_is_given_up_in_time(cluster):
@@ -89,7 +89,7 @@ def test_silent_broker_is_given_up_in_time(cluster):
         first, second = client.send(outgoing, group="g")
         assert isinstance(first, SilentError)
         assert "in time" in str(first)
-        assert isinstance(second, Sent)
+        assert isinstance(second, SendResult)
         assert second.offset == 0
 
 
@@ -113,7 +113,7 @@ def test_answer_that_came_during_the_wait_for_another_is_used(cluster):
             outgoing = [Outgoing(queue=queue, body=b"1", properties={}) for queue in client.writable("T")]
             cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE, SILENCE)
             answers = client.send(outgoing, group="g")
-            assert [isinstance(answer, Sent) for answer in answers] == [False, False, True, True]
+            assert [isinstance(answer, SendResult) for answer in answers] == [False, False, True, True]
 
 
 def test_broker_that_hangs_up_is_an_error_and_reached_again(cluster, client):
@@ -122,7 +122,7 @@ def test_broker_that_hangs_up_is_an_error_and_reached_again(cluster, client):
     [lost] = client.send(outgoing, group="g")
     assert isinstance(lost, SilentError)
     [sent] = client.send(outgoing, group="g")
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
 
 
 def test_unreachable_name_server_is_replaced_by_the_next(cluster):
@@ -199,7 +199,7 @@ def test_topic_made_by_brokers_is_written_to_by_the_default_route(cluster, clien
     cluster.brokers[0].queue_count = 8
     outgoing = _outgoing(client, topic="new")
     assert len(client.writable("new")) == 4
-    assert isinstance(client.send(outgoing, group="g")[0], Sent)
+    assert isinstance(client.send(outgoing, group="g")[0], SendResult)
     assert "new" in cluster.brokers[0].topics
 
 
@@ -246,11 +246,11 @@ def test_forked_child_opens_its_own_connections(cluster, client):
     if child == 0:
         [sent] = client.send(_outgoing(client), group="g")
         client.close()
-        os._exit(0 if isinstance(sent, Sent) else 1)
+        os._exit(0 if isinstance(sent, SendResult) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(cluster.brokers[0].connections) == 2
     [sent] = client.send(_outgoing(client), group="g")
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
     assert len(cluster.brokers[0].connections) == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.command import answers
@@ -59,7 +59,7 @@ def source(request):
         outgoing = [
             Outgoing(queue=queues[at % len(queues)], body=body, properties={}) for at, body in enumerate(_bodies())
         ]
-        assert all(isinstance(each, Sent) for each in client.send(outgoing, group="peer-forwarded"))
+        assert all(isinstance(each, SendResult) for each in client.send(outgoing, group="peer-forwarded"))
     yield f"rocketmq://{server.name_server}/{topic}"
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from tests.support.killing import forwarded_under_fire
 
 pytestmark = pytest.mark.peers
@@ -22,7 +22,7 @@ def test_kill_9_at_any_moment_loses_nothing(rocketmq_server, tmp_path, capsys):
 
         def send(bodies):
             outgoing = [Outgoing(queue=chance.choice(queues), body=body, properties={}) for body in bodies]
-            assert all(isinstance(each, Sent) for each in client.send(outgoing, group="peer-under-fire"))
+            assert all(isinstance(each, SendResult) for each in client.send(outgoing, group="peer-under-fire"))
 
         source = f"rocketmq://{rocketmq_server.name_server}/{topic}"
         output = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)

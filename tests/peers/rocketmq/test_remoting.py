@@ -8,7 +8,7 @@ import pytest
 
 from bridge.forwarder.rocketmq_source import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Sent
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.rocketmq.server import RocketMq
@@ -40,7 +40,7 @@ def _send(client, topic, *bodies, **properties):
         for position, body in enumerate(bodies)
     ]
     sent = client.send(outgoing, group="peer-tests")
-    assert all(isinstance(each, Sent) for each in sent)
+    assert all(isinstance(each, SendResult) for each in sent)
     return sent
 
 
