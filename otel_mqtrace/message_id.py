@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
-from otel_mqtrace._forks import restart_in_child
+from otel_mqtrace._workers import restart_in_child
 
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _LOW_16: Final = 0xFFFF

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry import propagate
 
+from otel_mqtrace._workers import at_child_exit
 from otel_mqtrace.client_properties import application_kafka_config, servers_of
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.spans.worker import at_child_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

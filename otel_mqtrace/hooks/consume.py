@@ -12,7 +12,7 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace._forks import process_generation
+from otel_mqtrace._workers import process_generation
 from otel_mqtrace.hooks.attributes import IncomingMessage
 from otel_mqtrace.hooks.guard import guarded, note_failure
 from otel_mqtrace.hooks.outcome import (

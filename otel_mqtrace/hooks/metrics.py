@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.context import get_current
 
 from otel_mqtrace import semconv
-from otel_mqtrace._forks import restart_in_child
+from otel_mqtrace._workers import Worker, restart_in_child
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

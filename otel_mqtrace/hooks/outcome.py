@@ -16,10 +16,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from otel_mqtrace._errors import reraise_from_signal_handler
-from otel_mqtrace._forks import process_generation
+from otel_mqtrace._workers import at_child_exit, process_generation
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.spans.worker import at_child_exit
 
 if TYPE_CHECKING:
     from asyncio import Future

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 
-from otel_mqtrace._forks import process_generation
+from otel_mqtrace._workers import process_generation
 from otel_mqtrace.hooks.outcome import Handling, SingleEnd
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.records.handled import HandledSpan

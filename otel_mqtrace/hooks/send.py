@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
-from otel_mqtrace._forks import process_generation
+from otel_mqtrace._workers import process_generation
 from otel_mqtrace.hooks.attributes import (
     add_known_fields,
     add_rocketmq_fields,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-from otel_mqtrace._forks import restart_in_child
+from otel_mqtrace._workers import restart_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import NS_PER_MS, MonotonicNs
 from otel_mqtrace._errors import reraise_from_signal_handler
+from otel_mqtrace._workers import Worker
 from otel_mqtrace.spans.exporter_side import ExporterSide
 from otel_mqtrace.spans.loss_ledger import LossWatch
 from otel_mqtrace.spans.queue import WANTS_ERROR, FlushMark, SpanQueue
-from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

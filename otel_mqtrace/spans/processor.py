@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import reraise_from_signal_handler
-from otel_mqtrace._forks import restart_in_child
+from otel_mqtrace._workers import at_child_exit, refuse_subinterpreter, restart_in_child
 from otel_mqtrace.config import Settings
 from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.lane import Lane
@@ -25,7 +25,6 @@ from otel_mqtrace.spans.limits import keep_limits
 from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.queue import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
 from otel_mqtrace.spans.settings import LaneSettings, preset_options, resolve
-from otel_mqtrace.spans.worker import at_child_exit, refuse_subinterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -16,10 +16,9 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
-from otel_mqtrace._forks import restart_in_child
+from otel_mqtrace._workers import Worker, restart_in_child
 from otel_mqtrace.client_properties import connection_settings, servers_of
 from otel_mqtrace.hooks.guard import guarded
-from otel_mqtrace.spans.worker import Worker
 
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""

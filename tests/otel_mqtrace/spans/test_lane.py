@@ -9,9 +9,9 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._workers import Worker, refuse_subinterpreter
 from otel_mqtrace.spans import lane as lane_module
 from otel_mqtrace.spans.queue import ExportOutcome, SpanQueue
-from otel_mqtrace.spans.worker import Worker, refuse_subinterpreter
 from otel_mqtrace.testing import ManualClock
 from tests.support.interleaving import every_line_of
 from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, lane_of, span

@@ -1,11 +1,13 @@
-"""Background threads, which never delay the exit of their process, and callbacks at the exit of a forked child."""
+"""Background threads, which never delay the exit of their process; what a forked child starts over and ends with."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace._errors import SubinterpreterError
 
@@ -29,6 +31,40 @@ def refuse_subinterpreter() -> None:
         return
 
 
+# -- forked children --------------------------------------------------------------------------------------------
+class _Restarting(Protocol):
+    def after_fork(self) -> None: ...
+
+
+_forks: Final[list[None]] = []
+_restarting: Final[weakref.WeakValueDictionary[int, _Restarting]] = weakref.WeakValueDictionary()
+process_generation: Final[Callable[[], int]] = _forks.__len__
+"""Return how often the process forked on its way here: a child does not end what its parent began."""
+
+
+def restart_in_child(item: _Restarting) -> None:
+    """Have ``item.after_fork()`` called in each forked child, for as long as ``item`` exists."""
+    _restarting[id(item)] = item
+
+
+def _after_fork() -> None:
+    _forks.append(None)
+    failed: BaseException | None = None
+    for reference in _restarting.valuerefs():
+        item = reference()
+        try:
+            if item is not None:
+                item.after_fork()
+        except BaseException as error:  # noqa: BLE001 - a signal handler's: the others start over all the same
+            failed = error
+    if failed is not None:
+        raise failed  # Python prints it
+
+
+if hasattr(os, "register_at_fork"):  # can never be taken back: one for all
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
     """Call ``callback`` at the end of a child that multiprocessing or Celery's billiard forked, by falling priority.
 
@@ -44,6 +80,7 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
             util.Finalize(None, callback, exitpriority=priority)
 
 
+# -- threads ----------------------------------------------------------------------------------------------------
 class Worker:
     """Runs ``body`` on a daemon thread.
 
