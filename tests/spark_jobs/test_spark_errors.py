@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import SparkSession
 
-from otel_mqtrace._errors import PeerError, UsageError
-from spark_jobs.session import build_session, delay_interrupt, mute_interrupted_calls, peer_errors
+from otel_mqtrace._errors import PeerError
+from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_errors
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 
+MQTRACE = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 # The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
 INTERRUPTED = """
 import os, signal, sys, threading
@@ -62,19 +62,20 @@ def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage,
 
 
 @pytest.mark.spark
-def test_wrong_setting_of_spark_sql_is_one_line(spark, monkeypatch):
-    """A session that has just been made leaves its settings unchecked until their first use."""
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
-    sessions.clearDefaultSession()
-    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
-    refused = r"^Spark refuses master 'local\[2\]' or a setting: .*spark\.sql\.shuffle\.partitions"
-    try:
-        with pytest.raises(UsageError, match=refused) as error:
-            build_session(master="local[2]", extra={"spark.sql.shuffle.partitions": "x"})
-    finally:
-        sessions.setDefaultSession(spark._jsparkSession)
-        sessions.setActiveSession(spark._jsparkSession)
-    assert "\n" not in str(error.value)
+def test_wrong_setting_of_spark_sql_is_one_line_and_exit_2(tmp_path):
+    """In a process of its own: only a new session leaves its settings unchecked until their first use."""
+    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
+    conf = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=x"]
+    done = subprocess.run(
+        [sys.executable, "-c", MQTRACE, "reconcile", *sides, *conf],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("mqtrace: error: Spark refuses master 'local[1]' or a setting: ")
+    assert "spark.sql.shuffle.partitions" in done.stderr
 
 
 def _press(times, passed):
