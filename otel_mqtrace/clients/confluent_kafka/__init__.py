@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import confluent_kafka
 
-from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
+from otel_mqtrace.clients.confluent_kafka.aio import (
     AIO_CONSUMER_METHODS,
+    AIO_PRODUCER_METHODS,
     ASYNC_DESERIALIZING_CONSUMER_METHODS,
 )
-from otel_mqtrace.clients.confluent_kafka.aio_producer import AIO_PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.client import active, registry
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
