@@ -1,4 +1,4 @@
-"""The exceptions that a user of the project may catch, and the one that is the application's own."""
+"""The exceptions that a user of the project may catch, and those that a signal handler of theirs raises."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class UnreadableInputError(MqTraceError):
 def is_from_signal_handler() -> bool:
     """Return whether one of the process's signal handlers raised the exception being handled.
 
-    Celery's ``SoftTimeLimitExceeded``, for one: it interrupts whatever runs and is meant for the application. A handler
-    is recognised by its code: a function, a method or a partial of them.
+    Such an exception interrupts any code and is meant for the application, as Celery's ``SoftTimeLimitExceeded``. The
+    handler must be a function, a method or a partial of them: its code is looked for in the traceback.
     """
     error: Any = sys.exc_info()[1]
     codes = {frame.f_code for frame, _ in traceback.walk_tb(getattr(error, "__traceback__", None))}

@@ -38,8 +38,7 @@ from otel_mqtrace.hooks.scope import (
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.records.batch import BatchSpan, HandledBatch, read_uniform
 from otel_mqtrace.records.handled import Handled, HandledSpan
-from otel_mqtrace.records.ids import match_traceparent, read_traceparent
-from otel_mqtrace.records.message import DESCRIBING
+from otel_mqtrace.records.message import DESCRIBING, match_traceparent, read_traceparent
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import ENDED, PARTS, UNREAD, UnsampledSpan, new_tuple
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
@@ -140,7 +139,7 @@ class ConsumeHook(ReceiveHook):
             process_ctx, trace_state = _carried_beside(by_name)
             describing = {name: by_name[name] for name in DESCRIBING & by_name.keys()}
         decision, flags = state.as_root
-        if header is not None:  # as read_traceparent(), a call of every message
+        if header is not None:  # as read_traceparent() does, without a call: every message comes here
             plain = match_traceparent(header) if type(header) is bytes else None
             if plain is None:
                 return None
@@ -398,7 +397,7 @@ class ConsumeHook(ReceiveHook):
             record, parts = span.record, span.__dict__
             took_ns = max(self.now_ns() - record.start_ns, 0)
             is_untouched = len(parts) == UNREAD or PARTS.isdisjoint(parts)
-            # as end_as_record(), a call of every message
+            # as end_as_record() does, without a call: every message comes here
             if not is_untouched or took_ns >= self._timeout_ns or parts.setdefault("_written", ENDED) is not ENDED:
                 self.after(turn.call)
                 return

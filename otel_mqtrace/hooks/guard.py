@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from otel_mqtrace._errors import is_from_signal_handler, reraise_from_signal_handler
+from otel_mqtrace._errors import is_from_signal_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +46,11 @@ def note_failure(place: str) -> None:
 
     One that a signal handler raised is raised again: it is counted apart, because it may have cost a span.
     """
-    where = f"{place} (a signal handler raised)" if is_from_signal_handler() else place
+    is_interrupt = is_from_signal_handler()
+    where = f"{place} (a signal handler raised)" if is_interrupt else place
     _failures[where] = _failures.get(where, 0) + 1
-    reraise_from_signal_handler()
+    if is_interrupt:
+        raise  # noqa: PLE0704 - as reraise_from_signal_handler()
     kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
     if kind not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(kind)

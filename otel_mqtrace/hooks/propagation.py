@@ -21,8 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_mqtrace import semconv
 from otel_mqtrace._errors import reraise_from_signal_handler
 from otel_mqtrace.hooks.scope import OWN_KEYS
-from otel_mqtrace.records.ids import read_traceparent
-from otel_mqtrace.records.message import HeaderIndex, header_text
+from otel_mqtrace.records.message import HeaderIndex, header_text, read_traceparent
 from otel_mqtrace.records.span import context_of
 
 if TYPE_CHECKING:

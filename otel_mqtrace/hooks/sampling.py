@@ -1,4 +1,4 @@
-"""Decide on a span before it starts: topic sampling, the sampler's certain decisions, the state of the tracer.
+"""Decide on a span before it starts: topic sampling, the sampler's certain decisions, ids, the tracer's state.
 
 The private names of OpenTelemetry's SDK that the hooks need stand here. Without such a part in an SDK the result is
 "unknown", and the caller starts an ordinary span.
@@ -6,9 +6,11 @@ The private names of OpenTelemetry's SDK that the hooks need stand here. Without
 
 from __future__ import annotations
 
+import os
 from contextvars import ContextVar
 from functools import lru_cache
 from operator import attrgetter
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import propagate
@@ -20,12 +22,12 @@ from opentelemetry.sdk.trace import (
     Tracer,
 )
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler, TraceIdRatioBased
 from opentelemetry.trace import NonRecordingSpan, NoOpTracer, SpanContext, TraceFlags, get_current_span
 
+from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.hooks.propagation import propagator_in_force
-from otel_mqtrace.records.ids import IdPool
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
@@ -152,6 +154,47 @@ def _decides_by_ids(sampler: object) -> bool:
     if type(sampler) is ParentBased:
         return all(_decides_by_ids(getattr(sampler, name, None)) for name in _BY_PARENT)
     return type(sampler) in {StaticSampler, TraceIdRatioBased}
+
+
+# -- ids --------------------------------------------------------------------------------------------------------
+_AT_ONCE: Final = Struct("24s" * 32)
+
+
+class IdPool:
+    """Ids as ``generator`` would draw them: 16 bytes of trace id and 8 of span id.
+
+    Those of the SDK's random generator are drawn many at once. A forked child empties its pools.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self._is_random = type(generator) is RandomIdGenerator and not vars(generator)  # no method was put on it
+        self._pool: list[bytes] = []
+        self.pop = self._pool.pop
+        """:meth:`take` without a call of Python's; ``IndexError`` means: call :meth:`draw`."""
+        restart_in_child(self)
+
+    def draw(self) -> bytes:
+        """Return the first of newly drawn ids, and keep the others."""
+        if not self._is_random:
+            trace_id: int = self._generator.generate_trace_id()
+            span_id: int = self._generator.generate_span_id()
+            return trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big")
+        first, *others = _AT_ONCE.unpack(os.urandom(_AT_ONCE.size))
+        self._pool.extend(others)  # one atomic step: several threads may refill
+        ids: bytes = first
+        return ids
+
+    def take(self) -> bytes:
+        """Return ids that no other caller gets."""
+        try:
+            return self.pop()
+        except IndexError:
+            return self.draw()
+
+    def after_fork(self) -> None:
+        """Forget the ids that the parent will use."""
+        self._pool.clear()
 
 
 # -- the state of a tracer --------------------------------------------------------------------------------------

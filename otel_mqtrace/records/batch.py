@@ -11,8 +11,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.handled import VARYING
-from otel_mqtrace.records.ids import read_origins
-from otel_mqtrace.records.message import DESCRIBING, MAX_COST_MS
+from otel_mqtrace.records.message import DESCRIBING, MAX_COST_MS, read_origins
 from otel_mqtrace.records.span import LOCAL_PARENT, NativeRecord, WritableRecordSpan, context_of
 from otel_mqtrace.spans.mapping import cost_ms
 from otel_mqtrace.wire.otlp.protobuf import (

@@ -1,8 +1,11 @@
-"""The attributes of one message, from its headers, key and position, and the OTLP bytes of those that differ."""
+"""Read a message's headers, key and position: the ids of its trace, its attributes, and the OTLP bytes of some."""
 
 from __future__ import annotations
 
+import re
+from binascii import unhexlify
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Final
 
 from otel_mqtrace import semconv
@@ -18,7 +21,7 @@ HeaderIndex = Mapping[str, HeaderValue]
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
 """Headers about the message, not about its trace."""
 MAX_COST_MS: Final = 1 << 31
-"""A native record has 32 bits for it."""
+"""The cost of a native record, a Java ``int``, is less."""
 _DELAY: Final = MessageType.DELAY.value
 _SPAN_ATTRIBUTE: Final = 9
 MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
@@ -85,3 +88,48 @@ def rare_attributes(key: object, headers: HeaderIndex, *, is_tombstone: bool) ->
     if headers:
         add_header_fields(attributes, headers)
     return attributes
+
+
+# -- trace context ---------------------------------------------------------------------------------------------
+_ORIGIN: Final = Struct("x16s8sx")
+_PLAIN: Final = rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-0([0-3])"
+match_traceparent: Final = re.compile(_PLAIN).fullmatch
+"""Match a plain ``traceparent``: trace id, span id and flags as hexadecimal digits."""
+_match_several: Final = re.compile(b"(?:%b)+" % _PLAIN).fullmatch
+_TRACEPARENT_BYTES: Final = 55
+
+
+def read_traceparent(header: object) -> tuple[bytes, int] | None:
+    """Return ids (24 bytes) and flags of a plain ``traceparent``; ``None`` where the propagator has to read it."""
+    plain = match_traceparent(header) if type(header) is bytes else None
+    if plain is None:
+        return None
+    trace_id, span_id, flags = plain.groups()
+    return unhexlify(trace_id + span_id), flags[0] & 3
+
+
+def read_origins(headers: Sequence[bytes | None]) -> list[tuple[bytes, bytes] | None] | None:
+    """Return trace id and span id of plain ``traceparent`` headers (absent: ``None``); ``None`` if one is not plain."""
+    present = [header for header in headers if header is not None]
+    raw = _unhexlify_plain(b"".join(present)) if set(map(len, present)) <= {_TRACEPARENT_BYTES} else None
+    if raw is None:
+        return None
+    ids = _ORIGIN.iter_unpack(raw)
+    if len(present) == len(headers):
+        return list(ids)
+    return [None if header is None else next(ids) for header in headers]
+
+
+def _unhexlify_plain(joined: bytes) -> bytes | None:
+    """Return version, trace id, span id and flags, 26 bytes each, of plain headers; ``None`` if one is not plain."""
+    dashes = b"-" * (len(joined) // _TRACEPARENT_BYTES)
+    if any(joined[at::_TRACEPARENT_BYTES] != dashes for at in (2, 35, 52)) or joined != joined.lower():
+        return None
+    try:
+        raw = unhexlify(joined.translate(None, b"-"))
+    except ValueError:
+        return None
+    if len(raw) != 26 * len(dashes) or raw[::26].strip(b"\0") or raw[25::26].strip(b"\0\1\2\3"):
+        return None
+    # an id of zeros is not valid; the expression for all headers would be a twentieth of a batch's cost
+    return raw if bytes(8) not in raw or _match_several(joined) else None

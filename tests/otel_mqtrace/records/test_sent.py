@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
+from otel_mqtrace.hooks.sampling import IdPool
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientInfo
-from otel_mqtrace.records.ids import IdPool
 from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans

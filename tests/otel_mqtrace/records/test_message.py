@@ -3,7 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_mqtrace.records.ids import read_origins, read_traceparent
+from otel_mqtrace.records.message import read_origins, read_traceparent
 
 _hexadecimal = st.sampled_from(["0", "1", "9", "a", "f"])
 _plain = st.builds(
