@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
+from otel_mqtrace._errors import is_from_signal_handler
 from otel_mqtrace.clients.confluent_kafka.client import active, state_of
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending
 from otel_mqtrace.clients.state import known_state
@@ -110,7 +111,7 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
             return original(self, *args, **kwargs)
         if batch.items is None:
             return _send_each(self, batch)
-        return _correlate(batch.items, functools.partial(original, self), args, kwargs)
+        return _correlate(batch.items, original, (self, *args), kwargs)
 
     return produce_batch
 
@@ -209,21 +210,28 @@ def _before(batch: _Batch, message: dict[str, Any], *, carries_headers: bool) ->
 # -- correlate: the batch goes as it is, each message with our callback --------------------------------------------
 def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     messages = [_instead(item) for item in items]
-    if len(args) > 1:
-        args = (args[0], messages, *args[2:])
+    if len(args) > 2:  # noqa: PLR2004 - producer, topic and messages by position
+        args = (*args[:2], messages, *args[3:])
     else:
         kwargs = {**kwargs, "messages": messages}
     try:
         queued = send(*args, **kwargs)
     except:  # a KafkaError can be raised, but is not a BaseException
         failure = sys.exc_info()[1]
+        if is_from_signal_handler():  # the handler runs once the batch is queued
+            _settle(items, messages)
+            raise
         for item in items:
             if item.sending is not None:
                 item.sending.raised(failure)
         raise
-    for item, message in zip(items, messages, strict=True):
-        item.settle(message.get(_ERROR) if item.sending is not None else None)
+    _settle(items, messages)
     return queued
+
+
+def _settle(items: list[_Item], sent: list[dict[str, Any]]) -> None:
+    for item, message in zip(items, sent, strict=True):
+        item.settle(message.get(_ERROR) if item.sending is not None else None)
 
 
 def _instead(item: _Item) -> dict[str, Any]:
@@ -292,7 +300,9 @@ def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
     except KafkaException as exception:
         return _refused(exception.args[0].code())
     except:  # anything else ends the batch here; a KafkaError can be raised, but is not a BaseException
-        if item.sending is not None:
+        if item.sending is not None and is_from_signal_handler():  # as in _correlate()
+            item.sending.returned()
+        elif item.sending is not None:
             item.sending.raised(sys.exc_info()[1])
         raise
     return None

@@ -128,7 +128,9 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         try:
             result = send(self, *changed_args, **changed_kwargs)
         except:  # a KafkaError can be raised, but is not a BaseException
-            if not (is_c_code and sending.is_done and is_from_signal_handler()):
+            if is_c_code and is_from_signal_handler():  # the handler runs once the message is queued
+                sending.returned()
+            else:
                 sending.raised(sys.exc_info()[1])
             raise
         if not sending.is_done:
@@ -193,7 +195,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
         try:
             return original(self, topic, value, key, partition, report, None, timestamp, pairs)
         except:  # a KafkaError can be raised, but is not a BaseException
-            if sent is not None and not is_from_signal_handler():  # which runs once the message is queued
+            if sent is not None and not is_from_signal_handler():  # as above
                 reopen_sending(state, hook, sent, user).raised(sys.exc_info()[1])
             raise
 

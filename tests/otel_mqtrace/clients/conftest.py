@@ -1,5 +1,6 @@
 """What the tests of several clients share."""
 
+import signal
 import sys
 from types import ModuleType
 
@@ -71,6 +72,28 @@ def producer_of(instrument, kafka):
     yield make
     for producer in made:
         producer.close()
+
+
+@pytest.fixture
+def interrupted():
+    """Call a method that sends; a signal handler raises as soon as the client has queued a message or a batch."""
+
+    def limit(*_):
+        raise TimeoutError
+
+    def interrupt(_frame, event, called):
+        if event == "c_return" and called.__name__ in {"produce", "produce_batch"}:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGUSR1)
+
+    def call(method, *args):
+        before = signal.signal(signal.SIGUSR1, limit)
+        sys.setprofile(interrupt)
+        with pytest.raises(TimeoutError):
+            method(*args)
+        signal.signal(signal.SIGUSR1, before)
+
+    return call
 
 
 CALLBACKS = [

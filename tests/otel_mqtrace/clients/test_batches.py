@@ -216,6 +216,16 @@ def test_messages_of_a_batch_in_a_transaction_have_its_end(producer_of, spans, t
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_messages_that_are_queued_when_a_signal_handler_raises_keep_their_outcome(
+    producer_of, interrupted, spans, topic, policy
+):
+    producer = producer_of(_under(policy))
+    interrupted(producer.produce_batch, topic, [{"value": b"1"}])
+    assert producer.flush(10) == 0
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_exception_of_ours_loses_no_message_of_a_batch(
     producer_of, spans, topic, stored, policy, no_failures_yet, monkeypatch
 ):

@@ -58,6 +58,13 @@ def test_every_message_of_a_transaction_has_an_end_linked_to_its_send(transactio
         assert bean.offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
 
 
+def test_message_that_is_queued_when_a_signal_handler_raises_has_an_end(transactional, interrupted, spans, topic):
+    interrupted(transactional.produce, topic, b"x")
+    transactional.commit_transaction(10)
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
+
+
 def test_failed_commit_has_no_end_and_the_abort_after_it_has(transactional, kafka, spans, topic):
     kafka.push_request_errors(kafka.PRODUCE, MSG_SIZE_TOO_LARGE)
     transactional.produce(topic, b"x")
