@@ -54,7 +54,7 @@ def _run(numbers: Collection[int]) -> int:
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     def repeat(lost: sys.UnraisableHookArgs) -> None:
-        """Interrupt again in a moment: what a finalizer or the callback of a weak reference raises goes no further."""
+        """Interrupt again in a moment: Python drops what a finalizer or the callback of a weak reference raises."""
         if not issubclass(lost.exc_type, KeyboardInterrupt) or not hasattr(signal, "setitimer"):
             sys.__unraisablehook__(lost)
             return

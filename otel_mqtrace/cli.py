@@ -75,10 +75,10 @@ def _failed(error: Exception) -> int:
 
 
 def _fix_of(error: Exception) -> str:
-    """Return what to do about an error of the system that names no file."""
+    """Return what to add to a system error that names no fix: the fix, or an empty text."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return "; free space where the command writes, or set TMPDIR to a disk with room"
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # what asks for the working directory gets it
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd() raises it
         with suppress(FileNotFoundError):
             Path.cwd()
             return ""
@@ -90,7 +90,7 @@ class _Output(io.TextIOWrapper):
     """Standard output that drops text without a reader; bytes written to ``buffer`` raise ``BrokenPipeError``."""
 
     lost: ClassVar[type[OSError]] = BrokenPipeError
-    """The errors by which text is lost, and nothing else."""
+    """The error at which text is dropped."""
     has_lost_reader = False
     """Whether a write found no reader; a command that streams text can then stop."""
 
@@ -112,7 +112,7 @@ class _Output(io.TextIOWrapper):
 
 
 class _Messages(_Output):
-    """Standard error that drops what cannot be written: a full disk of logs decides no exit code."""
+    """Standard error that drops what cannot be written: a disk full of logs must not change an exit code."""
 
     lost = OSError
 

@@ -182,14 +182,14 @@ class TaskConsumerState(KafkaConsumerState):
         self._tasks.abandon()
 
 
-def _closing(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+def _end_last(consumer: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     """An exception on its way out means that the last message was not handled."""
     state: KafkaConsumerState | None = known_state(consumer)
     if state is not None and not state.silent:
         state.closing(leaving_with(args))
 
 
-traced_close: Final = observe_calls(_closing)
+traced_close: Final = observe_calls(_end_last)
 """``close`` and ``__exit__``."""
-traced_async_close: Final = observe_calls(_closing, is_async=True)
+traced_async_close: Final = observe_calls(_end_last, is_async=True)
 """``close``, ``stop`` and ``__aexit__`` of an asyncio consumer."""

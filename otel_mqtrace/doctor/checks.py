@@ -13,6 +13,7 @@ import urllib.request
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -312,17 +313,16 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
                 fix="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
             )
         return
-    propagators = {name.strip() for name in (environ.get("OTEL_PROPAGATORS") or "tracecontext,baggage").split(",")}
-    for name in sorted(
-        propagators - {point.name for point in entry_points(group="opentelemetry_propagator")} - {"none"}
-    ):
+    names = [name.strip() for name in (environ.get("OTEL_PROPAGATORS") or "tracecontext,baggage").split(",")]
+    loaded = set(takewhile(lambda name: name.lower() != "none", names))  # as OpenTelemetry does, which then drops all
+    for name in sorted(loaded - {point.name for point in entry_points(group="opentelemetry_propagator")}):
         checkup.error(
             "propagator_missing",
             f"the propagator {name!r} is not installed: OpenTelemetry cannot be imported, and nothing is traced",
             where="OTEL_PROPAGATORS",
             fix="install the package that has it, or take it off that list",
         )
-    if not propagators & {"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}:
+    if loaded < set(names) or loaded.isdisjoint({"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}):
         checkup.error(
             "no_propagator",
             NO_PROPAGATOR,

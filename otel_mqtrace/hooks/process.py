@@ -301,7 +301,7 @@ def _with_outcome(handling: Handling, returned: Any) -> Any:
 
 # -- loops ------------------------------------------------------------------------------------------------------
 class _Loop:
-    """The message that the loop's body has now, if any; one left by ``break``, an exception or a cancellation ends."""
+    """The current message of a loop; it ends, too, where ``break``, an exception or a cancellation leaves the loop."""
 
     def __init__(self, consumer: object | None) -> None:
         self._consumer = consumer

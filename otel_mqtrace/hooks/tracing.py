@@ -317,7 +317,7 @@ class ClientInfo:
 
 
 class ClientHook:
-    """A hook of one client: ``info`` says who that is, or else the other facts do."""
+    """A hook of one client, which ``info`` describes or, without it, the other arguments."""
 
     def __init__(  # noqa: PLR0913 - the public hooks: who the client is, each fact by its name
         self,
@@ -337,7 +337,7 @@ class ClientHook:
         self.now_ns: Callable[[], int] = tracing.clock.wall_ns
         """The wall clock: nanoseconds of the epoch."""
         self._may_measure: Callable[[], object] = bool if tracing.metrics is None else tracing.metrics.find_instrument
-        """Whether metrics may collect. No call of ours: for each message."""
+        """Return whether a MeterProvider may collect; in C, because each message needs it."""
         self._set_up(tracing, info)
 
     def _set_up(self, tracing: Tracing, info: ClientInfo) -> None:

@@ -255,7 +255,7 @@ def _call_finally(act: Callable[[Any], object]) -> Wrapper:
     return wrap
 
 
-def _flushed(_producer: Any) -> None:
+def _end_released(_producer: Any) -> None:
     """The client has released the callbacks that it did not call (:class:`SilentSending`)."""
     if deferred_ends:
         drain_deferred_ends()
@@ -270,13 +270,13 @@ def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
             # Each by itself: called with *args, Python does not see that the C code returns None *and* an exception.
             return original(self, exc_type, exc_value, exc_traceback)
         finally:
-            _closed(self)
+            _abandon_unanswered(self)
 
     return __exit__
 
 
 @guarded("Producer.close")
-def _closed(producer: Any) -> None:
+def _abandon_unanswered(producer: Any) -> None:
     """No report can come any more, even if a callback raised; a close that was broken off may be tried again."""
     state: ProducerState | None = known_state(producer)
     if state is not None and state.in_flight and not ORIGINAL_PRODUCER.__len__(producer):
@@ -328,8 +328,8 @@ PRODUCER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "produce_batch": traced_batch,
-    "flush": _call_finally(_flushed),
-    "close": _call_finally(_closed),
+    "flush": _call_finally(_end_released),
+    "close": _call_finally(_abandon_unanswered),
     "__exit__": _traced_exit,
     **transaction_wrappers(_transaction_of),
     "send_offsets_to_transaction": observe_calls(_send_offsets),

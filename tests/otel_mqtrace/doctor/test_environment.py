@@ -67,6 +67,7 @@ def test_broken_setting_is_the_only_finding(examine, finding):
         ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
         ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "unknown setting MQTRACE_FOOBAR"),
         ("propagator_missing", {"OTEL_PROPAGATORS": "tracecontext,b4"}, "'b4' is not installed"),
+        ("no_propagator", {"OTEL_PROPAGATORS": "tracecontext,None,b4"}, "trace"),
         ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
     ],
 )
