@@ -408,16 +408,17 @@ def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
 
 
 def _warn_of_unknown(options: ReconcileOptions) -> None:
-    """Name what was passed over; where the layout of the spans is given, no file of theirs is."""
+    """Name what was passed over, but for what runs write; where the layout of spans is given, no file of theirs is."""
     from bridge.page.wording import visible  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.sources.files import find_unknown  # noqa: PLC0415  (pyarrow, of the optional extra)
     from spark_jobs.sources.kafka import apart  # noqa: PLC0415
 
     unknown: set[str] = set()
+    written = [place.resolve() for place in (options.out, options.history) if place is not None]
     spans = options.otlp if options.reading.otlp_format is None else ()
     for source in apart((*options.native, *spans))[0]:
         with suppress(MqTraceError):  # moved since the run read it
-            unknown |= set(map(str, find_unknown(source)))
+            unknown |= {str(path) for path in find_unknown(source) if not any(map(path.is_relative_to, written))}
     if unknown:
         first = visible(min(unknown), limit=_LONGEST_PATH)
         more = f" and {len(unknown) - 1} more; mqtrace inspect names all" if len(unknown) > 1 else ""

@@ -157,7 +157,9 @@ class Budgets:
         for group, service in settled.group_services:
             services[group].add(service)
         services_of = {group: frozenset(some) for group, some in services.items()}
-        losses = count_losses(grouped, is_open, settled.lost_ends, services_of)
+        # only native drops pay for lost ends, which otherwise take the places of other groups
+        lost_ends = settled.lost_ends if any(drop.side == "native" for drop in self._drops) else {}
+        losses = count_losses(grouped, is_open, lost_ends, services_of)
         allocations, self._used = allocate(losses, self._drops)
         return _apply_reasons(given, choose_rows(columns, grouped, is_open, allocations), Reason.DROP_ATTRIBUTED)
 

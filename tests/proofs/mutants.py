@@ -10,8 +10,6 @@ gets one JSON object per mutant, and a second run goes on behind them; packages 
 has sampled them equally.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json
@@ -20,11 +18,12 @@ import random
 import signal
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import cache_from_source
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import libcst as cst
 from coverage import CoverageData
@@ -32,9 +31,6 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.file_mutation import create_mutations
 
 from otel_mqtrace._clock import MonotonicNs, SystemClock, pause
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 PACKAGES: Final = ("otel_mqtrace/wire", "otel_mqtrace/records", "otel_mqtrace/spans", "spark_jobs/judging")
 ROOT: Final = Path(__file__).parents[2]

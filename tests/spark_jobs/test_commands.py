@@ -1,6 +1,7 @@
 """`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,18 @@ def test_files_that_hold_neither_side_are_named(capsys, tmp_path):
     )
     assert main(["graph", "--otlp", f"{tmp_path}/in/[bo]*", *out]) == 0
     assert f"passed over, neither native trace nor spans: {tmp_path}/in/b.txt\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["reconcile", "graph"])
+def test_reports_among_the_sources_are_not_named(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for name in ("native.jsonl", "otlp.jsonl"):
+        shutil.copy(DUAL / name, tmp_path)
+    chosen = [*AGENT, "--history", "days"] if command == "reconcile" else []
+    for _ in range(2):
+        main([command, "--native", ".", "--otlp", ".", "--out", "out", *chosen])
+        assert "passed over" not in capsys.readouterr().err
+    assert any(Path("out").iterdir())
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ def test_transaction_stays_in_its_chunk_and_ends_one_way():
     for order in order_book(1000, seed=7):
         if order.transaction is not None:
             transactions.setdefault(order.transaction, []).append((order.number // 100, order.aborted))
-    assert all(len(set(facts)) == 1 and len(facts) <= ORDERS_PER_TRANSACTION for facts in transactions.values())
-    assert {facts[0][1] for facts in transactions.values()} == {True, False}
+    assert all(len(set(chunks)) == 1 and len(chunks) <= ORDERS_PER_TRANSACTION for chunks in transactions.values())
+    assert {chunks[0][1] for chunks in transactions.values()} == {True, False}
 
 
 def test_both_halves_of_a_consume_are_one_event():

@@ -137,14 +137,14 @@ def test_message_type_has_the_name_of_rocketmq(words, msg_type):
 
 
 @pytest.mark.parametrize(
-    ("half", "facts", "has_ended"),
+    ("half", "expected", "has_ended"),
     [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
 )
-def test_span_of_the_first_half_has_not_ended(half, facts, has_ended):
+def test_span_of_the_first_half_has_not_ended(half, expected, has_ended):
     seen = role(trace_type="Sub", half=half)
-    assert (seen.half, seen.has_ended) == (facts, has_ended)
+    assert (seen.half, seen.has_ended) == (expected, has_ended)
 
 
-@pytest.mark.parametrize(("text", "facts"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
-def test_transaction_check_is_read_from_the_span(text, facts):
-    assert role(from_transaction_check=text).from_transaction_check is facts
+@pytest.mark.parametrize(("text", "expected"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
+def test_transaction_check_is_read_from_the_span(text, expected):
+    assert role(from_transaction_check=text).from_transaction_check is expected

@@ -1,4 +1,4 @@
-"""How many spans there are is facts by the bytes of a message, so that a span which a parser drops is missed."""
+"""Spans are counted by the bytes of a message, so that a span which a parser drops is missed."""
 
 import json
 

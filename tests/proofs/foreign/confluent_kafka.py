@@ -7,8 +7,6 @@ spans as they end only: ordinary sends and polls then stay records. Exit code 1:
 was switched on late; 2: no such checkout, or a run that did not end in time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -18,15 +16,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import Final
 
 MODES: Final = {
     "bare": "nothing",

@@ -1,19 +1,15 @@
 """Write ``docs/scoreboard.md``, one line per row, from the observations of one run and the published costs."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.proofs.bench.rows import Row
 from tests.proofs.scoreboard.rows import ROWS
 from tests.proofs.scoreboard.stage import INCUMBENT, Seen
 from tests.support.source_tree import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NOTE: Final = (
     "<!-- Generated from tests/proofs/scoreboard/rows.py by `make scoreboard`. Edit the probes, not this page. -->"

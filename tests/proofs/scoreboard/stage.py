@@ -3,15 +3,14 @@
 The same user code runs for every subject; each subject is imported in a process of its own.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import confluent_kafka
 from opentelemetry import trace
@@ -20,9 +19,6 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _TOPIC = "orders"
 _HEAP_TYPE = 1 << 9

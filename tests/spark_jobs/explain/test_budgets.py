@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,6 +186,14 @@ def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
     outcome = spend(split_by_message(verdicts), DROPS)
     assert outcome.budgets.summarise().attributed == {"native": 1, "otlp": 0}
     assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows)
+
+
+def test_lost_ends_take_no_place_where_no_native_drop_is_counted(verdicts, monkeypatch):
+    monkeypatch.setattr(drop_budget, "MOST_GROUPS", 1)
+    is_no_lost_send = pc.or_(pc.is_valid(verdicts["native"]), pc.not_equal(verdicts["kind"], "publish"))
+    buckets = split_by_message(verdicts.filter(is_no_lost_send))
+    outcome = spend(buckets, [drop for drop in DROPS if drop.side == "otlp"])
+    assert outcome.budgets.summarise().attributed == {"native": 0, "otlp": 3}
 
 
 def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):

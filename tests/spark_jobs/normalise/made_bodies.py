@@ -1,4 +1,4 @@
-"""Bodies made for a test: rows of ``BODY`` as an Arrow batch, the events facts from them, and what they should be."""
+"""Bodies made for a test: rows of ``BODY`` as an Arrow batch, the events made of them, and what they should be."""
 
 import pyarrow as pa
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Spans made for a test: rows of ``SPAN`` as an Arrow batch, and the events facts from them."""
+"""Spans made for a test: rows of ``SPAN`` as an Arrow batch, and the events made of them."""
 
 import pyarrow as pa
 

@@ -38,10 +38,10 @@ def ordered(rows):
 
 @given(rows=ROWS.map(ordered))
 def test_rows_keep_their_order_and_the_counts_balance(rows):
-    facts = events(*rows)
-    assert len(facts) == len(rows) + sum(event["extra"] or 0 for event in facts)
-    assert [event["line"] for event in facts if not event["extra"]] == list(range(len(rows)))
-    seen = [(event["line"], event["record_index"]) for event in facts]
+    found = events(*rows)
+    assert len(found) == len(rows) + sum(event["extra"] or 0 for event in found)
+    assert [event["line"] for event in found if not event["extra"]] == list(range(len(rows)))
+    seen = [(event["line"], event["record_index"]) for event in found]
     assert seen == sorted(seen, key=lambda place: (place[0], place[1] or 0))
     assert len(set(seen)) == len(seen)
 
@@ -146,7 +146,7 @@ def test_listener_thread_names_the_group(thread, group):
 
 
 @pytest.mark.parametrize(
-    ("own", "link", "kind", "facts"),
+    ("own", "link", "kind", "expected"),
     [
         (1, 1, "process", True),
         (1, 257, "process", True),
@@ -157,10 +157,10 @@ def test_listener_thread_names_the_group(thread, group):
         (1, 257, "send", None),
     ],
 )
-def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, facts):
+def test_delivery_has_the_sampled_flag_of_its_send(own, link, kind, expected):
     """A writer that never sets the bit says nothing by leaving it out."""
     (row,) = events(span({**SEND, "messaging.operation.type": kind}, links=[({}, link)], flags=own))
-    assert row["sent_sampled"] is facts
+    assert row["sent_sampled"] is expected
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_batch_send_of_hundreds_with_long_keys_is_laid_out_in_small_batches():
 
 
 def test_record_of_other_bytes_has_another_hash():
-    """Copies in the same bytes are facts from those that say the same: CLOUD leaves an empty field, or no end."""
+    """Copies in the same bytes differ from those that say the same: CLOUD leaves an empty field, or no end."""
     fields = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010"
     read, _ = read_bodies(f"{fields}\x02{fields}\x01\x02{fields}\x02".encode())
     one, other, again = (row["raw_hash"] for row in read)
