@@ -85,11 +85,13 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
     """Judge what the processes report; return the address of the application's own brokers, if one was seen."""
     checkup.facts["processes"] = reports
     if not reports:
+        code = checkup.facts.get("command", {}).get("exit_code")
+        failed, look = (f"ended with exit code {code} and ", "see what it printed; ") if code else ("", "")
         checkup.error(
             "not_instrumented",
-            "the command never switched mqtrace on",
+            f"the command {failed}never switched mqtrace on",
             where="the command",
-            fix="start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
+            fix=f"{look}start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
         )
         return None
     for each in reports:

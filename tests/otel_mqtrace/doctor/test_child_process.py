@@ -80,6 +80,7 @@ def test_command_that_never_instruments_is_reported(ask):
     code, findings, facts = ask("--", sys.executable, "-c", "raise SystemExit(3)")
     assert (code, set(findings)) == (1, {"not_instrumented"})
     assert facts["command"]["exit_code"] == 3
+    assert findings["not_instrumented"]["what"] == "the command ended with exit code 3 and never switched mqtrace on"
 
 
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
