@@ -68,7 +68,7 @@ def _sentences(result: Result) -> Iterator[str]:
             inputs = plural(read.truncated_tails, f"{side} input")
             yield f"cut off at the end: {inputs}; what was still being written is not judged"
     if carried := result.inputs.native.carried + result.inputs.otlp.carried:
-        yield f"included: {plural(carried, 'event')} that earlier runs left open"
+        yield f"included: {plural(carried, 'event')} that earlier runs left open; name another --history to start over"
     for side, loss in sorted(result.loss.items()):
         yield loss_sentence(side, loss)
 

@@ -45,7 +45,7 @@ def test_long_topic_is_folded_on_a_terminal_and_never_cut(width):
     ("counts", "remark"),
     [
         ({"truncated_tails": 1}, "cut off at the end: 1 otlp input"),
-        ({"carried": 8}, "included: 8 events that earlier runs left open"),
+        ({"carried": 8}, "included: 8 events that earlier runs left open; name another --history to start over"),
     ],
 )
 def test_what_was_cut_off_or_left_open_is_named_before_the_losses(counts, remark):
