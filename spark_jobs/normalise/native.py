@@ -78,10 +78,10 @@ _REQUEST_AT: Final = {
 }
 _MOST_HELD: Final = 1 << 18
 """The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
-_NO_LINE: Final = -1
+_OF_BODY: Final = ("arrival_ms", "path", "line", "is_joined")
 _SCHEMA: Final = pa.schema(
     {
-        **{name: BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
+        **{name: BODY.field(name).type for name in (*_OF_BODY, "bad")},
         **{name: field_type(FIELDS[name]) for name in KEPT_FIELDS},
         "type": pa.string(),
         "record_index": pa.int32(),
@@ -129,25 +129,22 @@ def _joined(parts: list[_Columns]) -> _Columns:
 
 @dataclass(slots=True)
 class _Lines:
-    """Numbers the records of each line, which may hold several bodies: ``count`` are those of the ``last`` line."""
+    """Numbers the records of each line, which may hold several bodies: ``count`` are those of the last line so far."""
 
-    last: tuple[object, object] = (None, None)
     count: int = 0
 
     def number(self, records: _Columns) -> _Columns:
-        """Return the columns with a ``record_index`` that is unique on its line, where lines have numbers."""
-        paths, lines = records["path"], records["line"].fill_null(_NO_LINE)
-        rows = len(lines)
-        if not rows or records["line"].null_count == rows:
-            return records
-        is_other = pc.or_(pc.not_equal(lines[1:], lines[:-1]), pc.not_equal(paths[1:], paths[:-1]))
-        starts = np.concatenate([[0], np.flatnonzero(is_other) + 1])
-        indexes = np.arange(rows) - np.repeat(starts, np.diff(starts, append=rows))
-        if self.last == (paths[0].as_py(), lines[0].as_py()):
-            indexes[: starts[1] if len(starts) > 1 else rows] += self.count
-        self.last, self.count = (paths[-1].as_py(), lines[-1].as_py()), int(indexes[-1]) + 1
-        numbered = np.where(np.asarray(lines) == _NO_LINE, np.asarray(records["record_index"]), indexes)
-        return {**records, "record_index": pa.array(numbered, pa.int32())}
+        """Return the columns with a ``record_index`` that is unique on its line."""
+        columns = dict(records)
+        is_joined, indexes = is_true(columns.pop("is_joined")), np.asarray(columns["record_index"])
+        if is_joined.any():
+            rows = np.arange(len(indexes))
+            is_first = (indexes == 0) & ~is_joined
+            indexes = rows - np.maximum.accumulate(np.where(is_first, rows, -self.count))
+            columns["record_index"] = pa.array(indexes, pa.int32())
+        if len(indexes):
+            self.count = int(indexes[-1]) + 1
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ class _Reader:
 
     def _rows(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield a row for each record of a body, its ``hash`` being the text that is hashed."""
-        place = {name: body[name] for name in ("arrival_ms", "path", "line")}
+        place = {name: body[name] for name in _OF_BODY}
         if body["bad"] is not None:
             self.counts.expected += 1
             yield {**place, "bad": body["bad"], "record_index": 0, "call_size": 1, "surplus": 0, "hash": b""}
@@ -233,7 +230,7 @@ def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
     """Return the columns that records take from their bodies; none of these is bad or glued."""
     return {
-        **{name: take_rows(bodies.column(name), body) for name in ("arrival_ms", "path", "line")},
+        **{name: take_rows(bodies.column(name), body) for name in _OF_BODY},
         "bad": pa.nulls(len(body), BAD),
         "surplus": pa.array(np.zeros(len(body), np.int64)),
     }

@@ -164,8 +164,8 @@ def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
 
 def _read_line(line: bytes) -> Iterator[dict[str, Any]]:
     """Yield the fields, as of ``BODY``, of each object of a line, and of what is none behind them."""
-    for value, text in read_objects(line):
-        yield _read_object(value if isinstance(value, dict) else {}, text)
+    for at, (value, text) in enumerate(read_objects(line)):
+        yield {**_read_object(value if isinstance(value, dict) else {}, text), "is_joined": at > 0}
 
 
 def _read_object(fields: dict[str, Any], text: str) -> dict[str, Any]:

@@ -213,15 +213,16 @@ def test_long_bodies_keep_their_records_apart():
 
 def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
     """A record without ids is known by its position alone; the bodies may come in batches of their own."""
-    rows = [(3, RECORD * 2), (3, RECORD + "junk\x02"), (None, RECORD), (None, RECORD), (4, RECORD), (4, RECORD)]
-    some = [{"path": "made", "line": line, "body": body.encode()} for line, body in rows]
+    bodies = [(3, RECORD * 2, False), (3, RECORD + "junk\x02", True)]
+    bodies += [(line, RECORD, is_joined) for line in (None, 4, None) for is_joined in (False, True)]
+    some = [{"path": "made", "line": line, "body": body.encode(), "is_joined": joined} for line, body, joined in bodies]
     found = []
     for batches in ([some], [some[:1], some[1:]], [[one] for one in some]):
         made = native_batches((batch(*each) for each in batches), InputCounts(), writer="mqtrace")
         read = [row for part in made for row in part.to_pylist()]
         found.append([(row["line"], row["record_index"]) for row in read])
     of_third = [(3, 0), (3, 1), (3, 2), (3, 3)]
-    assert found == [[*of_third, (None, 0), (None, 0), (4, 0), (4, 1)]] * 3
+    assert found == [[*of_third, *((line, index) for line in (None, 4, None) for index in (0, 1))]] * 3
 
 
 # -- What is counted of native bodies is counted apart from the rows made of them
