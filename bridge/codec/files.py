@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address
-from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
+from bridge.codec.framing import BadBody, Framing, detect, read_landed, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
+from bridge.page.wording import plural
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import BODY_BASE64
@@ -51,28 +52,30 @@ class Reading:
 
 def decoded_bodies(
     stream: io.BufferedReader, framing: Framing, how: Reading, *, name: str
-) -> Iterator[tuple[int, DecodedBody | BadBody]]:
-    """Yield the index of each body of the file, from 0, with its contexts: a large body in several parts.
+) -> Iterator[tuple[int, int | None, DecodedBody | BadBody]]:
+    """Yield the index of each body of the file, from 0, its line or row, from 1, and its contexts.
+
+    A large body comes in several parts. A raw file has no lines.
 
     Raises:
-        UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_bodies`.
+        UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_landed`.
         UsageError: unknown charset.
     """
     try:
         refuse_compressed(stream.peek(), name)
         chosen = detect(stream) if framing is Framing.AUTO else framing
         if chosen is Framing.RAW:
-            yield from ((0, part) for part in how.parts_of(stream.read))
+            yield from ((0, None, part) for part in how.parts_of(stream.read))
             return
     except OSError as error:
         raise unreadable(name, error) from error
-    for index, body in enumerate(read_bodies(stream, chosen, name=name)):
+    for index, body in enumerate(read_landed(stream, chosen, name=name)):
         if isinstance(body, BadBody):
-            yield index, body
-        elif len(body) > PART_BYTES:
-            yield from ((index, part) for part in how.parts_of(io.BytesIO(body).read))
+            yield index, body.row, body
+        elif len(body.body) > PART_BYTES:
+            yield from ((index, body.row, part) for part in how.parts_of(io.BytesIO(body.body).read))
         else:
-            yield index, decode_body(body, msg_type_map=how.msg_type_map, charset=how.charset)
+            yield index, body.row, decode_body(body.body, msg_type_map=how.msg_type_map, charset=how.charset)
 
 
 LARGE_BYTES: Final = 8 << 20
@@ -122,14 +125,15 @@ def decode_files(  # noqa: PLR0913 - the command's options
     """
     how = Reading(msg_type_map, charset)  # a wrong charset fails before any output
     tally = _Tally()
-    items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
+    placed = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
+    items = (item for _, item in placed)
     if as_table:
         from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
         print_records(items)
     else:
         _write(dump(item) for item in items)
-    return tally.report("are bad")
+    return tally.report("record or line", "records or lines", "bad")
 
 
 def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool) -> int:
@@ -148,7 +152,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
             _write(dump(_body_line(list(records))) for _, records in bodies)
         else:
             _write(record.encoded.body for _, records in bodies for record in records)
-    return tally.report("were refused")
+    return tally.report("record", "records", "refused")
 
 
 def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
@@ -161,7 +165,7 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
 
     if files:
         guesses = WriterGuesses()
-        for _, body in _bodies(files, framing, Reading()):
+        for _, _, body in _bodies(files, framing, Reading()):
             if isinstance(body, DecodedBody):
                 guesses.take(body)
         rows = list(map(asdict, guesses.guesses()))
@@ -195,41 +199,47 @@ class _Tally:
                 self.defects += 1
             yield item
 
-    def report(self, fate: str) -> int:
-        """Print to standard error how many records met ``fate`` and return the exit code."""
+    def report(self, noun: str, several: str, fate: str) -> int:
+        """Print to standard error how many of what passed are bad or refused, and return the exit code."""
         if self.defects:
-            typer.echo(f"mqtrace: {self.defects} of {self.passed} records {fate}; first: {self.first}", err=True)
+            verb = "is" if self.defects == 1 else "are"
+            counted = f"{self.defects:,} of {plural(self.passed, noun, several)} {verb} {fate}"
+            typer.echo(f"mqtrace: {counted}; first: {self.first}", err=True)
         return 1 if self.defects else 0
 
 
-def _why_bad(item: dict[str, Any]) -> str | None:
+def _why_bad(placed: tuple[str, dict[str, Any]]) -> str | None:
+    place, item = placed
     error = item.get("error")
     if error is None:
         return None
-    where = f"body {item['body_index']}" + ("" if item["record_index"] is None else f", record {item['record_index']}")
-    return f"{where}: {error['field'] + ': ' if error['field'] else ''}{error['reason']}"
+    record = "" if item["record_index"] is None else f" record {item['record_index']}"
+    return f"{place}{record}{' ' + error['field'] if error['field'] else ''}: {error['reason']}"
 
 
 def _why_refused(item: EncodedLine | Refusal) -> str | None:
     return f"line {item.line}: {item.reason}" if isinstance(item, Refusal) else None
 
 
-def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
-    for body_index, body in _bodies(names, framing, how):
+def _decoded(
+    names: list[str], framing: Framing, how: Reading, *, explode_batches: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON of each record with its place, ``FILE:LINE``; what is not a record has an ``error``."""
+    for body_index, place, body in _bodies(names, framing, how):
         if isinstance(body, BadBody):
             error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
-            yield {"body_index": body_index, "record_index": None, "error": error}
+            yield place, {"body_index": body_index, "record_index": None, "error": error}
         else:
-            yield from body_json(body_index, body, explode_batches=explode_batches)
+            yield from ((place, item) for item in body_json(body_index, body, explode_batches=explode_batches))
 
 
-def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, DecodedBody | BadBody]]:
+def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, str, DecodedBody | BadBody]]:
     before = 0
     for name in _readable(names):
-        index = -1
+        index, shown = -1, "standard input" if name == _STDIN else name
         with _opened(name) as stream:
-            for index, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
-                yield before + index, body
+            for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
+                yield before + index, shown if row is None else f"{shown}:{row}", body
         before += index + 1
 
 

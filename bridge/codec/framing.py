@@ -1,6 +1,6 @@
 """Read native bodies from files: raw, base64 in JSON lines, or a Parquet column.
 
-``read_bodies`` yields them one by one, so a JSON-lines file of any size needs the memory of its longest line. A line
+``read_landed`` yields them one by one, so a JSON-lines file of any size needs the memory of its longest line. A line
 without a body is yielded as ``BadBody``; only a file of another format raises.
 """
 
@@ -75,11 +75,6 @@ class Body(NamedTuple):
         return text_of_json(keys) if isinstance(keys, str) else None
 
 
-def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[bytes | BadBody]:
-    """Yield the bodies of one open file in order, as :func:`read_landed` does."""
-    return (each if isinstance(each, BadBody) else each.body for each in read_landed(stream, framing, name=name))
-
-
 def read_landed(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[Body | BadBody]:
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
@@ -127,7 +122,7 @@ def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
 def _body_of_object(value: Any, text: str, row: int) -> Body | BadBody:
     text = text.strip()
     if not isinstance(value, dict):
-        return BadBody(None, "not JSON" if value is None else "not a JSON object", text, row)
+        return BadBody(None, "not JSON" if value is None and text != "null" else "not a JSON object", text, row)
     encoded = text_of_json(value.get(BODY_BASE64))
     if encoded is None:
         return BadBody(BODY_BASE64, "missing", text, row)

@@ -66,6 +66,10 @@ class _FilesSource(TraceSource):
         except ValueError:  # a link in the directory to a file elsewhere
             return str(path)
 
+    def _count_bad(self, place: str, reason: str) -> None:
+        self.bad_bodies += 1
+        self.first_bad = self.first_bad or f"{place}: {reason}"
+
     def _remembered(self, parse: Callable[[Any], Any]) -> Any:
         return read_memory(self._memory, parse, hint=CANNOT_READ)
 
@@ -114,7 +118,8 @@ class FilesTraceSource(_FilesSource):
             yield batch
         if of_spans and not self._done and not self._read:
             raise UsageError(f"{of_spans[0]} holds spans, no native trace bodies: give --native URL to forward spans")
-        self.bad_bodies += len(of_spans)
+        for path in of_spans:
+            self._count_bad(self._name(path), "holds spans")
         self._read |= set(map(self._name, of_spans))
 
     def commit(self, held: Collection[Place] = ()) -> None:
@@ -129,8 +134,11 @@ class FilesTraceSource(_FilesSource):
             changed_ms = path.stat().st_mtime_ns // NS_PER_MS
             with path.open("rb") as stream:
                 for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
-                    if isinstance(body, BadBody) or not (body.beside or _RECORD_START.search(body.body)):
-                        self.bad_bodies += 1
+                    if isinstance(body, BadBody):
+                        self._count_bad(f"{name}:{body.row}", f"{body.field or ''} {body.reason}".lstrip())
+                        continue
+                    if not (body.beside or _RECORD_START.search(body.body)):
+                        self._count_bad(name, "no record")
                         continue
                     arrival_ms = changed_ms if body.arrival_ms is None else body.arrival_ms
                     yield LandedMessage(
@@ -205,7 +213,7 @@ class SpanFilesSource(_FilesSource):
             if key is not None:
                 self._read[key] = number  # before it is yielded: the caller may commit at once
             if isinstance(item, Bad):
-                self.bad_bodies += 1
+                self._count_bad(f"{name}:{item.ordinal}", item.reason)
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
 

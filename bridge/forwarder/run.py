@@ -284,11 +284,13 @@ def _print_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -
     if not passed.messages and not passed.spans:
         return
     if isinstance(spans, NativeForwarding):
-        typer.echo(f"mqtrace: {passed.messages} OTLP messages committed, {passed.spans} records written", err=True)
+        taken, written = plural(passed.messages, "OTLP message"), plural(passed.spans, "record")
+        typer.echo(f"mqtrace: {taken} committed, {written} written", err=True)
         return
-    text = f"mqtrace: {passed.messages} trace messages committed"
+    text = f"mqtrace: {plural(passed.messages, 'trace message')} committed"
     if spans is not None:
-        text += f", {passed.spans} spans accepted, {spans.counts.pending} records wait for their other half"
+        waiting = plural(spans.counts.pending, "record waits for its", "records wait for their")
+        text += f", {plural(passed.spans, 'span')} accepted, {waiting} other half"
     typer.echo(text, err=True)
 
 
@@ -307,27 +309,34 @@ def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: 
 def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, options: ForwardOptions) -> str:
     if isinstance(spans, NativeForwarding):
         return _native_text(counts, source, spans.counts, options)
-    text, notes = f"{counts.messages} trace messages ({counts.body_bytes} bytes)", []
+    text, notes = f"{plural(counts.messages, 'trace message')} ({plural(counts.body_bytes, 'byte')})", []
     if options.landing is not None:
         text += f" in {plural(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
-        text += f"; {spans.counts.records} records as {spans.counts.spans} spans to {options.otlp_endpoint}"
+        records, made = plural(spans.counts.records, "record"), plural(spans.counts.spans, "span")
+        text += f"; {records} as {made} to {options.otlp_endpoint}"
         notes = _noteworthy(spans)
-    without_body = source.bad_bodies, "lines or files hold no trace message"
-    return text + _join_notes([*notes, without_body], source) + _nothing_new(counts, source, options)
+    none = f"no trace message{_first_bad(source)}"
+    notes.append((source.bad_bodies, f"line or file holds {none}", f"lines or files hold {none}"))
+    return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
 
 
 def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCounts, options: ForwardOptions) -> str:
     text = (
-        f"{native.spans} spans ({counts.messages} OTLP messages) as {native.records} records in "
-        f"{native.trace_messages} trace messages to {options.native}"
+        f"{plural(native.spans, 'span')} ({plural(counts.messages, 'OTLP message')}) as "
+        f"{plural(native.records, 'record')} in {plural(native.trace_messages, 'trace message')} to {options.native}"
     )
+    without_record, refused = sorted(native.without_record.items()), sorted(native.refused.items())
+    not_traces = f"not OTLP traces{_first_bad(source)}"
     notes = [
-        *((number, f"spans without a record: {scope}") for scope, number in sorted(native.without_record.items())),
-        (native.bad_spans, "spans could not be read"),
-        (native.unreadable + source.bad_bodies, "messages are not OTLP traces"),
-        *((number, f"records refused: {reason}") for reason, number in sorted(native.refused.items())),
-        (native.replaced, "separator characters written as _"),
+        *(
+            (number, f"span without a record: {scope}", f"spans without a record: {scope}")
+            for scope, number in without_record
+        ),
+        (native.bad_spans, "span could not be read", "spans could not be read"),
+        (native.unreadable + source.bad_bodies, f"message is {not_traces}", f"messages are {not_traces}"),
+        *((number, f"record refused: {reason}", f"records refused: {reason}") for reason, number in refused),
+        (native.replaced, "separator character written as _", "separator characters written as _"),
     ]
     return text + _join_notes(notes, source) + _nothing_new(counts, source, options)
 
@@ -342,20 +351,32 @@ def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOpt
     return f"; nothing new for group {options.group}: {read}; use another --group to start over"
 
 
-def _join_notes(notes: list[tuple[int, str]], source: TraceSource) -> str:
-    noted = (*notes, (_gone(source), "offsets had been trimmed before"))
-    return "".join(f"; {number} {what}" for number, what in noted if number)
+_Note = tuple[int, str, str]
+"""A number and what it counts, of one and of several."""
 
 
-def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:
-    counts = spans.counts
+def _join_notes(notes: list[_Note], source: TraceSource) -> str:
+    noted = (*notes, (_gone(source), "offset had been trimmed before", "offsets had been trimmed before"))
+    return "".join(f"; {plural(*note)}" for note in noted if note[0])
+
+
+def _first_bad(source: TraceSource) -> str:
+    return f"; first: {source.first_bad}" if source.first_bad else ""
+
+
+def _noteworthy(spans: SpanForwarding) -> list[_Note]:
+    counts, overflowed = spans.counts, "of them because too many records waited"
     return [
-        (counts.halves, "spans have one half only"),
-        (counts.overflowed, "of them because too many records waited"),
-        (counts.pending, "records wait for their other half, uncommitted"),
-        (counts.repeated, "records repeated others"),
-        (counts.bad_records, "bad records have no span"),
-        (counts.rejected, "spans were rejected by the receiver"),
+        (counts.halves, "span has one half only", "spans have one half only"),
+        (counts.overflowed, overflowed, overflowed),
+        (
+            counts.pending,
+            "record waits for its other half, uncommitted",
+            "records wait for their other half, uncommitted",
+        ),
+        (counts.repeated, "record repeated another", "records repeated others"),
+        (counts.bad_records, "bad record has no span", "bad records have no span"),
+        (counts.rejected, "span was rejected by the receiver", "spans were rejected by the receiver"),
     ]
 
 

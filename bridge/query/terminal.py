@@ -55,7 +55,8 @@ def nothing_found(answer: Answer) -> str:
     searched, (first, *more) = answer.searched, answer.searched.remarks or ("",)
     if answer.total:
         return f"page {answer.page} is empty: {plural(answer.total, 'message')} on {plural(answer.pages, 'page')}"
-    remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
+    others = f", and {plural(len(more), 'more remark')}" if more else ""
+    remark = f" {visible(first, limit=400)}{others};" if first else ""
     return (
         f"nothing found; s{describe_search(searched)[1:].removesuffix('.')};{remark} "
         "check the search options, and --begin and --end: they are about arrivals"

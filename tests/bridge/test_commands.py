@@ -72,7 +72,7 @@ def test_bad_records_are_reported_in_place_and_counted(mqtrace):
         *((0, 0, False), (1, 0, False), (1, 1, True), (1, 2, False))
     ]
     assert items[2]["error"] == {"field": None, "reason": "2 fields, needs 8", "text": "SubBefore\x01x"}
-    assert err == "mqtrace: 1 of 4 records are bad; first: body 1, record 1: 2 fields, needs 8\n"
+    assert err == "mqtrace: 1 of 4 records or lines is bad; first: standard input:2 record 1: 2 fields, needs 8\n"
 
 
 def test_line_without_a_body_is_bad_alone(mqtrace):
@@ -80,6 +80,7 @@ def test_line_without_a_body_is_bad_alone(mqtrace):
     lines = [
         b"\n",
         b"[1]\n",
+        b"null\n",
         b'{"body_base64": 7}\n',
         b'{"other": 1}\n',
         b'{"body_base64": "%%"}\n',
@@ -90,10 +91,10 @@ def test_line_without_a_body_is_bad_alone(mqtrace):
     items = objects(out)
     assert code == 1
     assert [(item["body_index"], item.get("error", {}).get("reason")) for item in items] == [
-        *((0, "not a JSON object"), (1, "not base64"), (2, "missing"), (3, "not base64")),
-        *((4, None), (5, "not JSON")),
+        *((0, "not a JSON object"), (1, "not a JSON object"), (2, "not base64"), (3, "missing"), (4, "not base64")),
+        *((5, None), (6, "not JSON")),
     ]
-    assert err.startswith("mqtrace: 5 of 6 records are bad; first: body 0: not a JSON object")
+    assert err.startswith("mqtrace: 6 of 7 records or lines are bad; first: standard input:2: not a JSON object")
 
 
 def test_every_object_of_a_line_is_read(mqtrace, tmp_path):
@@ -103,7 +104,7 @@ def test_every_object_of_a_line_is_read(mqtrace, tmp_path):
     path.write_bytes(line + line + b"rest\n" + line + line)
     code, out, err = mqtrace("decode", path)
     assert (code, [item["body_index"] for item in objects(out)]) == (1, [0, 1, 2, 3, 4])
-    assert err == "mqtrace: 1 of 5 records are bad; first: body 2: not JSON\n"
+    assert err == f"mqtrace: 1 of 5 records or lines is bad; first: {path}:1: not JSON\n"
     _, out, _ = mqtrace("inspect", path, "--json")
     found = json.loads(out)
     assert (found["items"], found["malformed"], found["truncated_tail"]) == (4, 1, False)
@@ -142,7 +143,7 @@ def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
     writing.start()
     code, out, err = mqtrace(command, pipe)
     writing.join()
-    assert (code, bool(out), "1 of 1 records were refused" in err) == (end, not end, bool(end))
+    assert (code, bool(out), "1 of 1 record is refused" in err) == (end, not end, bool(end))
 
 
 def test_real_bodies_are_read_from_several_files(mqtrace):
@@ -168,7 +169,7 @@ def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
     places = [(item["body_index"], item["record_index"]) for item in objects(out)]
     assert code == 1
     assert places == [*((0, at) for at in range(records)), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert f"2 of {records + 4} records are bad; first: body 1, record 1" in err
+    assert f"2 of {records + 4:,} records or lines are bad; first: {small} record 1" in err
 
 
 def test_large_body_of_a_line_keeps_its_index(mqtrace):
@@ -197,8 +198,8 @@ def test_parquet_landings_are_read(mqtrace, tmp_path):
     items = objects(out)
     assert code == 1
     assert [item.get("trace_type") for item in items] == ["Pub", None, "SubBefore"]
-    assert "body 1: body: missing" in err
-    assert mqtrace("decode", stdin=path.read_bytes()) == (code, out, err)
+    assert f"first: {path}:2 body: missing" in err
+    assert mqtrace("decode", stdin=path.read_bytes()) == (code, out, err.replace(str(path), "standard input"))
 
 
 def test_options_reach_the_codec(mqtrace):
@@ -447,4 +448,4 @@ def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
     ]
     code, out, err = mqtrace("encode", stdin=b"\n".join([*refused, good]))
     assert (code, out) == (1, PUB)
-    assert err == "mqtrace: 8 of 9 records were refused; first: line 1: msg_id: 7 is not of type str\n"
+    assert err == "mqtrace: 8 of 9 records are refused; first: line 1: msg_id: 7 is not of type str\n"

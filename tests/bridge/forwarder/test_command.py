@@ -50,8 +50,8 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     assert main(["forward", *_options(topic, receiver, "--once", *options)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    summary = rf"1 trace messages \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
-    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 spans have one half only", out)
+    summary = rf"1 trace message \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
+    assert re.fullmatch(rf"{summary} {receiver.endpoint}; 1 span has one half only", out)
     assert {service for spans in receiver.contents().values() for service, _ in spans} == {"mq"}
 
 
@@ -74,11 +74,11 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     options = _options(topic, receiver, "--state", str(tmp_path))
     with running_forward(*options) as process:
         while len(receiver.ids()) < 2:
-            assert "trace messages committed" in process.stderr.readline()
+            assert " committed, " in process.stderr.readline()
         process.send_signal(number)
         out, _ = process.communicate()
     assert process.returncode == 0
-    assert "1 records wait for their other half, uncommitted" in out
+    assert "1 record waits for its other half, uncommitted" in out
     assert _committed(topic) == [0, 1]
     topic.send(body_of(after()), partition=1)
     assert main(["forward", *options, "--once"]) == 0
@@ -90,7 +90,9 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
 def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_path, capsys):
     (tmp_path / "odd.jsonl").write_text('{"odd": 1}\n{"odd": 2}\n')
     assert main(["forward", "--source", str(tmp_path), "--otlp-endpoint", receiver.endpoint, "--once"]) == 0
-    assert capsys.readouterr().out.endswith("; 2 lines or files hold no trace message\n")
+    assert capsys.readouterr().out.endswith(
+        "; 2 lines or files hold no trace message; first: odd.jsonl:1: body_base64 missing\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_second_forwarder_of_a_source_and_group_is_refused_while_the_first_runs(
     assert "another mqtrace forward of" in capsys.readouterr().err
     assert main([*options, "--group", "other"]) == main(options) == 0
     new, again = capsys.readouterr().out.splitlines()
-    assert new.startswith("1 trace messages")
+    assert new.startswith("1 trace message (")
     assert "; nothing new for group mqtrace-forward: it has forwarded all of --source" in again
     assert again.endswith("wherever that went; use another --group to start over")
 
@@ -187,7 +189,10 @@ def test_source_without_messages_is_said_to_hold_none(target, wanted, tmp_path, 
         (tmp_path / "empty" / "none.jsonl").touch()
     (tmp_path / "empty" / "a.jsonl").write_text("{}\n")
     assert main(options) == (0 if target == "--landing" else 2)
-    assert "holds no" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--source empty holds no" not in out
+    first = "; 1 line or file holds no trace message; first: a.jsonl:1: body_base64 missing\n"
+    assert out.endswith(first if target == "--landing" else "")
 
 
 @pytest.mark.parametrize("option", ["--timeout-ms", "--otlp-timeout-ms"])

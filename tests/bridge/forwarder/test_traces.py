@@ -217,7 +217,7 @@ def open_files(files):
 def test_files_are_forwarded_once(files, open_files, delivery):
     spans, source = SpanForwarding(delivery), open_files()
     assert forward_once(source, spans=spans).spans == 2
-    assert source.bad_bodies == 1
+    assert (source.bad_bodies, source.first_bad) == (1, "zz.jsonl:1: body_base64 missing")
     again = open_files()
     assert list(again.drain()) == []
     (files / "later.bin").write_bytes(body_of(pub("M2")))
@@ -229,7 +229,7 @@ def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files
     (files / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x01\x02")
     source = open_files()
     assert sum(map(len, source.drain())) == 2
-    assert source.bad_bodies == 2
+    assert (source.bad_bodies, source.first_bad) == (2, "picture.png: no record")
 
 
 def test_link_to_a_file_elsewhere_is_forwarded_once(files, open_files, delivery, tmp_path):

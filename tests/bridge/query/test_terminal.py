@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bridge.page.wording import duration, listed, offset, utc, visible
 from bridge.query.search import Answer, Searched
-from bridge.query.terminal import print_answer
+from bridge.query.terminal import nothing_found, print_answer
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, consume, pub, story_of
 
@@ -77,3 +77,11 @@ def test_pipe_gets_no_frames_and_whole_lines():
     assert not set("│├└─") & set(out)
     [delivery] = [line for line in out.splitlines() if line.startswith("    delivery 2")]
     assert "request id R2" in delivery
+
+
+@pytest.mark.parametrize(
+    ("more", "text"), [(0, " first; check"), (1, ", and 1 more remark;"), (2, ", and 2 more remarks;")]
+)
+def test_nothing_found_counts_the_remarks_it_leaves_out(more, text):
+    searched = Searched(where="a shelf", messages=4, remarks=("first", *["other"] * more))
+    assert text in nothing_found(Answer((), 0, searched))
