@@ -12,7 +12,7 @@ import sys
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError
 
@@ -25,6 +25,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 _DEBUG = "MQTRACE_DEBUG"
+_STDOUT = "standard output"
 _NOT_UTF8 = "surrogates not allowed"  # which stand for the bytes of such an argument or file name
 _NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # of Python, of pyarrow
 _MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
@@ -54,7 +55,9 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
 
 def _failed(error: Exception) -> int:
-    if isinstance(error, (MqTraceError, OSError)):
+    if isinstance(error, OSError) and error.filename == _STDOUT:
+        sys.stderr.write(f"mqtrace: error: cannot write to {_STDOUT}: {(error.strerror or '').lower()}\n")
+    elif isinstance(error, (MqTraceError, OSError)):
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}{_fix_of(error)}\n")
     elif isinstance(error, MemoryError):  # pyarrow's among them, which names a size
         why = f" ({_one_line(error)})" if str(error) else ""
@@ -84,6 +87,17 @@ def _fix_of(error: Exception) -> str:
             return ""
         return "; the working directory was removed: change to another"
     return ""
+
+
+class _RawOutput(io.FileIO):
+    """The bytes of standard output, whose errors name it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = _STDOUT
+            raise
 
 
 class _Output(io.TextIOWrapper):
@@ -125,8 +139,13 @@ def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
         yield
         return
     before.flush()
+    buffer: Any = before.buffer
+    if kind is _Output:
+        with suppress(io.UnsupportedOperation):  # a stream in memory
+            raw = _RawOutput(before.fileno(), "wb", closefd=False)
+            buffer = io.BufferedWriter(raw) if isinstance(buffer, io.BufferedWriter) else raw
     stream = kind(
-        before.buffer,
+        buffer,
         before.encoding,
         "backslashreplace",
         line_buffering=before.line_buffering,
@@ -139,7 +158,7 @@ def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
         setattr(sys, name, before)
         try:
             stream.detach().flush()
-        except kind.lost:  # else the interpreter tries again at its end, and complains
+        except OSError:  # else the interpreter tries again at its end, and complains
             os.dup2(os.open(os.devnull, os.O_WRONLY), before.fileno())
 
 

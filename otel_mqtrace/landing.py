@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS, SystemClock
-from otel_mqtrace._errors import MissingExtraError, UsageError
+from otel_mqtrace._errors import NO_ROOM, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -435,7 +435,7 @@ class LandingWriter:
         try:
             yield
         except OSError as error:
-            raise UsageError(f"cannot write to the landing {self.landing}: {error.strerror or error}") from error
+            raise not_writable(self.landing, error) from error
 
     def _list_in_manifest(self, part: LandedPart) -> None:
         """Append one line in one write: lines of several processes do not mix."""
@@ -447,3 +447,12 @@ class LandingWriter:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
+
+
+def not_writable(landing: object, error: OSError) -> UsageError:
+    """Return what to raise when the system or a store refuses what is written to ``landing``."""
+    if error.errno in NO_ROOM:  # pyarrow's own text wraps the system's
+        reason = f"{os.strerror(error.errno or 0).lower()}; free space there, or choose another directory"
+    else:
+        reason = error.strerror or str(error)
+    return UsageError(f"cannot write to the landing {landing}: {reason}")

@@ -135,7 +135,7 @@ def _check_delivery(options: ForwardOptions) -> None:
 
 
 def _check_places(options: ForwardOptions) -> None:
-    """Refuse an unknown store, and a landing that is its own source: each pass would find what the last has written."""
+    """Refuse an unknown store, a file for a directory, and a landing that each pass would read again."""
     given = {
         "--source": options.source,
         "--native": options.native,
@@ -143,12 +143,15 @@ def _check_places(options: ForwardOptions) -> None:
         "--state": options.state,
     }
     check_stores({option: [value] for option, value in given.items()})
+    target = None if options.native is None else parse_address(options.native)
+    native = as_path(target.path) if target is not None and target.kind is Kind.FILES else None
+    for option, place in {"--landing": options.landing, "--native": native, "--state": options.state}.items():
+        if isinstance(place, Path) and place.is_file():
+            raise UsageError(f"{option} {place} is a file: name a directory")
     source = parse_address(options.source)
     if source.kind is not Kind.FILES:
         return
     read, is_tree = root_of(source.path).resolve(), reads_tree(source.path)
-    target = None if options.native is None else parse_address(options.native)
-    native = as_path(target.path) if target is not None and target.kind is Kind.FILES else None
     for option, landing in {"--landing": options.landing, "--native": native}.items():
         written = None if landing is None else native_directory(landing).resolve()
         if written is not None and (read.is_relative_to(written) or (is_tree and written.is_relative_to(read))):

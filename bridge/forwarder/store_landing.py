@@ -23,6 +23,7 @@ from otel_mqtrace.landing import (
     date_of,
     json_line,
     landed_table,
+    not_writable,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class StoreLanding:
         try:
             landing.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._refused(error) from error
+            raise not_writable(self._landing, error) from error
 
     def write(self, messages: Sequence[LandedMessage]) -> None:
         """Hold ``messages`` for the parts of their days."""
@@ -96,7 +97,7 @@ class StoreLanding:
                 self._recover()
             parts = tuple(map(self._upload, sorted(self._held)))
         except OSError as error:
-            raise self._refused(error) from error
+            raise not_writable(self._landing, error) from error
         self._held_bytes, self._since_ns = 0, None
         return parts
 
@@ -137,9 +138,6 @@ class StoreLanding:
                 if self._clock.wall_ns() - path.stat().st_mtime_ns > _ABANDONED_NS:
                     path.unlink(missing_ok=True)
         self._is_recovered = True
-
-    def _refused(self, error: OSError) -> UsageError:
-        return UsageError(f"cannot write to the landing {self._landing}: {error.strerror or error}")
 
 
 def _packed(messages: Sequence[LandedMessage], suffix: str) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from otel_mqtrace import cli
 from otel_mqtrace._command_tree import COMMAND_GROUP, run
 from otel_mqtrace._errors import MqTraceError, UsageError
+from tests.support.native_vectors import RECORDED
 
 
 def _points(*names):
@@ -209,6 +210,19 @@ def test_command_whose_stderr_is_full_keeps_its_exit_code(tmp_path, typed, code)
         file.write_text(typed + "\n")
     shell = ["sh", "-c", 'exec "$0" "$@" 2>/dev/full', sys.executable, "-c", _MAIN, "encode", str(file)]
     assert subprocess.run(shell, timeout=60, check=False).returncode == code
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("arguments", ["--help", "--version", "dialects", "decode FILE", "inspect FILE", "query FILE"])
+def test_full_standard_output_is_one_line(arguments, buffered):
+    words = [str(RECORDED / "rocketmq-4.9.8.jsonl") if word == "FILE" else word for word in arguments.split()]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-c", _MAIN, *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
+    assert done.stderr == b"mqtrace: error: cannot write to standard output: no space left on device\n"
+    assert done.returncode == 2
 
 
 def test_removed_working_directory_is_named(tmp_path):

@@ -122,12 +122,16 @@ def test_lines_without_a_trace_message_are_counted_in_the_summary(receiver, tmp_
             "--landing kafka://a/b: kafka:// is not a store",
         ),
         (["--source", "files:.", "--landing", "x", "--state", " "], "--state is empty"),
+        (["--source", "file", "--landing", "file"], "--landing file is a file: name a directory"),
+        (["--source", "file", "--native", "file"], "--native file is a file: name a directory"),
+        (["--source", "file", "--landing", "x", "--state", "file"], "--state file is a file: name a directory"),
         (["--source", "kafka://127.0.0.1:1/t", "--landing", "x", "--group", ""], "--group is empty"),
         (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
     ],
 )
 def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     assert main(["forward", *options, "--once"]) == 2
     err = capsys.readouterr().err
     assert message in err

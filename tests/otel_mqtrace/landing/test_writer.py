@@ -170,6 +170,9 @@ def test_directory_that_cannot_be_made_is_a_usage_error(tmp_path):
         LandingWriter(tmp_path / "file").write([_message(1)])
 
 
+_FULL = r"^cannot write to the landing \S+: file too large; free space there, or choose another directory$"
+
+
 @contextlib.contextmanager
 def _no_file_beyond(size_bytes):
     resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
@@ -188,7 +191,7 @@ def _offsets(root):
 def test_failed_write_leaves_the_part_as_it_was(tmp_path):
     writer = LandingWriter(tmp_path)
     writer.write([_message(1)])
-    with _no_file_beyond(300), pytest.raises(UsageError, match="cannot write to the landing"):
+    with _no_file_beyond(300), pytest.raises(UsageError, match=_FULL):
         writer.write([_message(2, body=b"x" * 1000)])
     writer.write([_message(3)])
     [part] = writer.finish()
@@ -210,7 +213,7 @@ def test_part_whose_first_write_failed_is_removed(tmp_path):
 def test_parquet_part_that_could_not_be_finished_is_retried(tmp_path):
     writer = LandingWriter(tmp_path, format="parquet")
     writer.write([_message(1)])
-    with _no_file_beyond(100), pytest.raises(UsageError, match="cannot write to the landing"):
+    with _no_file_beyond(100), pytest.raises(UsageError, match=_FULL):
         writer.finish()
     assert _visible(tmp_path) == []
     writer.write([_message(2)])
