@@ -171,12 +171,23 @@ def open_native(
     return TopicSink(delivery, target, timeout_ms, clock)
 
 
+_OPTIONS: Final = {
+    "MQTRACE_BOOTSTRAP_SERVERS": "--native",
+    "MQTRACE_TRACE_TOPIC": "--native",
+    "MQTRACE_KAFKA_CONFIG, or in kafka_config": "--client-config",
+    "MQTRACE_KAFKA_CONFIG": "--client-config",
+}
+"""The settings that a delivery's errors name → where the command line gives them."""
+
+
 class _LastFailure(DeliveryFailures):
     """Keeps why something was not delivered, for the error line."""
 
     text = ""
 
     def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:  # noqa: ARG002 - as declared
+        for setting, name in _OPTIONS.items():
+            text = text.replace(setting, name)
         self.text = text
 
 

@@ -154,7 +154,7 @@ class _Failures(logging.Handler):
     def describe_failure(self, spans: str) -> str:
         """Return what the endpoint did not do with ``spans``, and why where it is known."""
         if self._unreachable:
-            return f"cannot be reached ({self._unreachable}) for {spans}"
+            return f"cannot be reached ({self._unreachable}) for {spans}: start it or give another --otlp-endpoint"
         return f"did not accept {spans} ({self._last})" if self._last else f"did not accept {spans}"
 
 

@@ -439,8 +439,9 @@ class RemotingClient:
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))
-        alone = f"the name server {silent[0]}"
-        raise SilentError(alone if len(silent) == 1 else f"no name server answers: {'; '.join(silent)}")
+        if len(silent) == 1:
+            raise SilentError(f"the name server {silent[0]}; see that it runs, or correct the address")
+        raise SilentError(f"no name server answers: {'; '.join(silent)}; see that one runs, or correct the addresses")
 
     def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
         """Return until when the first of ``servers`` may take, so that the others have their turn."""

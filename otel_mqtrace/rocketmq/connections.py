@@ -134,6 +134,11 @@ class Connections:
         return (deadline - self._clock.monotonic_ns()) / _NS_PER_S
 
 
+def _reason_of(error: Exception) -> str:
+    """Return the system's words without its number."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 class _Connection:
     """One socket and the answers that came over it, in whatever order."""
 
@@ -146,7 +151,7 @@ class _Connection:
             self._socket = socket.create_connection(read_address(address), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError, UsageError) as error:  # an address from a route may be malformed
-            raise SilentError(f"{address} cannot be reached: {error}") from error
+            raise SilentError(f"{address} cannot be reached ({_reason_of(error)})") from error
 
     def send(self, frame: bytes, opaque: int, timeout_s: float) -> None:
         self._waiting.add(opaque)
@@ -155,7 +160,7 @@ class _Connection:
             self._socket.sendall(frame)
         except OSError as error:
             self.shut()  # half a frame may be out: nothing more can follow it
-            raise SilentError(f"{self._address} takes no request: {error}") from error
+            raise SilentError(f"{self._address} takes no request ({_reason_of(error)})") from error
 
     def receive(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s`` for bytes. A time-out is not an error: the caller checks its deadline."""
@@ -165,7 +170,7 @@ class _Connection:
         except TimeoutError:
             return
         except OSError as error:
-            raise SilentError(f"the connection to {self._address} broke: {error}") from error
+            raise SilentError(f"the connection to {self._address} broke ({_reason_of(error)})") from error
         if not data:
             raise SilentError(f"{self._address} closed the connection")
         self._keep(data)

@@ -24,6 +24,7 @@ MOST_BYTES: Final = 64 << 20
 MOST_ROWS: Final = 200_000
 """More rows than that are refused: the budget is kept in memory."""
 
+_GIVE: Final = "give a ledger of mqtrace, OTLP metrics as JSON lines, or what a /metrics endpoint answers"
 _VERSION: Final = 1
 _SIDES: Final = ("native", "otlp")
 _OWN_NAME: Final = re.compile(r"ledger-.+-(\d+)-[0-9a-f]{8}\.json")
@@ -164,7 +165,7 @@ def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) > 1:
                 return  # its writer was stopped in the middle
-            raise UnreadableInputError(f"--ledger {where}: line {number} is not JSON: {error}") from error
+            raise UnreadableInputError(f"--ledger {where}: line {number} is not JSON; {_GIVE}") from error
         if not isinstance(document, dict):
             raise UnreadableInputError(f"--ledger {where}: line {number} is not a JSON object")
         yield f"{where}: line {number}", document
@@ -333,8 +334,7 @@ def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float
             yield _sample(bare)
         except (ValueError, IndexError, OverflowError):
             raise UnreadableInputError(
-                f"--ledger {where}: line {number} is not a sample of Prometheus text; give a ledger of mqtrace, OTLP "
-                "metrics as JSON lines, or what a /metrics endpoint answers"
+                f"--ledger {where}: line {number} is not a sample of Prometheus text; {_GIVE}"
             ) from None
 
 

@@ -61,7 +61,8 @@ def test_unreachable_receiver_is_exit_2_and_one_line(topic, tmp_path, capsys):
     assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 2
     err = capsys.readouterr().err
     assert err.startswith(
-        "mqtrace: error: the OTLP receiver http://127.0.0.1:1 cannot be reached (Connection refused) for 1 span"
+        "mqtrace: error: the OTLP receiver http://127.0.0.1:1 cannot be reached (Connection refused) for 1 span: start it "
+        "or give another --otlp-endpoint; "
     )
     assert err.count("\n") == 1
     assert _committed(topic)[0] < 0

@@ -134,7 +134,9 @@ def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
 def test_broker_that_takes_no_records_leaves_the_spans_uncommitted(source, tmp_path, capsys):
     options = ForwardOptions(source=str(source), native="kafka://127.0.0.1:1/T", once=True, timeout_ms=1_500)
     assert run(options) == 2
-    assert "did not take" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "did not take" in err
+    assert "name another one in --native)" in err
     assert _forward(source, tmp_path / "out", capsys)["records"] == sum(RECORDS.values())
 
 

@@ -102,6 +102,9 @@ def test_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, capsysbinary)
     assert (code, answer["found"], answer["messages"][0]["groups"][0]["outcome"]) == (0, 1, "success")
 
 
+NO_SERVER = (
+    "the name server 127.0.0.1:1 cannot be reached (Connection refused); see that it runs, or correct the address\n"
+)
 WRONG = {
     "empty id": (["--msg-id", " ", "--landing", "LANDING"], "--msg-id is empty"),
     "empty key": (["--key", "", "--landing", "LANDING"], "--key is empty"),
@@ -122,9 +125,9 @@ WRONG = {
     "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "are different places"),
     "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
-    "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], "127.0.0.1:1"),
+    "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], NO_SERVER),
     "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
-    "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], "127.0.0.1:1"),
+    "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], NO_SERVER),
 }
 
 
