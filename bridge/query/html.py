@@ -40,7 +40,7 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
         return Markup("")
     scale = scale_of(bars)
     first_ms, last_ms = scale.first_ms, max(bar.until_ms or bar.from_ms for bar in bars)
-    caption = f"{len(bars)} events over {duration(last_ms - first_ms)}; the table below has all of them"
+    caption = f"{plural(len(bars), 'event')} over {duration(last_ms - first_ms)}; the table below has all of them"
     rows = {name: tuple(("", row) for row in pack_rows(each, scale)) for name, each in lanes.items()}
     return draw_lanes([Lane(name, row) for name, row in rows.items()], scale, text=caption)
 

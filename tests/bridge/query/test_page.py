@@ -44,6 +44,8 @@ def test_every_event_is_in_the_table_and_in_the_picture():
     assert len(table.rows) - 1 == len(timeline)
     assert [row[5] for row in table.rows[1:]] == [event.outcome for event in timeline]
     assert len(re.findall("<title>", swimlane(timeline))) == len(timeline) + swimlane(timeline).count("not to scale")
+    assert f"{len(timeline)} events over " in swimlane(timeline)
+    assert "1 event over " in swimlane(events(story_of(pub())))
 
 
 def test_card_shows_every_fact():
