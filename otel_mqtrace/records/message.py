@@ -78,12 +78,12 @@ def position_attributes(topic: str, partition: int | None, offset: int | None) -
     return attributes
 
 
-def rare_attributes(key: object, headers: HeaderIndex, *, is_tombstone: bool) -> Attributes:
-    """Return the attributes that most messages lack: key, tombstone, tags and keys."""
+def rare_attributes(key: object, headers: HeaderIndex, body_length: int | None) -> Attributes:
+    """Return the attributes that most messages lack: key, tombstone (a body without length), tags and keys."""
     attributes: Attributes = {}
-    if (text := key_text(key)) is not None:
+    if key is not None and (text := key_text(key)) is not None:
         attributes[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
-    if is_tombstone:
+    if body_length is None:
         attributes[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
     if headers:
         add_header_fields(attributes, headers)

@@ -63,10 +63,7 @@ class Sent(NamedTuple):
     @property
     def rare_attributes(self) -> Attributes:
         """The attributes that most messages lack."""
-        is_tombstone = self.body_length is None
-        if self.key is None and not self.headers and not is_tombstone:
-            return {}
-        return rare_attributes(self.key, self.headers, is_tombstone=is_tombstone)
+        return rare_attributes(self.key, self.headers, self.body_length)
 
     @property
     def own_attributes(self) -> Attributes:
