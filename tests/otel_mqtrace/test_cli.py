@@ -299,13 +299,13 @@ atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
 _IN_A_WEAKREF_CALLBACK = """
-import os, signal, sys, time, weakref
+import os, signal, sys, weakref
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace._command_tree":
             self.gone = weakref.ref(Interrupting(), lambda _: os.kill(os.getpid(), signal.NUMBER))
-            time.sleep(50)
+            signal.pause()
 sys.meta_path.insert(0, Interrupting())
 """
 

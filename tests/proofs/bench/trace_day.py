@@ -16,12 +16,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from otel_mqtrace import semconv
+from otel_mqtrace.landing import landed_table
 
 DAY_MS: Final = 86_400_000
 BEGIN_MS: Final = 1_795_219_200_000  # 2026-11-21T00:00:00Z
@@ -32,14 +33,6 @@ EVERY: Final = 1000
 
 _FIELD, _END = "\x01", "\x02"
 _PER_FILE: Final = 250_000  # messages: a row group of 110 MB, and 650 MB of JSON
-_LANDED: Final[dict[str, Any]] = {
-    "source": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "arrival_ms": pa.int64(),
-    "keys": pa.string(),
-    "body": pa.binary(),
-}
 _HEAD: Final = (
     '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"shop"}}]},'
     '"scopeSpans":[{"scope":{"name":"otel_mqtrace"},"spans":['
@@ -95,7 +88,9 @@ class _Day:
             "keys": pa.nulls(len(starts), pa.string()),
             "body": bodies,
         }
-        parquet.write_table(pa.table(columns, schema=pa.schema(_LANDED)), out / "native" / f"part-{part:05d}.parquet")
+        parquet.write_table(
+            pa.table(columns, schema=landed_table(()).schema), out / "native" / f"part-{part:05d}.parquet"
+        )
         spans = out / "otlp" / f"part-{part:05d}.json{'.zst' if self.zstd else ''}"
         with pa.output_stream(str(spans), compression="zstd" if self.zstd else None) as file:
             for start in range(numbers.start, numbers.stop, PER_LINE):
