@@ -350,10 +350,14 @@ def _run(
     written: dict[str, AnyPath] = {}
     printed: set[Writers] = set()
 
-    def report(result: Result, engine: Engine) -> None:
+    @contextmanager
+    def report(result: Result, engine: Engine) -> Iterator[None]:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        written.update(files.write_reports(result, options.out, page, sources=sources, map_parts=engine.map_here))
+        texts = files.render_reports(result, page, sources=sources, map_parts=engine.map_here)
+        with files.write_texts(texts, options.out) as places:
+            yield
+        written.update(places)
         if every_ms is not None:
             if result.writers not in printed:
                 _print_writers(result.writers)
@@ -548,7 +552,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress)
         progress("writing the files")
-        written = write_texts({name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}, into)
+        texts = {name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}
+        with write_texts(texts, into) as written:
+            pass
     _warn_of_unknown(options)
     if as_json:
         sys.stdout.write(drawn.dumps())

@@ -47,7 +47,7 @@ from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import VERDICTS, open_engine, open_workspace, record_engine
+from spark_jobs.jobs.workspace import RESULT, VERDICTS, open_engine, open_workspace, record_engine
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
@@ -59,6 +59,7 @@ from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -83,13 +84,13 @@ def run(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], object] = no_report,
+    report: Callable[[Result, Engine], AbstractContextManager[object]] = no_report,
     clock: Clock | None = None,
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
-    ``progress`` is called with the name of each stage, ``report`` with the result and the
-    engine before the history is committed.
+    ``progress`` is called with the name of each stage, ``report`` with the result and the engine: its block begins with
+    the reports written, and ends with them in place of the last run's.
 
     Raises:
         UsageError: an option, a policy or a source is wrong.
@@ -204,8 +205,8 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
 
 
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
-_JUDGED, _REPLACED, _WITHDRAWN = "judged", "replaced", "withdrawn"
-"""Below the work directory: the verdicts of this run, those of the last one, and this run's without its reports."""
+_JUDGED, _REPLACED = "judged", "replaced"
+"""Below the work directory: the verdicts of this run, and those of the last one."""
 
 
 def reconcile(  # noqa: PLR0913 - the run's options
@@ -259,11 +260,17 @@ def reconcile(  # noqa: PLR0913 - the run's options
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
-def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine], object], *, out: AnyPath) -> Result:
+def conclude(
+    place: Workspace,
+    result: Result,
+    report: Callable[[Result, Engine], AbstractContextManager[object]],
+    *,
+    out: AnyPath,
+) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
-    The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
-    one run never stand beside the verdicts of another.
+    Verdicts and reports replace those of the last run below ``out`` once all are written. A run that is killed between
+    the two leaves no ``result.json``.
     """
     result = record_engine(replace(result, run=place.past.run), place)
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
@@ -272,14 +279,9 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result, Engine]
     with delay_interrupt():
         place.check_held()
         place.past.check_held()
-        final, spare = out / VERDICTS, place.work / _REPLACED
-        replace_tree(place.work / _JUDGED, final, spare=spare)
-        try:
-            report(result, place.engine)
-        except BaseException:
-            if spare.exists():  # not in an object store
-                replace_tree(spare, final, spare=place.work / _WITHDRAWN)
-            raise
+        with report(result, place.engine):
+            (out / RESULT).unlink(missing_ok=True)
+            replace_tree(place.work / _JUDGED, out / VERDICTS, spare=place.work / _REPLACED)
         place.past.commit(line)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from spark_jobs.sources.files import find_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
@@ -66,8 +68,9 @@ def no_progress(_stage: str) -> None:
     """Report no progress."""
 
 
-def no_report(_result: Result, _engine: Engine) -> None:
+def no_report(_result: Result, _engine: Engine) -> AbstractContextManager[None]:
     """Write no report."""
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -61,7 +62,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     every_ms: int | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], object] = no_report,
+    report: Callable[[Result, Engine], AbstractContextManager[object]] = no_report,
     clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
@@ -69,7 +70,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     """Ingest new input, judge everything and report, once or until interrupted. Return the last result.
 
     ``every_ms`` is the pause between two rounds; ``None`` is a single round. Without new data only the first is
-    reported. ``report`` is called with each result before the history is committed; ``files_per_batch`` limits a batch.
+    reported. ``report`` is that of a batch run; ``files_per_batch`` limits a batch.
 
     Raises:
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as in a batch run.
@@ -115,7 +116,7 @@ def _judge(
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
-    report: Callable[[Result, Engine], object],
+    report: Callable[[Result, Engine], AbstractContextManager[object]],
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.sides()

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result
 
-VERDICTS: Final = "verdicts"
-"""The directory of verdicts below ``--out``."""
+VERDICTS, RESULT = "verdicts", "result.json"
+"""Below ``--out``: the directory of verdicts, and the report that is written last."""
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
 """A file that only work directories of ours have."""

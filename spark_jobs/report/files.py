@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from spark_jobs.report.wording import number
 from spark_jobs.taxonomy import ExitCode, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bridge.storage import AnyPath
     from spark_jobs.report.html import PageOptions
@@ -59,41 +58,26 @@ def _case(gate: Gate) -> _Case:
     return _Case(gate.name, _ELEMENT.get(gate.outcome, ""), message, output)
 
 
-REPORTS: Final[dict[str, Callable[[Result], str]]] = {
-    "report.html": render_page,
-    "summary.md": render_summary,
-    "junit.xml": render_junit,
-    "metrics.prom": render_metrics,
-    "result.json": lambda result: result.dumps(),
-}
-"""File name → renderer; ``result.json`` comes last: when it exists, the others are complete."""
-
-_FOR_READERS: Final = ("report.html", "summary.md", "junit.xml")
-
-
-def write_reports(
+def render_reports(
     result: Result,
-    out: AnyPath,
     page: PageOptions | None = None,
     *,
     sources: Iterable[str] = (),
     map_parts: Callable[..., Iterable[Any]] = map,
-) -> dict[str, AnyPath]:
-    """Render every report, then write them into ``out``, created if absent, and return their paths by name.
+) -> dict[str, str]:
+    """Return the text of every report by file name; ``result.json`` comes last: if it exists, the others are complete.
 
     The reports for people show paths relative to ``sources``, the user's arguments. ``map_parts`` maps a function over
     parts of the page.
-
-    Raises:
-        UsageError: when ``out`` cannot be written.
     """
-    renderers: dict[str, Callable[[Result], str]] = {
-        **REPORTS,
-        "report.html": partial(render_page, options=page, map_parts=map_parts),
-    }
     readable = _shorten_paths(result, sources)
-    texts = {name: renderers[name](readable if name in _FOR_READERS else result) for name in REPORTS}
-    return write_texts(texts, out)
+    return {
+        "report.html": render_page(readable, options=page, map_parts=map_parts),
+        "summary.md": render_summary(readable),
+        "junit.xml": render_junit(readable),
+        "metrics.prom": render_metrics(result),
+        "result.json": result.dumps(),
+    }
 
 
 # -- paths as the user gave them, without the folders of this machine --------------------------------------------------
@@ -155,11 +139,12 @@ def _find_roots(sources: Iterable[str]) -> list[tuple[str, str]]:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-def write_texts(texts: Mapping[str, str], out: AnyPath) -> dict[str, AnyPath]:
-    """Write ``{file name: text}`` into ``out``, created if absent, and return their paths by name.
+@contextmanager
+def write_texts(texts: Mapping[str, str], out: AnyPath) -> Iterator[dict[str, AnyPath]]:
+    """Write ``{file name: text}`` beside its place in ``out``, created if absent, and give the places by name.
 
-    Each file is written beside its place. When all of them are, they are renamed in this order, so that no reader sees
-    half of one, and a disk that is full leaves the old ones. Lone surrogates are escaped.
+    The files are renamed in this order when the block ends: no reader sees half of one, and a disk that is full leaves
+    the old ones. Lone surrogates are escaped.
 
     Raises:
         UsageError: when ``out`` cannot be written.
@@ -170,6 +155,6 @@ def write_texts(texts: Mapping[str, str], out: AnyPath) -> dict[str, AnyPath]:
             for name, text in reversed([*texts.items()]):  # the last one entered is renamed first
                 unready = written.enter_context(committed(out / name))
                 Path(unready).write_bytes(text.encode("utf-8", "backslashreplace"))
+            yield {name: out / name for name in texts}
     except OSError as refused:
         raise UsageError(f"cannot write the report into {out}: {refused.strerror}; choose another --out") from refused
-    return {name: out / name for name in texts}

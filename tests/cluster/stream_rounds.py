@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -68,8 +70,10 @@ class Rounds:
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def record(self, result: Result, _engine: object) -> None:
+    @contextmanager
+    def record(self, result: Result, _engine: object) -> Iterator[None]:
         """Write down what a round came to, and what it finds on disk."""
+        yield
         kept = [path for name in ("stream", "history") for path in (self._root / "out" / name).rglob("*")]
         files = [path for path in kept if path.is_file()]
         row = {

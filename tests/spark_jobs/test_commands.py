@@ -1,7 +1,9 @@
 """`mqtrace reconcile` and `mqtrace graph` as a user calls them: exit codes, one line per error, what is printed and written."""
 
 import json
+import resource
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,9 @@ from bridge.addresses import parse_duration_ms, parse_instant_ms
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from spark_jobs.commands import parse_settings, repeat_options
+from spark_jobs.jobs.batch import run
+from spark_jobs.jobs.options import ReconcileOptions
+from spark_jobs.report import files
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
@@ -174,16 +179,36 @@ def test_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_path)
     assert len(plain["inputs"]["otlp"]["sources"]) == 2
 
 
-def test_run_whose_reports_cannot_be_written_leaves_the_last_one_whole(capsys, lossy, tmp_path):
+@pytest.mark.parametrize("earlier", [[], SIDES])
+def test_run_whose_reports_cannot_be_written_leaves_what_was_there(capsys, lossy, tmp_path, monkeypatch, earlier):
     out = tmp_path / "out"
     options = ["--out", str(out), "--history", str(tmp_path / "history"), *AGENT]
-    assert main(["reconcile", *SIDES, *options]) == 0
-    (out / "summary.md").unlink()
-    (out / "summary.md").mkdir()
-    before = {path: path.read_bytes() for path in (out / "verdicts").iterdir()}
-    assert main(["reconcile", "--native", lossy, *SIDES[2:], *options]) == 2
+    assert main(["reconcile", *earlier, *options]) == (0 if earlier else 2)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(files, "render_summary", lambda _: "x" * 2_000_000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))  # a disk with room for the verdicts
+    try:
+        assert main(["reconcile", "--native", lossy, *SIDES[2:], *options]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot write the report into" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in (out / "verdicts").iterdir()} == before
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_run_killed_between_its_verdicts_and_its_reports_leaves_no_result(tmp_path):
+    given = ReconcileOptions(native=(SIDES[1],), otlp=(SIDES[3],), out=tmp_path, engine="local", grace_ms=0)
+    (tmp_path / "result.json").write_text("of an earlier run")
+
+    @contextmanager
+    def report(_result, _engine):
+        yield
+        assert (tmp_path / "verdicts").exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(given, report=report)
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_policy_tolerates_losses_and_json_prints_the_result_only(capsys, lossy, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from otel_mqtrace.spans.processor import COMPONENT_TYPE
-from spark_jobs.report.files import write_reports
+from spark_jobs.report.files import render_reports
 from spark_jobs.report.prometheus import METRICS, PREFIX
 from tests.support.results import result
 from tools.generated_docs import DOCS
@@ -56,11 +56,9 @@ def test_each_alert_fires_when_it_should_and_is_silent_before(promtool, tmp_path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_promtool_accepts_the_metrics_of_a_run(promtool, tmp_path):
+def test_promtool_accepts_the_metrics_of_a_run(promtool):
     """Its one remark is on the label `quantile` of two gauges: that label is part of the contract."""
-    write_reports(result(), tmp_path)
-    text = (tmp_path / "metrics.prom").read_text(encoding="utf-8")
-    done = _run(promtool, "check", "metrics", text=text)
+    done = _run(promtool, "check", "metrics", text=render_reports(result())["metrics.prom"])
     remarks = set((done.stdout + done.stderr).splitlines())
     assert remarks == {
         f'{PREFIX}{metric.name} non-summary metrics should not have "quantile" label'

@@ -17,7 +17,7 @@ from spark_jobs.jobs.batch import conclude, reconcile
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress
 from spark_jobs.jobs.reading import EventSide, ReadOptions, read_sides
 from spark_jobs.jobs.workspace import open_engine, open_workspace
-from spark_jobs.report.files import write_reports
+from spark_jobs.report.files import render_reports, write_texts
 from spark_jobs.report.html import PageOptions
 from spark_jobs.sources.files import find_inputs
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
@@ -51,7 +51,10 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
         result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=no_progress)
         page = PageOptions(samples=options.samples)
         result = conclude(
-            place, result, lambda ended, engine: write_reports(ended, out, page, map_parts=engine.map_here), out=out
+            place,
+            result,
+            lambda ended, engine: write_texts(render_reports(ended, page, map_parts=engine.map_here), out),
+            out=out,
         )
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.report.files import REPORTS, render_junit, write_reports, write_texts
+from spark_jobs.report.files import render_junit, render_reports, write_texts
 from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.result import Latency, Loss, MalformedSample
@@ -47,21 +47,21 @@ def test_metrics_read_back_equal_the_known_samples_of_the_table(changes):
 
 
 def test_run_writes_five_readable_files_and_nothing_else(tmp_path):
-    written = write_reports(result(), tmp_path / "deep" / "out")
-    assert set(written) == set(REPORTS) == {path.name for path in (tmp_path / "deep" / "out").iterdir()}
+    with write_texts(render_reports(result()), tmp_path / "deep" / "out") as written:
+        assert not any(path.exists() for path in written.values())
+    assert set(written) == {"report.html", "summary.md", "junit.xml", "metrics.prom", "result.json"}
+    assert set(written.values()) == set((tmp_path / "deep" / "out").iterdir())
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in written.values())
 
 
-def test_same_result_gives_the_same_bytes(tmp_path):
-    first = {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()}
-    write_reports(result(verdict="PASS"), tmp_path)
-    assert {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()} == first
+def test_same_result_gives_the_same_texts():
+    assert render_reports(result()) == render_reports(result())
 
 
 def test_unwritable_directory_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageError, match="--out") as refused:
-        write_reports(result(), tmp_path / "file")
+    with pytest.raises(UsageError, match="--out") as refused, write_texts({"a": ""}, tmp_path / "file"):
+        pass
     assert "\n" not in str(refused.value)
     assert str(tmp_path / "file") in str(refused.value)
 
@@ -82,12 +82,14 @@ def test_result_json_holds_the_counts_of_the_run():
 
 @pytest.mark.parametrize("large", ["a", "b"])
 def test_files_are_replaced_together_or_not_at_all(tmp_path, large):
-    write_texts({"a": "old", "b": "old"}, tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
     try:
-        with pytest.raises(UsageError, match="File too large"):
-            write_texts({"a": "new", "b": "new"} | {large: "new" * 100}, tmp_path)
+        texts = {"a": "new", "b": "new"} | {large: "new" * 100}
+        with pytest.raises(UsageError, match="File too large"), write_texts(texts, tmp_path):
+            pytest.fail("not all of them are written")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
@@ -187,9 +189,9 @@ def test_summary_stays_within_sixty_kilobytes():
 BAD = MalformedSample(side="native", path="", line=7, record_index=0, field=None, reason="cut off", text="x")
 
 
-def shortened(tmp_path, path, sources):
+def shortened(path, sources):
     made = result(malformed=(replace(BAD, path=str(path)),))
-    summary = write_reports(made, tmp_path / "out", sources=sources)["summary.md"].read_text()
+    summary = render_reports(made, sources=sources)["summary.md"]
     (shown,) = re.findall(r"^\| native \| (.*?) \| 7 \|", summary, re.MULTILINE)
     return html.unescape(shown)
 
@@ -208,7 +210,7 @@ def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, 
     here = tmp_path / "run"
     here.mkdir()
     monkeypatch.chdir(here)
-    assert shortened(tmp_path, here / file, [argument]) == shown
+    assert shortened(here / file, [argument]) == shown
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, 
 )
 def test_path_is_shown_from_the_last_part_of_an_absolute_argument(tmp_path, arguments, path, shown):
     sources = [argument.format(tmp_path) for argument in arguments]
-    assert shortened(tmp_path, path.format(tmp_path), sources) == shown
+    assert shortened(path.format(tmp_path), sources) == shown
 
 
 def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):
@@ -235,8 +237,8 @@ def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):
     made = result(malformed=(replace(BAD, path=path),), samples=(sample(1, native=side_fields(path=path)),))
     native = replace(made.inputs.native, sources=(path,))
     made = replace(made, inputs=replace(made.inputs, native=native))
-    written = write_reports(made, tmp_path / "out", sources=[str(home / "landing")])
+    texts = render_reports(made, sources=[str(home / "landing")])
     for name in ("report.html", "summary.md", "junit.xml"):
-        assert "alice" not in written[name].read_text()
-    assert "landing/part.jsonl" in written["report.html"].read_text()
-    assert json.loads(written["result.json"].read_text())["malformed"][0]["path"] == path
+        assert "alice" not in texts[name]
+    assert "landing/part.jsonl" in texts["report.html"]
+    assert json.loads(texts["result.json"])["malformed"][0]["path"] == path
