@@ -100,18 +100,18 @@ def _column(
 # -- events over time: all of them, and below the problems alone -------------------------------------------------------
 _MOST_BARS: Final = 96
 _TIME_LABELS: Final = 8
-_LABEL_WIDTH: Final = 90
-_TIMELINE_HEIGHT: Final = 242
+_LABEL_WIDTH, _GAP_WIDTH = 90, 150
+_TIMELINE_HEIGHT: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One or more neighbouring buckets drawn as one; ``gap`` marks missing time before it."""
+    """One or more neighbouring buckets drawn as one, after ``gap_ms`` without any event."""
 
     start_ms: int
     width_ms: int
     findings: dict[Finding, int]
-    gap: bool = False
+    gap_ms: int = 0
 
     @property
     def groups(self) -> dict[str, int]:
@@ -138,7 +138,7 @@ class _Panel:
         return {name: groups.get(name, 0) for name in self.groups}
 
 
-_PANELS: Final = (_Panel("all events", 22, 100, tuple(GROUP_COLOUR)), _Panel("problems only", 156, 56, (PROBLEM,)))
+_PANELS: Final = (_Panel("all events", 22, 100, tuple(GROUP_COLOUR)), _Panel("problems only", 164, 56, (PROBLEM,)))
 
 
 def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
@@ -152,8 +152,8 @@ def merge_buckets(buckets: Iterable[TimeBucket]) -> list[Bar]:
         for bucket in merged:
             findings.update(bucket.findings)
         start_ms, end_ms = merged[0].start_ms, merged[-1].start_ms + merged[-1].width_ms
-        gap = bool(bars) and bars[-1].start_ms + bars[-1].width_ms < start_ms
-        bars.append(Bar(start_ms, end_ms - start_ms, dict(findings), gap=gap))
+        gap_ms = max(start_ms - bars[-1].start_ms - bars[-1].width_ms, 0) if bars else 0
+        bars.append(Bar(start_ms, end_ms - start_ms, dict(findings), gap_ms))
     return bars
 
 
@@ -217,16 +217,18 @@ def _loss_column(bar: Bar, losses: int, x: float, step: float, highest: int) -> 
 def _time_axis(bars: list[Bar], step: float) -> list[Markup]:
     """Return the times below the bars, the date where it changes, and a dashed line at every gap."""
     every = max(-(-len(bars) // _TIME_LABELS), -(-_LABEL_WIDTH // max(int(step), 1)))
-    top, bottom = _PANELS[0].top, _PANELS[-1].bottom
+    bottom = _PANELS[-1].bottom
     marks, day, free = [], "", 0.0
     for at, bar in enumerate(bars):
         x, stamp = _LEFT + at * step, utc(bar.start_ms)
-        if bar.gap:
-            marks += [line(x, top, x, bottom, stroke_dasharray="2 3", stroke_opacity=0.6)]
-            middle = min(x, _WIDTH - _LABEL_WIDTH / 2)
-            if middle >= free:  # between the panels, where no title stands; of close gaps the first is named
-                marks += [label(middle, _PANELS[0].bottom + 12, "no events before", size=10, text_anchor="middle")]
-                free = middle + _LABEL_WIDTH
+        if bar.gap_ms:
+            dashes = {"stroke_dasharray": "2 3", "stroke_opacity": 0.6}
+            marks += [line(x, panel.top, x, panel.bottom, **dashes) for panel in _PANELS]
+            middle = min(max(x, _LEFT + _GAP_WIDTH / 2), _WIDTH - _GAP_WIDTH / 2)
+            if middle >= free:  # between the panels; of close gaps the first is named
+                words = f"{duration(bar.gap_ms)} without events"
+                marks.append(label(middle, _PANELS[0].bottom + 14, words, text_anchor="middle"))
+                free = middle + _GAP_WIDTH
         if at % every == 0:
             is_cut = x + _LABEL_WIDTH > _WIDTH
             x, anchor = (_WIDTH, "end") if is_cut else (x, None)
