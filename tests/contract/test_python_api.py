@@ -27,6 +27,9 @@ def test_entry_point_of_the_instrumentor():
 
 def test_processor_signature():
     assert issubclass(MqTraceSpanProcessor, SpanProcessor)
+    for method in ("on_start", "_on_ending", "on_end", "shutdown", "force_flush"):
+        theirs = list(inspect.signature(getattr(SpanProcessor, method)).parameters)
+        assert list(inspect.signature(getattr(MqTraceSpanProcessor, method)).parameters)[: len(theirs)] == theirs
     named = inspect.signature(MqTraceSpanProcessor).parameters
     assert {"drop_policy", "meter_provider", "clock", "export_timeout_millis", "shutdown_timeout_millis"} <= set(named)
     assert inspect.signature(MqTraceSpanProcessor.force_flush).parameters["timeout_millis"].default == 30_000

@@ -211,14 +211,6 @@ def test_changed_attribute_is_exported():
     assert (span.attributes["mqtrace.client_host"], span.attributes["mqtrace.success"]) == ("hidden", True)
 
 
-def test_span_that_the_handler_ended_itself_ends_once():
-    world = _World()
-    call = world.record(_Message())
-    call.span.end()
-    world.hook.after(call)
-    assert len(world.ended.take_all()) == 1
-
-
 def test_trace_state_and_baggage_of_a_message_are_current():
     world, other = _World(), _World()
     message = _Message(headers=(("traceparent", PARENT), ("tracestate", b"vendor=x"), ("baggage", b"order=42")))

@@ -111,13 +111,6 @@ def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dia
     assert native_of([recorded], dialect) == native_of([span], dialect)
 
 
-def test_request_id_is_the_same_for_every_reader():
-    _, span = _World().by_record(_Sending())
-    first = native_of([span], "5.5.0")
-    assert span.attributes["mqtrace.request_id"] == span.attributes["mqtrace.request_id"]
-    assert native_of([span], "5.5.0") == first
-
-
 @pytest.mark.parametrize(
     "copied", [copy.copy, pytest.param(copy.deepcopy, marks=needs_sdk(40, "attributes cannot be copied deeply"))]
 )
@@ -134,12 +127,6 @@ def test_values_a_processor_assigned_are_exported(name):
     setattr(span, name, assigned[name])
     ours = ExportTraceServiceRequest.FromString(encode_spans([span]).body)
     assert ours == encode_by_opentelemetry([span])
-
-
-def test_public_attributes_that_were_read_leave_the_native_record_in_force():
-    _, span = _World().by_record(_Sending())
-    assert span.attributes["messaging.destination.name"] == "orders"
-    assert span.to_native("5.5.0") is not None
 
 
 def test_resource_of_a_record_is_grouped_with_that_of_other_spans():

@@ -5,6 +5,8 @@ import textwrap
 import threading
 
 import pytest
+from opentelemetry import context
+from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -52,27 +54,31 @@ def test_delay_may_count_from_the_last_batch():
     assert lane.run_once(clock.monotonic_ns()) == 0
 
 
-@pytest.fixture
-def exported():
-    """Export spans in one batch with an exporter; return the account, which must balance."""
+class _Precise(Scripted):
+    outcome = ExportOutcome(exported=1, failed=1, dropped={"too_large": 1})
 
-    def export(exporter, *names):
-        lane = lane_of(exporter, max_export_batch_size=len(names))
-        _offer(lane, *names)
-        lane.run_once(MonotonicNs(0))
-        stats = lane.stats()
-        assert account_balances(stats)
-        return stats
-
-    return export
+    def take_outcome(self):
+        return self.outcome
 
 
 @pytest.mark.parametrize(
-    "answer", [SpanExportResult.FAILURE, ValueError("broken"), None], ids=["failure", "exception", "nothing"]
+    ("exporter", "names", "account"),
+    [
+        (Scripted(SpanExportResult.FAILURE), "a", {"failed": 1}),
+        (Scripted(ValueError("broken")), "a", {"failed": 1}),
+        (Scripted(None), "a", {"failed": 1}),
+        (_Precise(SpanExportResult.FAILURE), "abc", {"exported": 1, "failed": 1, "too_large": 1}),
+        (_Precise(), "ab", {"exported": 2}),
+    ],
+    ids=["failure", "exception", "nothing", "outcome of the exporter", "outcome that does not add up"],
 )
-def test_batch_without_a_success_is_failed(exported, answer):
-    stats = exported(Scripted(answer), "a")
-    assert (stats["failed"], stats["exported"], stats["pending"]) == (1, 0, 0)
+def test_every_span_of_a_batch_is_counted_by_the_answer(exporter, names, account):
+    lane = lane_of(exporter, max_export_batch_size=len(names))
+    _offer(lane, *names)
+    lane.run_once(MonotonicNs(0))
+    stats = lane.stats()
+    counts = {"exported": stats["exported"], "failed": stats["failed"], "pending": stats["pending"], **stats["dropped"]}
+    assert {reason: count for reason, count in counts.items() if count} == account
 
 
 def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
@@ -81,47 +87,32 @@ def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
     with pytest.raises(SystemExit):
         lane.run_once(MonotonicNs(0))
     assert lane.stats()["failed"] == 1
-    assert account_balances(lane.stats())
 
 
-class _Precise(Scripted):
-    outcome = ExportOutcome(exported=1, failed=1, dropped={"too_large": 1})
+def test_instrumentation_is_off_during_every_export_and_on_afterwards():
+    enabled = []
 
-    def take_outcome(self):
-        return self.outcome
+    class Forgetful(Scripted):
+        def export(self, spans):
+            enabled.append(is_instrumentation_enabled())
+            context.attach(Context({"its": "own"}))
+            return super().export(spans)
 
-
-def test_outcome_of_the_exporter_is_counted(exported):
-    stats = exported(_Precise(SpanExportResult.FAILURE), *"abc")
-    assert (stats["exported"], stats["failed"], stats["dropped"]["too_large"]) == (1, 1, 1)
-
-
-def test_outcome_that_does_not_add_up_is_ignored(exported):
-    assert exported(_Precise(), *"ab")["exported"] == 2
-
-
-class _Nosy(Scripted):
-    def export(self, spans):
-        self.enabled = is_instrumentation_enabled()
-        return super().export(spans)
-
-
-def test_instrumentation_is_off_during_an_export_only(exported):
-    exporter = _Nosy(ValueError("broken"))
-    exported(exporter, "a")
-    assert exporter.enabled is False
-    assert is_instrumentation_enabled()
-
-
-class _Picky(Scripted):
-    def wants(self, each):
-        if each.name == "bad":
-            raise ValueError(each.name)
-        return each.name != "not mine"
+    lane = lane_of(Forgetful(ValueError("broken")), max_export_batch_size=1)
+    for _ in range(2):
+        _offer(lane, "a")
+        lane.run_once(MonotonicNs(0))
+    assert (enabled, is_instrumentation_enabled()) == ([False, False], True)
 
 
 def test_lane_offers_only_wanted_spans():
-    lane = lane_of(_Picky())
+    class Picky(Scripted):
+        def wants(self, each):
+            if each.name == "bad":
+                raise ValueError(each.name)
+            return each.name != "not mine"
+
+    lane = lane_of(Picky())
     assert lane.wants(span("mine"))
     assert not lane.wants(span("not mine"))
     assert lane.stats()["offered"] == 0
@@ -130,32 +121,27 @@ def test_lane_offers_only_wanted_spans():
     assert account_balances(lane.stats())
 
 
-class _Together(Stuck):
-    """Takes several batches at once; tells when it has four spans."""
-
-    def __init__(self):
-        super().__init__()
-        self.has_four = threading.Event()
-
-    def export(self, spans):
-        answer = super().export(spans)
-        if len(self.names) == 4:
-            self.has_four.set()
-        return answer
-
-    def export_batches(self, batches):
-        return [self.export(batch) for batch in batches][-1]
-
-
 def test_full_queue_smaller_than_what_an_exporter_takes_at_once_does_not_wait(monkeypatch):
+    has_four = threading.Event()
+
+    class Together(Stuck):
+        def export(self, spans):
+            answer = super().export(spans)
+            if len(self.names) == 4:
+                has_four.set()
+            return answer
+
+        def export_batches(self, batches):
+            return [self.export(batch) for batch in batches][-1]
+
     monkeypatch.setattr(lane_module, "_GATHER_S", 100 * GENEROUS_S)
-    exporter = _Together()
+    exporter = Together()
     lane = lane_of(exporter, background=True, max_queue_size=4, max_export_batch_size=2)
     _offer(lane, "a", "b")
     assert exporter.entered.wait(GENEROUS_S)
     _offer(lane, "c", "d")
     exporter.let_go.set()
-    assert exporter.has_four.wait(GENEROUS_S)
+    assert has_four.wait(GENEROUS_S)
     lane.close(FOREVER)
 
 
@@ -210,18 +196,7 @@ def test_span_offered_after_the_shutdown_is_counted_and_not_exported():
     assert late.count(True) >= 3
 
 
-def test_ended_worker_is_started_again():
-    runs = threading.Semaphore(0)
-    worker = Worker("test", runs.release)
-    assert not worker.running
-    for _ in range(2):
-        assert worker.ensure_running()
-        assert runs.acquire(timeout=GENEROUS_S)
-        worker.join(GENEROUS_S)
-        assert not worker.running
-
-
-def test_running_worker_is_not_started_again():
+def test_worker_is_started_again_when_it_has_ended_and_not_before():
     stop, runs = threading.Event(), []
 
     def body():
@@ -229,11 +204,15 @@ def test_running_worker_is_not_started_again():
         stop.wait(GENEROUS_S)
 
     worker = Worker("test", body)
+    assert not worker.running
     assert worker.ensure_running()
     assert worker.ensure_running()
     stop.set()
     worker.join(GENEROUS_S)
-    assert runs == [1]
+    assert (runs, worker.running) == ([1], False)
+    assert worker.ensure_running()
+    worker.join(GENEROUS_S)
+    assert (runs, worker.running) == ([1, 1], False)
 
 
 def test_subinterpreter_is_refused_with_the_fix(capfd):

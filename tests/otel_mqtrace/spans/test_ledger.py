@@ -45,45 +45,44 @@ def test_row_has_side_component_bucket_and_cause():
     }
 
 
-@pytest.fixture
-def rows():
+def _rows(*losses):
     """Note losses of a cause, with the attributes of each lost span; return the rows of the ledger."""
-
-    def noted(*losses):
-        lane = LaneLosses(side="native", component="X")
-        for cause, lost in losses:
-            lane.note(cause, lost_span(**lost))
-        return lane.rows()
-
-    return noted
+    lane = LaneLosses(side="native", component="X")
+    for cause, lost in losses:
+        lane.note(cause, lost_span(**lost))
+    return lane.rows()
 
 
-def _counts(rows):
-    return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in rows]
+def _counts(*losses):
+    return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in _rows(*losses)]
 
 
-def test_losses_of_one_cause_and_bucket_share_a_row(rows):
+def test_losses_of_one_cause_and_bucket_share_a_row():
     ends_ns = (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000)
-    losses = [*(("queue_full", {"end_ns": end_ns}) for end_ns in ends_ns), ("export_failed", {})]
-    assert _counts(rows(*losses)) == [
+    assert _counts(*(("queue_full", {"end_ns": end_ns}) for end_ns in ends_ns), ("export_failed", {})) == [
         ("X", "queue_full", 60_000, 2),
         ("X", "queue_full", 70_000, 1),
         ("X", "export_failed", 60_000, 1),
     ]
 
 
-@pytest.mark.parametrize(("messages", "count"), [(40, 40), (0, 1), (-3, 1), ("many", 1)])
-def test_lost_batch_counts_its_messages(rows, messages, count):
-    lost = {semconv.MESSAGING_BATCH_MESSAGE_COUNT: messages}
-    assert _counts(rows(("queue_full", lost))) == [("X", "queue_full", 60_000, count)]
+@pytest.mark.parametrize(
+    ("lost", "component", "count"),
+    [
+        *(
+            ({semconv.MESSAGING_BATCH_MESSAGE_COUNT: n}, "X", count)
+            for n, count in ((40, 40), (0, 1), (-3, 1), ("x", 1))
+        ),
+        ({"end_ns": None}, "X start", 1),
+    ],
+    ids=["batch", "batch of none", "negative count", "no count", "start"],
+)
+def test_lost_batch_counts_its_messages_and_a_start_its_own_component(lost, component, count):
+    assert _counts(("queue_full", lost)) == [(component, "queue_full", 60_000, count)]
 
 
-def test_lost_start_has_a_component_of_its_own(rows):
-    assert _counts(rows(("queue_full", {"end_ns": None}))) == [("X start", "queue_full", 60_000, 1)]
-
-
-def test_service_without_an_instance_has_host_and_process_as_instance(rows):
-    (row,) = rows(("queue_full", {"resource": Resource({"service.name": "shop"})}))
+def test_service_without_an_instance_has_host_and_process_as_instance():
+    (row,) = _rows(("queue_full", {"resource": Resource({"service.name": "shop"})}))
     assert row["service"] == "shop"
     assert row["instance"].rpartition(":")[2].isdigit()
 
@@ -96,8 +95,8 @@ def test_service_without_an_instance_has_host_and_process_as_instance(rows):
     ],
     ids=["groups", "times"],
 )
-def test_ledger_is_limited_and_keeps_the_count(rows, most, lost):
-    kept = rows(*(("queue_full", lost(number)) for number in range(most + 50)))
+def test_ledger_is_limited_and_keeps_the_count(most, lost):
+    kept = _rows(*(("queue_full", lost(number)) for number in range(most + 50)))
     assert len(kept) == most + 1
     assert sum(row["count"] for row in kept) == most + 50
     assert kept[-1]["group"] is None

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from otel_mqtrace import semconv
@@ -16,7 +15,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext
 from otel_mqtrace.spans.mapping import OPERATIONS, cost_ms, share_attributes, trace_context_of
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from tests.support.lanes import Scripted
+from tests.support.lanes import Scripted, span
 from tests.support.native_spans import span_attributes
 
 _text = st.text(min_size=1, max_size=12)
@@ -87,6 +86,10 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
     return exporter.take()
 
 
+def _ended(attributes):
+    return ReadableSpan("x", attributes=attributes, start_time=1, end_time=2)
+
+
 @given(_contexts())
 def test_trace_context_on_a_span_is_read_back_unchanged(trace_ctx):
     stranger = Link(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1)))  # stands for no message
@@ -99,19 +102,15 @@ def test_trace_context_on_a_span_is_read_back_unchanged(trace_ctx):
     [{}, {semconv.MQTRACE_TRACE_TYPE: "Nonsense"}, {semconv.MQTRACE_TRACE_TYPE: 5}, {"http.method": "GET"}],
 )
 def test_span_without_a_trace_type_has_no_trace_context(attributes):
-    exporter = RecordingExporter()
-    recording_provider(exporter).get_tracer("t").start_span("x", attributes=attributes).end()
-    assert trace_context_of(exporter.take()) is None
+    assert trace_context_of(_ended(attributes)) is None
 
 
-@pytest.mark.parametrize("trace_type", ["Pub", "EndTransaction", "Recall"])
+@pytest.mark.parametrize("trace_type", ["Pub", "EndTransaction", "Recall", "Sub"])
 def test_open_span_has_a_trace_context_if_it_is_a_process_span(trace_type):
-    tracer = recording_provider(RecordingExporter()).get_tracer("t")
-    assert trace_context_of(tracer.start_span("x", attributes={semconv.MQTRACE_TRACE_TYPE: trace_type})) is None
-    started = tracer.start_span("x", attributes={semconv.MQTRACE_TRACE_TYPE: "Sub", semconv.MQTRACE_SUCCESS: True})
-    half = trace_context_of(started)
-    assert half.trace_type is TraceType.SUB_BEFORE
-    assert (half.success, half.cost_ms, half.context_code) == (None, None, None)
+    attributes = {semconv.MQTRACE_TRACE_TYPE: trace_type, semconv.MQTRACE_SUCCESS: True}
+    half = trace_context_of(ReadableSpan("x", attributes=attributes, start_time=0))
+    expected = TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=0, beans=(TraceBean(),))
+    assert half == (expected if trace_type == "Sub" else None)
 
 
 @pytest.mark.parametrize(("status", "success"), [(StatusCode.ERROR, False), (StatusCode.OK, True), (None, True)])
@@ -122,7 +121,6 @@ def test_success_of_a_foreign_span_is_its_status(status, success):
 
 
 def test_attribute_of_another_type_is_read_as_absent():
-    exporter = RecordingExporter()
     wrong = {
         semconv.MQTRACE_TRACE_TYPE: "Pub",
         semconv.MQTRACE_RETRY_TIMES: "three",
@@ -131,8 +129,7 @@ def test_attribute_of_another_type_is_read_as_absent():
         semconv.MESSAGING_MESSAGE_ID: 12,
         semconv.MESSAGING_MESSAGE_BODY_SIZE: True,
     }
-    recording_provider(exporter).get_tracer("t").start_span("x", attributes=wrong).end()
-    record = trace_context_of(exporter.take())
+    record = trace_context_of(_ended(wrong))
     assert record.beans == (TraceBean(),)
     assert record.context_code is None
 
@@ -171,12 +168,6 @@ def test_attributes_of_a_span_subclass_are_used():
     assert bean.keys == "***"
 
 
-def _attached(provider, *exporters, **options):
-    processor = MqTraceSpanProcessor(*exporters, **options)
-    provider.add_span_processor(processor)
-    return processor, provider.get_tracer("t")
-
-
 class _Starts(Scripted):
     exports_starts = True
 
@@ -192,29 +183,18 @@ class _Starts(Scripted):
         return super().export(spans)
 
 
-def test_recorded_but_unsampled_start_is_not_exported():
-    class Refusing(_Starts):
-        def wants(self, each):
-            raise ZeroDivisionError
-
-    class RecordOnly(Sampler):
-        def should_sample(self, *_, **__):
-            return SamplingResult(Decision.RECORD_ONLY)
-
-        def get_description(self):
-            return "record only"
-
-    processor, tracer = _attached(
-        TracerProvider(sampler=RecordOnly(), shutdown_on_exit=False), Refusing(), background=False
-    )
-    tracer.start_span("a", attributes={"mine": True}).end()
-    assert (processor.stats()["Refusing"]["offered"], processor.internal_errors) == (0, 0)
+def test_unsampled_start_is_not_exported():
+    processor = MqTraceSpanProcessor(_Starts(), background=False)
+    processor.on_start(span("a", sampled=False, mine=True))
+    assert (processor.stats()["_Starts"]["offered"], processor.internal_errors) == (0, 0)
 
 
 def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
     provider = TracerProvider(shutdown_on_exit=False)
     starts, plain = _Starts(), Scripted()
-    processor, tracer = _attached(provider, starts, plain, background=False)
+    processor = MqTraceSpanProcessor(starts, plain, background=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("t")
     live = tracer.start_span("a", attributes={"mine": True, "x": 1})
     live.set_attribute("x", 2)
     live.end()
@@ -318,5 +298,4 @@ def test_wrong_value_in_code_is_refused_by_its_argument(wrong, preset, caplog):
     "name", ["messaging.consumer.group.name", "messaging.kafka.consumer.group", "messaging.rocketmq.client_group"]
 )
 def test_group_is_read_from_the_attributes_of_the_conventions(name):
-    ended = ReadableSpan("process orders", attributes={"mqtrace.trace_type": "Sub", name: "billing"}, end_time=1)
-    assert trace_context_of(ended).group_name == "billing"
+    assert trace_context_of(_ended({semconv.MQTRACE_TRACE_TYPE: "Sub", name: "billing"})).group_name == "billing"

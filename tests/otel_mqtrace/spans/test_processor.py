@@ -1,41 +1,38 @@
-"""The processor: the way of a span, flush, shutdown."""
+"""The processor: the way of a span, flush, shutdown, metrics, and what it owes the application's threads."""
 
+import gc
+import logging
 import sys
 import threading
+import weakref
 
 import pytest
+from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from otel_mqtrace.spans.processor import COMPONENT_TYPE, MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, span, worker_ended
 
 GENEROUS_MS = GENEROUS_S * 1000
+POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken")]
 
 
-@pytest.fixture
-def provider():
-    provider = TracerProvider(shutdown_on_exit=False)
-    yield provider
-    provider.shutdown()
+def _account(processor):
+    (account,) = processor.stats().values()
+    return account
 
 
-def _attached(provider, *exporters, **options):
-    processor = MqTraceSpanProcessor(*exporters, **options)
-    provider.add_span_processor(processor)
-    return processor, provider.get_tracer("tests")
-
-
-def test_spans_are_exported_in_order_and_in_batches(provider):
+def test_spans_are_exported_in_order_and_in_batches():
     exporter = Scripted()
-    processor, tracer = _attached(provider, exporter)
+    processor = MqTraceSpanProcessor(exporter)
     for number in range(250):
-        tracer.start_span(str(number)).end()
+        processor.on_end(span(str(number)))
     assert processor.force_flush(GENEROUS_MS)
+    processor.shutdown()
     assert exporter.names == [str(number) for number in range(250)]
     assert max(map(len, exporter.batches)) <= 100
     dropped = dict.fromkeys(("queue_full", "already_shutdown", "shutdown_timeout", "too_large"), 0)
@@ -43,59 +40,53 @@ def test_spans_are_exported_in_order_and_in_batches(provider):
     assert processor.stats() == {"Scripted": expected}
 
 
-def test_span_is_exported_after_the_delay(provider):
-    arrived = threading.Event()
-
-    class Waiting(Scripted):
-        def export(self, spans):
-            arrived.set()
-            return super().export(spans)
-
-    _, tracer = _attached(provider, Waiting(), schedule_delay_millis=1)
-    tracer.start_span("a").end()
-    assert arrived.wait(GENEROUS_S)
+def test_span_is_exported_after_the_delay():
+    exporter = Stuck()
+    exporter.let_go.set()
+    processor = MqTraceSpanProcessor(exporter, schedule_delay_millis=1)
+    processor.on_end(span())
+    assert exporter.entered.wait(GENEROUS_S)
+    processor.shutdown()
 
 
 def test_unsampled_spans_are_not_exported():
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    processor, tracer = _attached(provider, Scripted(), background=False)
-    tracer.start_span("a").end()
+    processor = MqTraceSpanProcessor(Scripted(), background=False)
+    provider.add_span_processor(processor)
+    provider.get_tracer("tests").start_span("a").end()
     processor.on_end(span("b", sampled=False))
     processor.on_end(ReadableSpan("no context"))
-    assert processor.stats()["Scripted"]["offered"] == 0
+    assert _account(processor)["offered"] == 0
 
 
-def test_account_balances_at_every_instant_under_eight_threads(provider):
-    answers = [SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50
-    exporter = Scripted(*answers)
-    processor, tracer = _attached(
-        provider, exporter, max_queue_size=50, max_export_batch_size=20, schedule_delay_millis=1
-    )
+def test_account_balances_at_every_instant_under_eight_threads():
+    exporter = Scripted(*[SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50)
+    processor = MqTraceSpanProcessor(exporter, max_queue_size=50, max_export_batch_size=20, schedule_delay_millis=1)
     start, seen = threading.Barrier(9), []
 
     def work():
         start.wait(GENEROUS_S)
         for _ in range(400):
-            tracer.start_span("a").end()
+            processor.on_end(span())
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     start.wait(GENEROUS_S)
     while any(thread.is_alive() for thread in threads):
-        seen.append(processor.stats()["Scripted"])
+        seen.append(_account(processor))
     for thread in threads:
         thread.join()
     processor.shutdown()
-    final = processor.stats()["Scripted"]
+    final = _account(processor)
     assert all(map(account_balances, [*seen, final]))
     assert (final["offered"], final["pending"]) == (3200, 0)
     assert final["exported"] == sum(len(batch) for batch in exporter.batches) - final["failed"]
     assert exporter.most_concurrent == 1
 
 
-@pytest.mark.parametrize("poison", [SystemExit(1), GeneratorExit(), KeyboardInterrupt()], ids=repr)
-def test_worker_survives_any_exception_of_an_export(provider, poison):
+@pytest.mark.parametrize("poison", POISONS, ids=repr)
+def test_worker_survives_any_exception_of_an_export(poison):
     """The stock worker dies of SystemExit and never exports again."""
     daemons = []
 
@@ -104,26 +95,27 @@ def test_worker_survives_any_exception_of_an_export(provider, poison):
             daemons.append(threading.current_thread().daemon)
             return super().export(spans)
 
-    exporter = DaemonRecorder(poison)
-    processor, tracer = _attached(provider, exporter, max_export_batch_size=1)
-    tracer.start_span("a").end()
-    tracer.start_span("b").end()
+    processor = MqTraceSpanProcessor(DaemonRecorder(poison), max_export_batch_size=1)
+    processor.on_end(span("a"))
+    processor.on_end(span("b"))
     processor.force_flush(GENEROUS_MS)
-    stats = processor.stats()["DaemonRecorder"]
-    assert (stats["failed"], stats["exported"], daemons) == (1, 1, [True, True])
+    account = _account(processor)
+    assert (account["failed"], account["exported"], daemons) == (1, 1, [True, True])
+    processor.shutdown()
 
 
-def test_exporter_that_flushes_its_own_processor_in_an_export_does_not_hang(provider):
+def test_exporter_that_flushes_its_own_processor_in_an_export_does_not_hang():
     class Recursive(Scripted):
         def export(self, spans):
             self.answer = processor.force_flush(GENEROUS_MS)
             return super().export(spans)
 
     exporter = Recursive()
-    processor, tracer = _attached(provider, exporter, max_export_batch_size=1)
-    tracer.start_span("a").end()
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1)
+    processor.on_end(span())
     assert processor.force_flush(GENEROUS_MS)
     assert exporter.answer is False
+    processor.shutdown()
 
 
 @pytest.fixture
@@ -141,11 +133,11 @@ def stuck():
 def test_shutdown_with_a_hanging_exporter_ends_in_time(stuck):
     processor, exporter = stuck
     processor.shutdown(timeout_millis=0)
-    stats = processor.stats()["Stuck"]
-    assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (0, 2)
+    account = _account(processor)
+    assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
     exporter.let_go.set()
     assert worker_ended(processor, GENEROUS_S)
-    assert account_balances(processor.stats()["Stuck"])
+    assert account_balances(_account(processor))
 
 
 def test_export_that_shuts_the_processor_down_is_counted_as_exported():
@@ -157,8 +149,8 @@ def test_export_that_shuts_the_processor_down_is_counted_as_exported():
     processor = MqTraceSpanProcessor(ShuttingDown(), max_export_batch_size=1)
     processor.on_end(span("last"))
     assert worker_ended(processor, GENEROUS_S)
-    stats = processor.stats()["ShuttingDown"]
-    assert (stats["exported"], stats["dropped"]["shutdown_timeout"]) == (1, 0)
+    account = _account(processor)
+    assert (account["exported"], account["dropped"]["shutdown_timeout"]) == (1, 0)
 
 
 def test_second_shutdown_does_not_wait_again(stuck):
@@ -235,94 +227,68 @@ def test_exception_of_the_processor_is_counted_and_not_raised():
     assert processor.internal_errors == 2
 
 
-def _points(reader):
-    return {
-        (metric.name, point.attributes.get("error.type")): point.value
-        for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-        for point in metric.data.data_points
-    }
+@pytest.fixture
+def metrics(reader):
+    """Read the value or count of every point, by metric, unit, component type and error type."""
+
+    def read():
+        (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        return {
+            (metric.name, metric.unit, point.attributes["otel.component.type"], point.attributes.get("error.type")): (
+                getattr(point, "count", getattr(point, "value", None))
+            )
+            for metric in scope.metrics
+            for point in metric.data.data_points
+        }
+
+    return read
 
 
-def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity():
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    stuck = Stuck()
+def test_queue_size_metric_counts_waiting_spans_up_to_the_capacity(reader, metrics):
+    provider, stuck = MeterProvider([reader], shutdown_on_exit=False), Stuck()
     processor = MqTraceSpanProcessor(stuck, meter_provider=provider, max_queue_size=2, max_export_batch_size=1)
     processor.on_end(span("in flight"))
     assert stuck.entered.wait(GENEROUS_S)
     processor.on_end(span("waits"))
     processor.on_end(span("waits, too"))
-    size, capacity = (_points(reader)[f"otel.sdk.processor.span.queue.{name}", None] for name in ("size", "capacity"))
-    assert (size, capacity, processor.stats()["Stuck"]["pending"]) == (2, 2, 3)
+    assert metrics() == {  # and none of the exporter, which has no component type
+        ("otel.sdk.processor.span.queue.size", "{span}", COMPONENT_TYPE, None): 2,
+        ("otel.sdk.processor.span.queue.capacity", "{span}", COMPONENT_TYPE, None): 2,
+        ("otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE, None): 0,
+    }
+    assert _account(processor)["pending"] == 3
     stuck.let_go.set()
     processor.shutdown()
 
 
-def test_processor_metrics_equal_the_stats():
-    reader = InMemoryMetricReader()
-    processor = MqTraceSpanProcessor(
-        Scripted(),
-        meter_provider=MeterProvider([reader], shutdown_on_exit=False),
-        background=False,
-        max_queue_size=2,
-        max_export_batch_size=2,
-    )
-    for name in "abc":
-        processor.on_end(span(name))
-    processor.run_once()
-    processor.on_end(span("d"))
-    assert _points(reader) == {
-        ("otel.sdk.processor.span.queue.size", None): 1,
-        ("otel.sdk.processor.span.queue.capacity", None): 2,
-        ("otel.sdk.processor.span.processed", None): 2,
-        ("otel.sdk.processor.span.processed", "queue_full"): 1,
-    }
-    metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-    kinds = {point.attributes["otel.component.type"] for each in metrics for point in each.data.data_points}
-    assert kinds == {"otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
-
-
-def test_exporter_metrics_are_those_of_exporters_with_a_component_type():
+def test_processor_metrics_equal_the_stats(reader, metrics):
     class Ours(Scripted):
         component_type = "ours"
 
-    reader = InMemoryMetricReader()
-    clock = ManualClock()
     processor = MqTraceSpanProcessor(
         Ours(SpanExportResult.SUCCESS, SpanExportResult.FAILURE),
-        Scripted(),
         meter_provider=MeterProvider([reader], shutdown_on_exit=False),
         background=False,
         max_queue_size=2,
         max_export_batch_size=1,
-        clock=clock,
+        clock=ManualClock(),
     )
     for name in "abc":
         processor.on_end(span(name))
     processor.force_flush()
-    metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-    attributes = {
-        (metric.name, point.attributes["otel.component.type"], point.attributes.get("error.type")): getattr(
-            point, "count", getattr(point, "value", None)
-        )
-        for metric in metrics
-        for point in metric.data.data_points
-        if metric.name.startswith("otel.sdk.exporter")
+    processor.on_end(span("d"))
+    assert metrics() == {
+        ("otel.sdk.processor.span.queue.size", "{span}", COMPONENT_TYPE, None): 1,
+        ("otel.sdk.processor.span.queue.capacity", "{span}", COMPONENT_TYPE, None): 2,
+        ("otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE, None): 1,
+        ("otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE, "queue_full"): 1,
+        ("otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE, "export_failed"): 1,
+        ("otel.sdk.exporter.span.inflight", "{span}", "ours", None): 0,
+        ("otel.sdk.exporter.span.exported", "{span}", "ours", None): 1,
+        ("otel.sdk.exporter.span.exported", "{span}", "ours", "export_failed"): 1,
+        ("otel.sdk.exporter.operation.duration", "s", "ours", None): 1,
+        ("otel.sdk.exporter.operation.duration", "s", "ours", "export_failed"): 1,
     }
-    assert attributes == {
-        ("otel.sdk.exporter.span.inflight", "ours", None): 0,
-        ("otel.sdk.exporter.span.exported", "ours", None): 1,
-        ("otel.sdk.exporter.span.exported", "ours", "export_failed"): 1,
-        ("otel.sdk.exporter.operation.duration", "ours", None): 1,
-        ("otel.sdk.exporter.operation.duration", "ours", "export_failed"): 1,
-    }
-    assert {(metric.name.rpartition(".")[2], metric.unit) for metric in metrics} == {
-        *((name, "{span}") for name in ("size", "capacity", "processed", "inflight", "exported")),
-        ("duration", "s"),
-    }
-
-
-POISONS = [SystemExit(1), GeneratorExit(), KeyboardInterrupt(), ValueError("broken")]
 
 
 class Flushing(Scripted):
@@ -430,7 +396,7 @@ def test_processor_after_shutdown_calls_no_exporter_and_starts_no_thread(monkeyp
     processor.on_end(span("late"))
     processor.shutdown()
     assert (exporter.names, exporter.flushes, exporter.shutdowns, started) == (["a"], [], 1, [])
-    assert processor.stats()["Flushing"]["dropped"]["already_shutdown"] == 1
+    assert _account(processor)["dropped"]["already_shutdown"] == 1
 
 
 def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
@@ -468,7 +434,112 @@ def test_flush_and_shutdown_without_threads_end_in_time_beside_a_stuck_export():
     assert not processor.force_flush(timeout_millis=20)
     processor.shutdown(timeout_millis=20)
     assert exporter.batches == []  # it still hangs
-    stats = processor.stats()["Stuck"]
-    assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (0, 2)
+    account = _account(processor)
+    assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
     exporter.let_go.set()
     elsewhere.join(GENEROUS_S)
+
+
+def test_calling_thread_neither_raises_nor_waits_nor_logs(caplog):
+    stuck = Stuck()
+    processor = MqTraceSpanProcessor(stuck, max_queue_size=2, max_export_batch_size=1)
+    processor.on_end(span())
+    assert stuck.entered.wait(GENEROUS_S)
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(3_000):
+            processor.on_start(span())
+            processor.on_end(span())
+        mine = [each for each in caplog.records if each.threadName == threading.current_thread().name]
+    assert mine == []
+    assert _account(processor)["dropped"]["queue_full"] == 2_998
+    stuck.let_go.set()
+    processor.shutdown()
+
+
+def test_context_runtime_that_fails_costs_spans_and_no_worker(monkeypatch):
+    """One of the user's own, named by ``OTEL_PYTHON_CONTEXT``."""
+    ours, attach = threading.current_thread(), context.attach
+
+    def broken(otel_ctx):
+        if threading.current_thread() is not ours:
+            raise LookupError("no context here")
+        return attach(otel_ctx)
+
+    monkeypatch.setattr(context, "attach", broken)
+    processor = MqTraceSpanProcessor(Scripted(), max_export_batch_size=1)
+    for _ in range(3):
+        processor.on_end(span())
+    assert not processor.force_flush()
+    assert _account(processor)["failed"] == 3
+    processor.shutdown()
+
+
+def test_flush_exports_earlier_spans_and_returns_the_result():
+    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    processor.on_end(span())
+    assert processor.force_flush(5_000)
+    assert 0 < exporter.flushes[-1] <= 5_000
+    processor.on_end(span())
+    assert not processor.force_flush(None)
+    processor.on_end(span())
+    assert not processor.force_flush(0)
+    assert (len(exporter.batches), _account(processor)["pending"]) == (2, 1)
+    exporter.force_flush = lambda timeout_millis: False
+    assert not processor.force_flush()
+
+
+def test_shutdown_of_several_threads_is_once_and_exporter_gets_its_timeouts():
+    given = []
+
+    class Timed(Scripted):
+        def export(self, spans, timeout_millis=None):
+            given.append(timeout_millis)
+            return super().export(spans)
+
+        def shutdown(self, timeout_millis=None):
+            given.append(timeout_millis)
+
+    processor = MqTraceSpanProcessor(Timed(), background=False, export_timeout_millis=1_234, max_export_batch_size=1)
+    processor.on_end(span())
+    processor.force_flush()
+    processor.on_end(span())
+    threads = [threading.Thread(target=processor.shutdown, args=(0,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert given == [1_234, 0]
+    assert _account(processor)["dropped"]["shutdown_timeout"] == 1
+
+
+def test_span_that_ends_at_interpreter_exit_is_exported_by_the_calling_thread(run_code):
+    """Python starts no thread any more then."""
+    code = """
+    import atexit, os, threading
+    from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+    from tests.support.lanes import Scripted, span
+    class Writing(Scripted):
+        def export(self, spans):
+            os.write(1, spans[0].name.encode())
+            return super().export(spans)
+    processor = MqTraceSpanProcessor(Writing())
+    def last():
+        processor.on_end(span("last"))
+        processor.shutdown()
+    atexit.register(last)
+    """
+    assert run_code(code) == "last"
+
+
+def test_exported_span_is_freed():
+    processor = MqTraceSpanProcessor(Scripted(), background=False)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    live = provider.get_tracer("x").start_span("a")
+    reference = weakref.ref(live)
+    live.end()
+    del live
+    processor.force_flush()
+    gc.collect()
+    assert reference() is None

@@ -39,30 +39,14 @@ def test_full_queue_drops_by_policy_and_counts(drop_policy, accepted, left):
     assert lost == [("queue_full", number) for number in range(5) if number not in left]
 
 
-def test_items_in_flight_are_pending_but_take_no_room():
-    queue = _queue(max_size=1)
-    queue.offer("a")
-    queue.take()
-    assert queue.offer("b")
-    assert queue.stats()["pending"] == 2
-    queue.settle(ExportOutcome(exported=1))
-    assert (queue.stats()["pending"], queue.stats()["exported"]) == (1, 1)
-
-
-@pytest.mark.parametrize(("batches", "taken", "left"), [(1, 3, 8), (2, 6, 5), (9, 9, 2)])
-def test_take_of_several_batches_takes_full_ones_only(batches, taken, left):
+@pytest.mark.parametrize(("offered", "batches", "taken"), [(11, 1, 3), (11, 2, 6), (11, 9, 9), (1, 5, 1)])
+def test_take_of_several_batches_takes_full_ones_or_the_rest_alone(offered, batches, taken):
     queue = _queue(100, batch_size=3)
-    for number in range(11):
+    for number in range(offered):
         queue.offer(number)
     assert queue.take(batches) == list(range(taken))
     queue.settle(ExportOutcome(exported=taken))
-    assert queue.waiting == left
-
-
-def test_take_returns_the_rest_alone():
-    queue = _queue(batch_size=10)
-    queue.offer("only")
-    assert queue.take(5) == ["only"]
+    assert queue.waiting == offered - taken
 
 
 def test_lost_items_are_those_of_the_exporter_else_the_newest():
@@ -175,11 +159,7 @@ def test_item_offered_by_a_worker_about_to_sleep_wakes_it_again(monkeypatch):
 # -- finalizers, signal handlers, threads ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("function", "drop_policy"),
-    [
-        (SpanQueue.offer, "newest"),
-        (SpanQueue.offer, "oldest"),
-        (SpanQueue.take, "oldest"),
-    ],
+    [(SpanQueue.offer, "newest"), (SpanQueue.offer, "oldest"), (SpanQueue.take, "oldest")],
 )
 def test_finalizer_may_offer_while_the_same_thread_is_in_the_queue(function, drop_policy):
     for between in every_line_of(function):
