@@ -6,7 +6,10 @@ from types import ModuleType
 
 import confluent_kafka
 import pytest
+from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 
 @pytest.fixture
@@ -18,6 +21,21 @@ def application():
     sys.modules["application"] = module
     yield module
     del sys.modules["application"]
+
+
+@pytest.fixture
+def incumbent():
+    """Switch on OpenTelemetry's own instrumentation; return its exporter."""
+    instrumentor = ConfluentKafkaInstrumentor()
+
+    def switch_on():
+        exporter = RecordingExporter()
+        instrumentor.instrument(tracer_provider=recording_provider(exporter))
+        return exporter
+
+    yield switch_on
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """A traced consumer of confluent-kafka: attributes, batches, when automatic mode begins and ends a message."""
 
-import gc
 import threading
 from contextlib import closing
 from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
-from confluent_kafka import DeserializingConsumer, KafkaException, Message, TopicPartition, cimpl
+from confluent_kafka import DeserializingConsumer, Message, cimpl
 from confluent_kafka.error import ConsumeError
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
@@ -15,7 +14,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.client import active, error_type
 from otel_mqtrace.clients.state import known_state
-from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.sampling import actual_tracer
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
@@ -87,14 +85,6 @@ def test_message_is_current_until_the_next_poll(consuming, spans):
     assert consumer.poll(0) is None
     assert current_span_id() == 0
     assert spans.take().context.span_id == current
-
-
-def test_end_of_a_partition_and_empty_poll_have_no_span(instrument, spans, consumer_of, topic):
-    instrument(receive_spans=True)
-    consumer = consumer_of(topic, enable_partition_eof=True)
-    assert poll(consumer).error() is not None
-    assert consumer.poll(0) is None
-    assert consumer.consume(5, 0) == []
 
 
 def test_batch_is_one_span_with_a_link_for_each_message(consuming, spans, topic):
@@ -203,19 +193,6 @@ def _in_thread(act):
     return values[0]
 
 
-class TestLoops:
-    def test_message_of_a_collected_consumer_ends(self, instrument, kafka, spans, fill, topic):
-        fill(topic, {"value": b"1"}, {"value": b"2"})
-        instrument()
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        poll(consumer)
-        del consumer
-        gc.collect()
-        drain_deferred_ends()
-        assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
-
-
 class TestThreads:
     def test_block_in_another_thread_uses_the_automatic_span(self, consuming, spans):
         message = poll(consumer := consuming(b"1"))
@@ -250,6 +227,18 @@ class TestThreads:
 
 
 class TestWhatIsNoMessage:
+    @pytest.mark.parametrize("configured", [False, True])
+    def test_empty_poll_is_recorded_if_configured(self, instrument, spans, consumer_of, topic, configured):
+        instrument(receive_spans=True, empty_poll_spans=configured)
+        consumer = consumer_of(topic)
+        assert (consumer.poll(0), consumer.consume(5, 0)) == (None, [])
+        counts = [span.attributes.get("messaging.batch.message_count") for span in spans.take_all("poll")]
+        assert counts == ([None, 0] if configured else [])
+
+    def test_end_of_a_partition_has_no_span(self, instrument, spans, consumer_of, topic):
+        instrument(receive_spans=True)
+        assert poll(consumer_of(topic, enable_partition_eof=True)).error() is not None
+
     def test_batch_with_the_end_of_a_partition_records_its_messages(self, consuming, spans, topic):
         consumer = consuming(b"1", b"2", conf={"enable_partition_eof": True}, receive_spans=True)
         batch = consumer.consume(3, 10)
@@ -257,12 +246,6 @@ class TestWhatIsNoMessage:
         assert [each.error() is None for each in batch] == [True, True, False]
         assert len(spans.take(f"poll {topic}").links) == 2
         assert spans.take(f"process {topic}").attributes["messaging.batch.message_count"] == 2
-
-    def test_empty_poll_is_recorded_if_configured(self, instrument, spans, consumer_of, topic):
-        instrument(receive_spans=True, empty_poll_spans=True)
-        consumer = consumer_of(topic)
-        assert (consumer.poll(0), consumer.consume(5, 0)) == (None, [])
-        assert [span.attributes.get("messaging.batch.message_count") for span in spans.take_all("poll")] == [None, 0]
 
     def test_end_of_a_partition_is_no_deserialization_error(self, instrument, spans, consumer_of, topic):
         instrument(receive_spans=True)
@@ -314,24 +297,20 @@ class Composed(confluent_kafka.Consumer):
         return [self.poll(timeout) for _ in range(num_messages)]
 
 
+class Interrupted(Composed):
+    """The same, but another thread polls in the middle of a consume()."""
+
+    def consume(self, num_messages=1, timeout=-1):
+        _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
+        return super().consume(num_messages, timeout)
+
+
 class Endless(Composed):
     """The same, whose consume() never ends."""
 
     def consume(self, num_messages=1, timeout=-1):
         while True:
             yield self.poll(timeout)
-
-
-class Failing(confluent_kafka.Consumer):
-    """A consumer that gets one message, and then a fatal error."""
-
-    polls = 0
-
-    def poll(self, timeout=-1):
-        self.polls += 1
-        if self.polls > 1:
-            raise KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FATAL))
-        return _ready(0)
 
 
 class Meeting(confluent_kafka.Consumer):
@@ -346,9 +325,10 @@ class Meeting(confluent_kafka.Consumer):
 
 
 class TestSubclasses:
-    def test_consume_made_of_polls_is_one_batch(self, instrument, spans):
+    @pytest.mark.parametrize("make_consumer", [Composed, Interrupted])
+    def test_consume_made_of_polls_is_one_batch(self, instrument, spans, make_consumer):
         instrument()
-        with Composed(NOWHERE) as consumer:
+        with make_consumer(NOWHERE) as consumer:
             assert len(consumer.consume(3)) == 3
         assert spans.take("process orders").attributes["messaging.batch.message_count"] == 3
 
@@ -380,33 +360,3 @@ class TestSubclasses:
             with process(message):
                 assert current_span_id() == automatic
         spans.take("process orders")
-
-
-def test_kafka_exception_of_a_poll_is_raised(instrument, spans):
-    instrument()
-    with Failing(NOWHERE) as consumer:
-        consumer.poll()
-        with pytest.raises(KafkaException):
-            consumer.poll()
-        assert (code_of(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
-
-
-class Watched(confluent_kafka.Consumer):
-    """A consumer whose consume() lets another thread poll, and looks at whose it is before and after."""
-
-    seen = ()
-
-    def consume(self, num_messages=1, timeout=-1):
-        before = known_state(self).polling
-        _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
-        self.seen = before, known_state(self).polling
-        return [_ready(0), _ready(1)]
-
-
-def test_poll_in_another_thread_leaves_the_polling_mark(instrument, spans):
-    instrument()
-    with Watched(NOWHERE) as consumer:
-        consumer.consume(2)
-        assert known_state(consumer).polling is None
-    assert consumer.seen == (threading.get_ident(), threading.get_ident())
-    assert spans.take("process orders").attributes["messaging.batch.message_count"] == 2

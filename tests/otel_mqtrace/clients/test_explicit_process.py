@@ -93,13 +93,6 @@ def test_explicit_mode_has_a_span_in_the_block_only(consuming, spans):
     assert spans.take().attributes["mqtrace.group_name"] == "billing"
 
 
-def test_block_without_instrumentation_has_no_span(spans, fill, consumer_of, topic):
-    fill(topic, {"value": b"1"})
-    with process(poll(consumer_of(topic))) as handling:
-        handling.failed()
-        assert not handling.span.is_recording()
-
-
 @pytest.fixture
 def unhandled():
     before = missing_counts()

@@ -211,14 +211,6 @@ def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans,
     spans.take_all()
 
 
-def test_trace_topic_and_excluded_topics_are_not_traced(producer_of, spans, topic, consumer_of):
-    producer = producer_of({"topic_exclude": (f"{topic[:-1]}*",), "trace_topic": "my-trace"})
-    producer.produce(topic, b"x")
-    producer.produce("my-trace", b"x")
-    producer.flush(10)
-    assert poll(consumer_of(topic)).headers() is None
-
-
 class TestWithoutReportsOfSuccess:
     @pytest.fixture
     def errors_only(self, producer_of):
@@ -228,6 +220,7 @@ class TestWithoutReportsOfSuccess:
         errors_only.produce(topic, b"x")
         spans.assert_empty()
         assert errors_only.flush(10) == 0
+        assert not errors_only._mqtrace_state.in_flight
         span = spans.take(f"send {topic}")
         assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
         assert span.attributes["mqtrace.success"] is True
@@ -252,14 +245,6 @@ class TestWithoutReportsOfSuccess:
         errors_only.flush(10)
         outcomes = [span.attributes["mqtrace.send_outcome"] for span in spans.take_all(f"send {topic}")]
         assert outcomes == ["not_awaited"] * 2
-
-    def test_delivered_messages_are_not_kept(self, errors_only, spans, topic):
-        for _ in range(200):
-            errors_only.produce(topic, b"x")
-        assert len(errors_only._mqtrace_state.in_flight) == 200
-        errors_only.flush(10)
-        assert not errors_only._mqtrace_state.in_flight
-        assert len(spans.take_all(f"send {topic}")) == 200
 
 
 class TestLeaving:

@@ -258,9 +258,10 @@ def test_counter_keeps_the_value_of_a_collected_client(observe, clock):
 
 def test_series_of_collected_clients_are_limited(observe, clock, caplog):
     brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}}}
-    for number in range(1_100):
-        seen = observe(REQUESTS, _report(clock, brokers, **{"messaging.client.id": f"short-{number}"}))
-    assert seen == [7] * 1_000
+    living = [_report(clock, brokers, **{"messaging.client.id": f"short-{number}"}) for number in range(1_100)]
+    assert observe(REQUESTS, *living) == [7] * 1_100
+    living.clear()
+    assert observe(REQUESTS) == [7] * 1_000
     lasting = _report(clock, {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 9}}})
     assert observe(REQUESTS, lasting) == [7] * 999 + [9]
     assert caplog.text.count("are not exported any more") == 1

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import logging
-import subprocess
-import sys
 import threading
 from base64 import b64decode
 from collections import Counter
@@ -191,81 +189,38 @@ def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, 
     assert span_ids == [SENDER] * 2
 
 
-needs_json_files = needs_sdk(40, "the exporter to JSON files of the example")
-
 EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Run the example once; return what it printed, its native records and its spans."""
-    directory = tmp_path_factory.mktemp("own-client")
-    command = [sys.executable, str(EXAMPLE), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    decoded = [decode_body(b64decode(line["body_base64"])) for line in landed_lines(directory)]
-    assert [error for each in decoded for error in each.errors] == []
-    exported = [json.loads(line) for line in (directory / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
-    spans = [
-        {**span, "attributes": {each["key"]: next(iter(each["value"].values())) for each in span.get("attributes", ())}}
-        for line in exported
-        for resource in line["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    ]
-    return done.stdout, [record for each in decoded for record in each.contexts], spans
+def _read(span):
+    return {**span, **{each["key"]: next(iter(each["value"].values())) for each in span.get("attributes", ())}}
 
 
-def _of(records, kind):
-    return [record for record in records if record.trace_type is kind]
-
-
-@needs_json_files
-def test_example_handles_its_orders(run):
-    printed = run[0]
-    assert printed.count("billed: ") == 5
-    assert "billed: order 3, attempt 2" in printed
+@needs_sdk(40, "the exporter to JSON files of the example")
+def test_example_of_a_client_of_ones_own_has_its_messages_in_both_formats(run_code, tmp_path):
+    printed = run_code(EXAMPLE.read_text(encoding="utf-8"), tmp_path)
+    assert (printed.count("billed: "), printed.count("billed: order 3, attempt 2")) == (5, 1)
     assert "refused: 5 jobs are waiting" in printed
+    bodies = [decode_body(b64decode(line["body_base64"])) for line in landed_lines(tmp_path)]
+    assert [error for body in bodies for error in body.errors] == []
+    requests = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text(encoding="utf-8").splitlines()]
+    scopes = [scope for request in requests for each in request["resourceSpans"] for scope in each["scopeSpans"]]
+    spans = {span["spanId"]: _read(span) for scope in scopes for span in scope["spans"]}
 
+    def otlp(name):
+        return [each for each in spans.values() if each["name"] == name]
 
-@needs_json_files
-def test_example_has_the_same_messages_in_both_formats(run):
-    _, records, spans = run
-    sends = {span["attributes"]["messaging.message.id"]: span for span in spans if span["name"] == "send orders"}
-    published = _of(records, TraceType.PUB)
-    assert {record.beans[0].msg_id: record.success for record in published} == {
-        msg_id: span["attributes"]["mqtrace.success"] for msg_id, span in sends.items()
-    }
-    assert [record.success for record in published] == [True] * 5 + [False]
-    handled = sorted(
-        (span["attributes"]["messaging.message.id"], span["attributes"]["mqtrace.context_code"])
-        for span in spans
-        if span["name"] == "process orders"
-    )
-    after = [(record.beans[0].msg_id, record.context_code.name) for record in _of(records, TraceType.SUB_AFTER)]
-    assert sorted(after) == handled
-    assert [code for _, code in after].count(ContextCode.EXCEPTION.name) == 1
-    assert len(after) == 6
-
-
-@needs_json_files
-def test_second_attempt_of_the_example_is_a_retry(run):
-    _, records, _ = run
-    tried = [record.beans[0] for record in _of(records, TraceType.SUB_BEFORE)]
-    assert sorted(bean.retry_times for bean in tried) == [0, 0, 0, 0, 0, 1]
-    (again,) = [bean for bean in tried if bean.retry_times == 1]
-    assert again.keys == "order-3"
-
-
-@needs_json_files
-def test_example_has_the_handlers_spans_inside_and_the_sender_linked(run):
-    _, _, spans = run
-    by_id = {span["spanId"]: span for span in spans}
-    charges = [span for span in spans if span["name"] == "charge"]
-    assert {by_id[span["parentSpanId"]]["name"] for span in charges} == {"process orders"}
-    for processed in (span for span in spans if span["name"] == "process orders"):
-        (link,) = processed["links"]
-        assert by_id[link["spanId"]]["name"] == "send orders"
+    for kind, name in ((TraceType.PUB, "send orders"), (TraceType.SUB_AFTER, "process orders")):
+        records = [
+            (each.beans[0].msg_id, each.success) for body in bodies for each in body.contexts if each.trace_type is kind
+        ]
+        assert sorted(records) == sorted((each["messaging.message.id"], each["mqtrace.success"]) for each in otlp(name))
+        assert sorted(success for _, success in records) == [False] + [True] * 5
+    (again,) = [each for each in otlp("process orders") if each["mqtrace.retry_times"] == "1"]
+    assert again["mqtrace.keys"] == {"values": [{"stringValue": "order-3"}]}
+    assert {spans[each["parentSpanId"]]["name"] for each in otlp("charge")} == {"process orders"}
+    senders = [spans[link["spanId"]]["name"] for each in otlp("process orders") for link in each["links"]]
+    assert senders == ["send orders"] * 6
 
 
 def test_example_imports_public_names_only():

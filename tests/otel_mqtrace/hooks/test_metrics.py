@@ -1,6 +1,7 @@
 """The four messaging metrics of the conventions 1.44: what counts, when, and under which attributes."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from opentelemetry.metrics import NoOpMeter
@@ -8,13 +9,15 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace import ConsumeHook, SendHook, process
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import ContextCode
+from tests.support.mailbox import Letter, Mailbox
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 OF_SEND = {
@@ -29,14 +32,8 @@ OF_CONSUMER = {**OF_SEND, "messaging.consumer.group.name": "billing"}
 
 @pytest.fixture
 def metered(tracing_with, reader):
-    def make(**settings):
-        collaborators = {
-            "meter_provider": MeterProvider([reader]),
-            "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
-        }
-        return tracing_with(collaborators, **settings)
-
-    return make
+    providers = {"meter_provider": MeterProvider([reader]), "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}
+    return partial(tracing_with, providers)
 
 
 def _sender(tracing):
@@ -167,3 +164,28 @@ def test_collection_has_the_measurements_of_every_instrumentation(reader, points
     for each in both:
         each.sent({"messaging.system": "kafka"}, 5_000_000)
     assert sum(point.value for _, point in points("messaging.client.sent.messages")) == 2
+
+
+def test_poll_without_a_span_has_no_operation_duration(metered, clock, points):
+    for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
+        quiet = _consumer(metered(**settings))
+        quiet.empty(start_ns=quiet.now_ns())
+    assert points("messaging.client.operation.duration") == []
+    hook = _consumer(metered(receive_spans=True, empty_poll_spans=True))
+    start_ns = hook.now_ns()
+    clock.advance(ms=500)
+    hook.empty(start_ns=start_ns)
+    hook.poll_failed(start_ns=start_ns, error="_TRANSPORT")
+    durations = points("messaging.client.operation.duration")
+    assert [(point.sum, attributes.get("error.type")) for attributes, point in durations] == [
+        (0.5, None),
+        (0.5, "_TRANSPORT"),
+    ]
+
+
+def test_pushed_messages_count_when_their_processing_begins(metered, points):
+    sources.append(mailbox := Mailbox.of(metered()))
+    for _ in process.each([Letter(1), Letter(2)]):
+        pass
+    sources.remove(mailbox)
+    assert sum(point.value for _, point in points("messaging.client.consumed.messages")) == 2

@@ -4,27 +4,17 @@ from contextlib import nullcontext
 
 import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
-    ALWAYS_ON,
-    DEFAULT_OFF,
-    DEFAULT_ON,
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from otel_mqtrace import ConsumeHook
+from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.in_flight import ExplicitMode
-from otel_mqtrace.hooks.sampling import is_never_recorded
 from tests.support.mailbox import SENDER, TRACEPARENT
 
 UNSAMPLED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
@@ -104,13 +94,12 @@ class TestConsumeHook:
         assert counted == {"consume_hook": 1}
         counted.clear()
 
-    def test_hook_is_not_called_for_a_non_recording_span(self, tracing_with):
-        collaborators = {
-            "consume_hook": lambda span, messages: 1 / 0,
-            "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
-        }
-        hook = ConsumeHook(tracing=tracing_with(collaborators))
-        hook.after(hook.before([_message(TRACEPARENT)])[0])
+    def test_hooks_are_not_called_for_a_non_recording_span(self, tracing_with):
+        hooks = dict.fromkeys(("produce_hook", "consume_hook"), lambda *_: 1 / 0)
+        tracing = tracing_with({**hooks, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)})
+        consume, send = ConsumeHook(tracing=tracing), SendHook(tracing=tracing)
+        consume.after(consume.before([_message(TRACEPARENT)])[0])
+        send.after(send.before("orders"), partition=0, offset=1)
 
 
 def test_suppressed_message_is_not_processed(tracing_with):
@@ -118,49 +107,14 @@ def test_suppressed_message_is_not_processed(tracing_with):
         assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
 
 
-class _AttributeSampler(Sampler):
-    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, **_others):
-        keep = (attributes or {}).get("messaging.kafka.offset") == 7
-        return SamplingResult(Decision.RECORD_AND_SAMPLE if keep else Decision.DROP, attributes)
-
-    def get_description(self):
-        return "curious"
-
-
-class TestUnrecorded:
-    @pytest.mark.parametrize(
-        ("sampler", "root", "sampled", "unsampled"),
-        [
-            (ALWAYS_OFF, True, True, True),
-            (DEFAULT_OFF, True, False, True),
-            (DEFAULT_ON, False, False, True),
-            (ALWAYS_ON, False, False, False),
-            (TraceIdRatioBased(0), False, False, False),
-            (ParentBased(TraceIdRatioBased(0.5)), False, False, True),
-            (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), True, False, False),
-            (_AttributeSampler(), False, False, False),
-        ],
-    )
-    def test_sampler_that_never_records_is_known_by_its_kind_and_the_parent(self, sampler, root, sampled, unsampled):
-        tracer = TracerProvider(sampler=sampler).get_tracer("t")
-        parents = [
-            trace.INVALID_SPAN_CONTEXT,
-            *(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(flags)) for flags in (1, 0)),
-        ]
-        assert [is_never_recorded(tracer, parent) for parent in parents] == [root, sampled, unsampled]
-        for parent in parents:
-            otel_ctx = trace.set_span_in_context(NonRecordingSpan(parent), Context())
-            if is_never_recorded(tracer, parent):
-                assert not tracer.start_span("s", otel_ctx).is_recording()
-
-    def test_unrecorded_message_is_still_propagated(self, tracing_with, exporter):
-        hook = ConsumeHook(tracing=tracing_with())
-        (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
-        span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
-        assert span_ctx.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
-        assert not span_ctx.trace_flags.sampled
-        assert baggage.get_baggage("order", call.otel_ctx) == "42"
-        hook.after(call)
+def test_unrecorded_message_is_still_propagated(tracing_with):
+    hook = ConsumeHook(tracing=tracing_with())
+    (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
+    span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
+    assert span_ctx.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert not span_ctx.trace_flags.sampled
+    assert baggage.get_baggage("order", call.otel_ctx) == "42"
+    hook.after(call)
 
 
 def test_explicit_setting_expects_blocks_for_ever_and_automatic_mode_none():

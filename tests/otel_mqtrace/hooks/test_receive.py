@@ -2,14 +2,12 @@
 
 import pytest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace import ConsumeHook
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import process, sources
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
+from tests.support.mailbox import SENDER, TRACEPARENT
 
 
 @pytest.fixture
@@ -122,43 +120,3 @@ def test_suppressed_poll_is_not_recorded(hook_with, clock):
         _polled(hook, clock, _messages(1))
         hook.empty(start_ns=0)
         hook.poll_failed(start_ns=0)
-
-
-def test_poll_without_a_span_has_no_operation_duration(hook_with, exporter, clock, reader, points):
-    meters = {"meter_provider": MeterProvider([reader])}
-    for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
-        quiet = hook_with(meters, **settings)
-        quiet.empty(start_ns=quiet.now_ns())
-    assert points("messaging.client.operation.duration") == []
-    hook = hook_with(meters, receive_spans=True, empty_poll_spans=True)
-    start_ns = hook.now_ns()
-    clock.advance(ms=500)
-    hook.empty(start_ns=start_ns)
-    hook.poll_failed(start_ns=start_ns, error="_TRANSPORT")
-    durations = points("messaging.client.operation.duration")
-    assert [(point.sum, attributes.get("error.type")) for attributes, point in durations] == [
-        (0.5, None),
-        (0.5, "_TRANSPORT"),
-    ]
-    assert len(exporter.take_all("poll")) == 2
-
-
-class TestConsumedMessages:
-    @pytest.fixture
-    def meters(self, reader):
-        return {"meter_provider": MeterProvider([reader])}
-
-    @pytest.fixture
-    def consumed(self, points):
-        return lambda: sum(point.value for _, point in points("messaging.client.consumed.messages"))
-
-    def test_pushed_messages_count_when_their_processing_begins(self, tracing_with, exporter, meters, consumed):
-        mailbox = Mailbox.of(tracing_with(meters))
-        sources.append(mailbox)
-        try:
-            for _ in process.each([Letter(1), Letter(2)]):
-                pass
-        finally:
-            sources.remove(mailbox)
-        assert consumed() == 2
-        assert len(exporter.take_all("process letters")) == 2

@@ -1,19 +1,20 @@
-"""A traced aiokafka consumer: what is current when, how processing ends, and what reaches the native records."""
+"""A traced aiokafka consumer: what is current when, how processing ends, settlements, and the native records."""
 
 import asyncio
 import gc
 import pickle
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition
+from aiokafka.errors import IllegalStateError
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.client import registry
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
-from otel_mqtrace.model import ContextCode
+from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play
+from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play, producing
 from tests.support.consuming import code_of, current_span_id, let_others_run
 
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -37,24 +38,17 @@ async def test_message_is_current_until_the_next_turn_of_the_loop(handing, spans
     assert (record.beans[0].store_host, record.beans[0].body_length) == (kafka.bootstrap_servers, 1)
 
 
-async def test_message_of_a_wait_with_a_time_limit_stays_open(handing, spans):
-    """``wait_for`` may fetch in a task of its own, which ends at once: the message is not handled by then."""
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_message_fetched_by_a_task_ends_with_the_next_poll_and_with_the_consumer(handing, spans, at_once):
+    """``wait_for`` may fetch in such a task; who awaits it runs before the task's later callbacks, ours among them."""
     async with handing(2) as consumer:
-        await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
-        await let_others_run()
-        spans.assert_empty()
-        await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
+        await asyncio.create_task(consumer.getone())
+        if not at_once:
+            await let_others_run()
+            spans.assert_empty()
+        await asyncio.create_task(consumer.getone())
         assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
     assert current_span_id() == 0
-    assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
-
-
-async def test_message_fetched_by_a_task_ends_with_the_next_poll_and_with_the_consumer(handing, spans):
-    """Who awaits a task runs before the task's later callbacks, ours among them."""
-    async with handing(2) as consumer:
-        await asyncio.create_task(consumer.getone())
-        await asyncio.create_task(consumer.getone())
-        assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
     assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
 
 
@@ -141,50 +135,13 @@ async def test_block_uses_the_automatic_span(handing, spans):
     assert (span.context.span_id, code_of(span)) == (automatic, ContextCode.FAILED)
 
 
-async def test_worker_behind_a_queue_has_the_group_of_the_consumer(handing, spans):
-    @process
-    async def handle(record):
-        await let_others_run()
-        assert current_span_id() != 0
-        return ContextCode.SUCCESS
-
-    queue = asyncio.Queue()
-
-    async def work():
-        for _ in range(3):
-            await handle(await queue.get())
-
-    worker = asyncio.create_task(work())
-    async with handing(3, process_spans="explicit") as consumer:
-        for _ in range(3):
-            queue.put_nowait(await consumer.getone())
-        await worker
-    records = [trace_context_of(span) for span in spans.take_all()]
-    assert [(record.group_name, record.beans[0].msg_id) for record in records] == [
-        ("billing", f"ID{n}") for n in range(3)
-    ]
-
-
-def test_exception_that_leaves_the_block_fails_the_message(handing, spans, kafka, topic):
-    async def with_block():
-        unstarted = AIOKafkaConsumer(
-            topic, bootstrap_servers=kafka.bootstrap_servers, group_id=None, auto_offset_reset="earliest"
-        )
-        async with unstarted as consumer:
-            await consumer.getone()
-            raise KeyError("mine")
-
-    async def with_finally():
+async def test_exception_that_leaves_the_block_fails_the_message(handing, spans):
+    with pytest.raises(KeyError):  # noqa: PT012 - a handler
         async with handing(1) as consumer:
             await consumer.getone()
             raise KeyError("mine")
-
-    for story in (with_finally, with_block):
-        with pytest.raises(KeyError):
-            play(story)
-        span = spans.take()
-        assert span.attributes["error.type"] == "KeyError"
-        assert code_of(span) is ContextCode.EXCEPTION
+    span = spans.take()
+    assert (span.attributes["error.type"], code_of(span)) == ("KeyError", ContextCode.EXCEPTION)
 
 
 async def test_body_size_is_that_before_deserialization(handing, spans, kafka):
@@ -220,3 +177,104 @@ def test_message_of_a_collected_consumer_ends(instrument, spans, fill, kafka, to
     drain_deferred_ends()
     assert [code_of(span) for span in spans.take_all()] == [ContextCode.RETURNNULL]
     assert len(registry) == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_end_of_a_transaction_is_recorded_for_each_message(instrument, spans, kafka, topic, fails):
+    instrument()
+
+    async def story():
+        async with producing(kafka, transactional_id=f"{topic}-{fails}") as producer, producer.transaction():
+            await producer.send_and_wait(topic, b"1")
+            await producer.send(topic, b"2")
+            if fails:
+                raise KeyError("mine")
+
+    if fails:
+        with pytest.raises(KeyError):
+            play(story)
+    else:
+        play(story)
+    sent = [trace_context_of(span).beans[0] for span in spans.take_all(f"send {topic}")]
+    ends = [trace_context_of(span).beans[0] for span in spans.take_all(f"end_transaction {topic}")]
+    assert {bean.msg_type for bean in sent} == {MessageType.TRANS_HALF}
+    assert [bean.msg_id for bean in ends] == [bean.msg_id for bean in sent]
+    assert [bean.offset_msg_id for bean in ends] == [f"{topic}-0@{n}" for n in range(2)]
+    assert {bean.transaction_id for bean in ends} == {bean.transaction_id for bean in sent}
+    state = TransactionState.ROLLBACK_MESSAGE if fails else TransactionState.COMMIT_MESSAGE
+    assert {bean.transaction_state for bean in ends} == {state}
+
+
+async def test_batch_in_a_transaction_has_its_end(instrument, spans, kafka, topic):
+    instrument()
+    async with producing(kafka, transactional_id=topic) as producer:
+        await producer.begin_transaction()
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"1")
+        await producer.send_batch(batch, topic, partition=0)
+        await producer.commit_transaction()
+    (sent,) = spans.take_all(f"send {topic}")
+    (end,) = spans.take_all(f"end_transaction {topic}")
+    assert trace_context_of(end).beans[0].msg_id == trace_context_of(sent).beans[0].msg_id == f"{topic}-0@0"
+
+
+async def test_offsets_of_a_transaction_are_a_settlement_of_their_group(instrument, spans, kafka, topic):
+    instrument(settle_spans=True)
+    async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
+    span = spans.take(f"send_offsets {topic}")
+    assert span.attributes["messaging.operation.name"] == "send_offsets"
+    assert span.kind is SpanKind.CLIENT
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert span.attributes["messaging.kafka.offset"] == 7
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_commit_has_the_settled_offsets(handing, spans, kafka, topic, given):
+    async with handing(b"1", b"2", settle_spans=True) as consumer:
+        await consumer.getone()
+        if given:
+            await consumer.commit({TopicPartition(topic, 0): (1, "checked")})
+        else:
+            await consumer.commit()
+    commit, handled = spans.take(f"commit {topic}"), spans.take(f"process {topic}")
+    assert commit.attributes["messaging.kafka.offset"] == 1
+    assert commit.attributes["messaging.consumer.group.name"] == "billing"
+    assert commit.parent.span_id == handled.context.span_id
+
+
+@pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
+async def test_settlement_is_linked_to_the_message_before_its_offset(handing, spans, kafka, topic, by):
+    """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
+    created = {"value": b"1", "headers": [REMOTE]}
+    async with (
+        handing(created, b"2", settle_spans=True) as consumer,
+        producing(kafka, transactional_id=topic) as producer,
+    ):
+        await consumer.getone()
+        offsets = {TopicPartition(topic, 0): 1}
+        if by == "transaction":
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction(offsets, "others")
+                await producer.send_offsets_to_transaction(offsets, "billing")
+        else:
+            await consumer.commit(*([offsets] if by == "offsets" else []))
+    name = "send_offsets" if by == "transaction" else "commit"
+    settled = spans.take_all(f"{name} {topic}")
+    assert [link.context.span_id for link in settled[-1].links] == [0xB7AD6B7169203331]
+    assert not any(each.links for each in settled[:-1])
+    spans.take(f"process {topic}")
+
+
+async def test_failed_commit_is_an_error(handing, spans):
+    async with handing(settle_spans=True) as consumer:
+        with pytest.raises(IllegalStateError):
+            await consumer.commit({TopicPartition("another", 0): 1})
+    assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
+
+
+async def test_commit_is_not_recorded_by_default(handing, spans, topic):
+    async with handing(b"1") as consumer:
+        await consumer.getone()
+        await consumer.commit()
+    assert spans.take().name == f"process {topic}"

@@ -1,4 +1,4 @@
-"""What a traced RocketMQ producer records, and what it leaves exactly as it was."""
+"""What a traced RocketMQ producer records of sends, recalls and transactions, and what it leaves exactly as it was."""
 
 import threading
 from concurrent.futures import CancelledError, Future
@@ -8,11 +8,14 @@ import rocketmq
 from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
+from rocketmq import TransactionResolution
 from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import ClientException, IllegalArgumentException, TooManyRequestsException
 
 from otel_mqtrace.clients.rocketmq.client import observe_call
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.spans.mapping import trace_context_of
 
 ADDRESS = "127.0.0.1"
 
@@ -219,3 +222,120 @@ def test_cancelled_answer_is_observed_as_cancelled():
     result_of = observe_call(lambda: answer, lambda result, exception: results.append((result, type(exception))), None)
     answer.cancel()
     assert (results, result_of.cancelled()) == ([(None, CancelledError)], True)
+
+
+class _Checker(rocketmq.TransactionChecker):
+    """Answers what it was told to, and remembers what it was asked."""
+
+    def __init__(self, resolution=TransactionResolution.ROLLBACK):
+        self.resolution = resolution
+        self.asked = []
+        self.called = threading.Event()
+
+    def check(self, message):
+        self.asked.append((message.message_id, dict(message.properties)))
+        resolution = self.resolution
+        self.called.set()
+        if isinstance(resolution, Exception):
+            raise resolution
+        return resolution
+
+
+@pytest.fixture
+def checker():
+    return _Checker()
+
+
+@pytest.fixture
+def transactional(instrument, started, checker):
+    instrument()
+    return started(rocketmq.Producer, None, checker)
+
+
+def _half_sent(transactional, spans, message, topic):
+    transaction = transactional.begin_transaction()
+    receipt = transactional.send(message(tag="paid", keys="order-1"), transaction)
+    return transaction, receipt, spans.take(f"send {topic}")
+
+
+def _assert_end(ended, sent, receipt, state, *, from_check):
+    expected = {
+        "messaging.message.id": receipt.message_id,
+        "messaging.message.body.size": 5,
+        "messaging.rocketmq.message.type": "transaction",
+        "messaging.rocketmq.message.tag": "paid",
+        "mqtrace.keys": ("order-1",),
+        "mqtrace.msg_type": "Trans_msg_Commit",
+        "mqtrace.transaction_id": receipt.transaction_id,
+        "mqtrace.transaction_state": state,
+        "mqtrace.from_transaction_check": from_check,
+        "mqtrace.trace_type": "EndTransaction",
+        "mqtrace.group_name": sent.attributes["mqtrace.group_name"],
+    }
+    assert expected.items() <= dict(ended.attributes).items()
+    assert (ended.kind, ended.parent.span_id) == (SpanKind.CLIENT, sent.context.span_id)
+    assert [link.context.span_id for link in ended.links] == [sent.context.span_id]
+    assert trace_context_of(ended).trace_type is TraceType.END_TRANSACTION
+
+
+@pytest.mark.parametrize(("end", "state"), [("commit", "COMMIT_MESSAGE"), ("rollback", "ROLLBACK_MESSAGE")])
+def test_end_is_in_the_trace_of_its_half_message(proxy, transactional, spans, message, topic, end, state):
+    transaction, receipt, sent = _half_sent(transactional, spans, message, topic)
+    assert transaction.message_id == receipt.message_id
+    assert sent.attributes["mqtrace.msg_type"] == "Trans_Msg_Half"
+    getattr(transaction, end)()
+    (asked,) = proxy.ended
+    assert (asked.message_id, asked.transaction_id) == (receipt.message_id, receipt.transaction_id)
+    _assert_end(spans.take(f"end_transaction {topic}"), sent, receipt, state, from_check=False)
+
+
+def test_failed_end_is_not_recorded_and_may_be_repeated(proxy, transactional, spans, message, topic):
+    transaction, _, _ = _half_sent(transactional, spans, message, topic)
+    proxy.refuse.append(Code.INTERNAL_SERVER_ERROR)
+    with pytest.raises(ClientException):
+        transaction.commit()
+    spans.assert_empty()
+    transaction.commit()
+    spans.take(f"end_transaction {topic}")
+
+
+def test_transactions_of_one_producer_end_separately(transactional, spans, message, topic):
+    first, one, _ = _half_sent(transactional, spans, message, topic)
+    second, two, _ = _half_sent(transactional, spans, message, topic)
+    second.rollback()
+    first.commit()
+    ended = [span.attributes for span in spans.take_all(f"end_transaction {topic}")]
+    assert [(each["messaging.message.id"], each["mqtrace.transaction_state"]) for each in ended] == [
+        (two.message_id, "ROLLBACK_MESSAGE"),
+        (one.message_id, "COMMIT_MESSAGE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "state"),
+    [
+        (TransactionResolution.ROLLBACK, "ROLLBACK_MESSAGE"),
+        (TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "UNKNOW"),
+    ],
+)
+def test_answer_of_the_checker_is_an_end_from_a_check(
+    proxy, transactional, spans, message, topic, checker, resolution, state
+):
+    _, receipt, sent = _half_sent(transactional, spans, message, topic)
+    checker.resolution = resolution
+    proxy.ask_about(proxy.sent[0])
+    proxy.await_requests(proxy.ended)
+    assert checker.asked[0][0] == receipt.message_id
+    assert proxy.ended[0].resolution == resolution
+    _assert_end(spans.take(f"end_transaction {topic}"), sent, receipt, state, from_check=True)
+
+
+def test_checker_that_raises_has_no_end(proxy, transactional, spans, message, topic, checker):
+    _half_sent(transactional, spans, message, topic)
+    checker.resolution = ValueError("no such order")
+    proxy.ask_about(proxy.sent[0])
+    assert checker.called.wait(10)
+    checker.resolution = TransactionResolution.COMMIT
+    proxy.ask_about(proxy.sent[0])
+    proxy.await_requests(proxy.ended)
+    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
