@@ -28,7 +28,7 @@ instrument(meter_provider) -> {_CLIENTS}/test_statistics.py::test_lag_is_the_unc
 configuration is a dataclass -> {_SWITCH}::test_configuration_is_the_dataclass_of_every_setting
 entry point mqtrace_confluent_kafka -> test_entry_point_of_the_instrumentor
 _instrument() never raises -> {_SWITCH}::test_wrong_options_never_raise, {_SWITCH}::test_option_of_a_wrong_type_is_one_warning
-works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_name_imported_before_is_traced
+works whether the client was imported before or after -> {_CLIENTS}/test_patching.py::test_instrumenting_again_makes_one_span_each
 uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_uninstrument_restores_every_name_ten_times
 steps back with a warning -> {_CLIENTS}/test_classes.py::test_instrument_steps_back_for_another_instrumentation
 on_conflict -> {_CLIENTS}/test_patching.py::test_client_of_another_instrumentation_is_traced_by_both_if_configured
@@ -67,7 +67,7 @@ MQTRACE_LINGER_MS -> {_SWITCH}::test_processor_is_attached_with_the_given_export
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
-MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_trace_topic_and_excluded_topics_are_not_traced
+MQTRACE_TOPIC_EXCLUDE -> {_HOOKS}/test_send.py::test_only_included_topics_are_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
 each variable sets its setting -> {_CONFIG}::test_environment_sets_every_setting
 the defaults of the table -> {_CONFIG}::test_default_settings_are_those_of_the_contract
@@ -85,11 +85,11 @@ offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_
 storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_send_span_and_record_have_the_leader_of_the_partition
 bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out_of_the_span
 retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}/test_headers.py::test_retry_count_other_than_a_32_bit_number_is_zero
-msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
+msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_settlement.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 success, contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
 requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_message_has_the_records_of_a_native_client
-transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_transactions.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
+transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_settlement.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_headers_of_the_caller_are_not_changed
 what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {_CLIENTS}/test_consumer.py::test_batch_is_one_span_with_a_link_for_each_message
