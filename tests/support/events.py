@@ -37,6 +37,11 @@ def publish(side: str, msg_id: str | None, *, at_ms: int = 0, cost_ms: int = 10,
     return event(side, "publish", msg_id, **{**_with_span(side, f"p{msg_id}"), **defaults, **fields})
 
 
+def both(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return a send as both sides record it."""
+    return [publish(side, msg_id, **fields) for side in ("native", "otlp")]
+
+
 def consumed(
     msg_id: str,
     *,

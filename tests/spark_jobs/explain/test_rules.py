@@ -13,7 +13,7 @@ from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import VERDICT
-from tests.spark_jobs.explain import oracle, oracle_reasons
+from tests.spark_jobs.explain import oracle
 from tests.spark_jobs.explain.explained_runs import explain_events
 from tests.spark_jobs.judging.drawn_runs import runs
 from tests.support.events import START_MS
@@ -34,9 +34,9 @@ def test_kernel_and_rules_agree_with_the_plain_python_oracle(seed):
     events, malformed = runs(seed)
     damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
     expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []
-    oracle_reasons.explain(
+    oracle.explain(
         expected,
-        oracle_reasons.Tolerated(
+        oracle.Tolerated(
             horizon_ms=oracle.horizon(events, GRACE_MS),
             first_ms={side: first_ms(events, side) for side in ("native", "otlp")},
         ),

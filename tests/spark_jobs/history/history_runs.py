@@ -19,7 +19,7 @@ from spark_jobs.judging.facts import survey
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.report.result import Result
 from spark_jobs.schemas import NORMALISED, LedgerRead
-from tests.support.events import START_MS, publish
+from tests.support.events import START_MS
 from tests.support.reading import read_verdicts
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -38,10 +38,6 @@ class RunRows:
         """By message id; of a message with several, one that is or was open before others."""
         rows = sorted(self.rows, key=lambda row: row["lifecycle"] is not None)
         return {row["msg_id"]: row for row in rows}
-
-
-def both(msg_id: str, at_ms: int, **fields: Any) -> list[dict[str, Any]]:
-    return [publish(side, msg_id, at_ms=at_ms, **fields) for side in ("native", "otlp")]
 
 
 def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> RunRows:

@@ -18,8 +18,8 @@ from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import VERDICT
-from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, both
-from tests.support.events import START_MS, before, consumed, delivery, publish
+from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS
+from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import plan_of, table_of
 
 KEY = OpenKey(
@@ -99,8 +99,8 @@ def test_reason_of_this_input_alone_is_taken_back_from_a_key_known_before(key, i
 
 
 STORY = [
-    *both("A", 0),
-    *both("Z", 10 * MINUTE_MS),
+    *both("A", at_ms=0),
+    *both("Z", at_ms=10 * MINUTE_MS),
     publish("native", "L", at_ms=0, path="lost.jsonl", line=3),
     publish("native", "P", at_ms=10 * MINUTE_MS),
     before("D", at_ms=10 * MINUTE_MS),
@@ -196,5 +196,5 @@ def test_key_that_was_closed_does_not_lie_before_the_input():
 
 def test_age_counts_back_from_the_end_of_the_data():
     """A day that ends a week later expires what an earlier one left, whatever the clock says."""
-    verdicts, runs = verdicts_of([*STORY, *both("W", 9 * DAY_MS)])
+    verdicts, runs = verdicts_of([*STORY, *both("W", at_ms=9 * DAY_MS)])
     assert lifecycles_of(assign_lifecycle(verdicts, runs))["O"][0] == "expired"

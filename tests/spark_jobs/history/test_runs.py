@@ -11,15 +11,15 @@ from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import RUNS, open_history, read_rows
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
-from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, both, run
-from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.spark_jobs.history.history_runs import DAY_MS, MINUTE_MS, run
+from tests.support.events import START_MS, after, before, both, consumed, delivery, publish
 
 LOST_SPAN = publish("native", "F", at_ms=0, path="monday.jsonl")
 UNKNOWN_SEND = publish("otlp", "C", at_ms=1, path="monday.jsonl", line=7)
 WAITING = publish("native", "B", at_ms=10 * MINUTE_MS, path="monday.jsonl")
 MONDAY = [
-    *both("A", 0),
-    *both("Z", 10 * MINUTE_MS),  # how far the data reaches
+    *both("A", at_ms=0),
+    *both("Z", at_ms=10 * MINUTE_MS),  # how far the data reaches
     LOST_SPAN,
     UNKNOWN_SEND,
     WAITING,
@@ -31,7 +31,7 @@ MONDAY = [
     consumed("orders-0@K", attempt=None, at_ms=10 * MINUTE_MS, offset_msg_id="orders-0@K", path="monday.jsonl"),
 ]
 TUESDAY = [
-    *both("Y", 30 * MINUTE_MS, path="tuesday.jsonl"),
+    *both("Y", at_ms=30 * MINUTE_MS, path="tuesday.jsonl"),
     publish("native", "O", at_ms=5 * MINUTE_MS, path="tuesday.jsonl"),  # before Tuesday's window
     publish("otlp", "B", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     UNKNOWN_SEND,  # its file was given again
@@ -39,15 +39,15 @@ TUESDAY = [
     consumed("D", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     after("E", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     publish("otlp", "G", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
-    *both("K", 10 * MINUTE_MS, path="tuesday.jsonl", offset_msg_id="orders-0@K"),
+    *both("K", at_ms=10 * MINUTE_MS, path="tuesday.jsonl", offset_msg_id="orders-0@K"),
     *delivery("K", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     publish("otlp", "I", at_ms=11 * MINUTE_MS, path="tuesday.jsonl"),
-    *both("P", 11 * MINUTE_MS, path="tuesday.jsonl"),
+    *both("P", at_ms=11 * MINUTE_MS, path="tuesday.jsonl"),
     *delivery("P", at_ms=12 * MINUTE_MS, path="tuesday.jsonl"),
     consumed("P", at_ms=12 * MINUTE_MS, path="tuesday.jsonl"),
 ]
-THURSDAY = [*both("X", 2 * DAY_MS, path="thursday.jsonl"), WAITING]
-LAST = [*both("W", 9 * DAY_MS, path="last.jsonl")]
+THURSDAY = [*both("X", at_ms=2 * DAY_MS, path="thursday.jsonl"), WAITING]
+LAST = [*both("W", at_ms=9 * DAY_MS, path="last.jsonl")]
 
 
 @pytest.fixture(scope="module")
@@ -166,16 +166,6 @@ def test_history_has_one_line_a_run_and_the_trend_of_them(root, last):
     assert 0 < lines[0]["match_rate"] < 1
 
 
-def test_state_written_by_spark_is_read_as_ours(tmp_path):
-    run(tmp_path, MONDAY)
-    directory = tmp_path / "history" / "open" / "run=1" / "events"
-    for number, path in enumerate(directory.iterdir()):
-        path.rename(directory / f"part-{number:05d}-c000.zstd.parquet")
-        (directory / f".part-{number:05d}-c000.zstd.parquet.crc").touch()
-    (directory / "_SUCCESS").touch()
-    assert len(left_open(tmp_path)) == 9
-
-
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
 COUNTED = CountedDrop(
     side="otlp", component="queue", cause="queue_full", count=5, bucket_start_ms=START_MS, bucket_ms=10_000
@@ -193,9 +183,9 @@ def covered(covered_root):
     """Eight spans lost of which five were counted; one of them comes late; a week later no ledger is given."""
     late = publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
     stories = [
-        ([*both("A", 0), *LOST, *both("Z", 30 * MINUTE_MS)], LEDGER),
-        ([late, *both("Y", 60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
-        (both("X", 9 * DAY_MS, path="last.jsonl"), None),
+        ([*both("A", at_ms=0), *LOST, *both("Z", at_ms=30 * MINUTE_MS)], LEDGER),
+        ([late, *both("Y", at_ms=60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
+        (both("X", at_ms=9 * DAY_MS, path="last.jsonl"), None),
     ]
     return [run(covered_root, events, ledger=ledger) for events, ledger in stories]
 

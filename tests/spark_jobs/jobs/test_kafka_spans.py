@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.cimpl import Producer
 
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
+from tests.support.archives import consume, pub
 from tests.support.reading import read_verdicts
 from tests.support.trace_stories import body_of
 
@@ -19,66 +19,34 @@ START_MS = 1_795_260_000_000
 MESSAGES = 6
 UNTITLED = 5
 """The offset of a message whose sender wrote no id: both sides know it by its place."""
-NAMES = {
-    "old": {
-        "operation": lambda kind: {"messaging.operation": kind},
-        "offset": "messaging.kafka.message.offset",
-        "group": "messaging.kafka.consumer.group",
-        "client": "messaging.client_id",
-    },
-    "new": {
-        "operation": lambda kind: {
-            "messaging.operation.name": "send" if kind == "publish" else kind,
-            "messaging.operation.type": "send" if kind == "publish" else kind,
-        },
-        "offset": "messaging.kafka.offset",
-        "group": "messaging.consumer.group.name",
-        "client": "messaging.client.id",
-    },
-}
+IDS = {offset: f"C000020262BB60E53B936993952C{offset:04X}" for offset in range(MESSAGES)} | {UNTITLED: "orders-0@5"}
+TRACE_ID = "1" * 32
 
 
-def topic_of(names):
-    return f"orders-{names}"
-
-
-def id_of(names, offset):
-    numbers = sorted(NAMES).index(names) * 100 + offset
-    return f"{topic_of(names)}-0@{offset}" if offset == UNTITLED else f"C000020262BB60E53B936993952C{numbers:04X}"
-
-
-def native(names, offset):
+def native(offset):
     """One send (unless an untraced producer sent it) and one delivery, as our hooks record them."""
-    at_ms, msg_id = START_MS + offset * 1000, id_of(names, offset)
-    place = f"{topic_of(names)}-0@{offset}"
-    bean = TraceBean(
-        msg_id=msg_id, topic=topic_of(names), offset_msg_id=place, msg_type=MessageType.NORMAL, body_length=3
-    )
-    sent = TraceContext(
-        trace_type=TraceType.PUB, timestamp_ms=at_ms, cost_ms=4, success=True, group_name="pg", beans=(bean,)
-    )
-    call = {"group_name": "cg", "request_id": f"R{names}{offset}", "beans": (TraceBean(msg_id=msg_id, retry_times=0),)}
-    before = TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=at_ms + 50, **call)
-    ended = {"success": True, "cost_ms": 20, "context_code": ContextCode.SUCCESS, "timestamp_ms": at_ms + 70}
-    after = TraceContext(trace_type=TraceType.SUB_AFTER, **ended, **call)
-    return [before, after] if offset == UNTITLED else [sent, before, after]
+    at_ms, named = START_MS + offset * 1000, {"msg_id": IDS[offset], "tags": None, "keys": None}
+    sent = pub(at_ms, cost_ms=4, offset_msg_id=f"orders-0@{offset}", store_host=None, body_length=3, **named)
+    call = consume(f"R{offset}", at_ms + 50, 20, **named)
+    return call if offset == UNTITLED else [sent, *call]
 
 
-def span(names, kind, offset, at_ms, cost_ms, *, number, links=(), **more):
+def span(number, kind, offset, at_ms, cost_ms, *, links=(), **more):
     texts = {
         "messaging.system": "kafka",
-        "messaging.destination.name": topic_of(names),
-        **NAMES[names]["operation"](kind),
-        NAMES[names]["client"]: "c-1",
+        "messaging.destination.name": "orders",
+        "messaging.operation.name": kind,
+        "messaging.operation.type": kind,
+        "messaging.client.id": "c-1",
+        **({} if kind == "send" else {"messaging.consumer.group.name": "billing"}),
+        **({} if offset is None else {"messaging.destination.partition.id": "0", "messaging.kafka.offset": offset}),
         **more,
     }
-    if offset is not None:
-        texts |= {"messaging.destination.partition.id": "0", NAMES[names]["offset"]: offset}
     return {
-        "traceId": f"{sorted(NAMES).index(names) + 1:032x}",
+        "traceId": TRACE_ID,
         "spanId": f"{number:016x}",
-        "name": f"{topic_of(names)} {kind}",
-        "kind": {"publish": 4, "process": 5, "receive": 5 if names == "old" else 3}[kind],
+        "name": f"{kind} orders",
+        "kind": {"send": 4, "process": 5, "receive": 3}[kind],
         "startTimeUnixNano": str(at_ms * 1_000_000),
         "endTimeUnixNano": str((at_ms + cost_ms) * 1_000_000),
         "attributes": [attribute(*pair) for pair in texts.items()],
@@ -90,31 +58,25 @@ def attribute(key, value):
     return {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
 
 
-def spans(names):
+def spans():
     """What the agent records of the same: sends, one poll with all messages on its links, and a process span each."""
-    trace_id, group = f"{sorted(NAMES).index(names) + 1:032x}", {NAMES[names]["group"]: "cg"}
-    made = []
-    for offset in range(MESSAGES):
+    made, links = [], [{"traceId": TRACE_ID, "spanId": f"{offset + 1:016x}"} for offset in range(MESSAGES)]
+    for offset, link in enumerate(links):
         at_ms = START_MS + offset * 1000
-        link = {"traceId": trace_id, "spanId": f"{offset + 1:016x}"}
         if offset != UNTITLED:
-            made.append(span(names, "publish", offset, at_ms, 4, number=offset + 1))
-        made.append(span(names, "process", offset, at_ms + 50, 20, number=offset + 101, links=[link], **group))
-    polled = [
-        {"traceId": trace_id, "spanId": f"{at + 1:016x}", "attributes": [attribute(NAMES[names]["offset"], at)]}
-        for at in range(MESSAGES)
-    ]
-    made.append(span(names, "receive", None, START_MS, 5, number=201, links=polled if names == "new" else (), **group))
-    failed = {"messaging.destination.partition.id": "-1", NAMES[names]["offset"]: -1, "error.type": "TimeoutException"}
-    made.append(span(names, "publish", None, START_MS + 1500, 5, number=202, **failed))
-    return {
-        "resourceSpans": [
-            {
-                "resource": {"attributes": [attribute("service.name", "svc")]},
-                "scopeSpans": [{"scope": {"name": "io.opentelemetry.kafka-clients-0.11"}, "spans": made}],
-            }
-        ]
+            made.append(span(offset + 1, "send", offset, at_ms, 4))
+        made.append(span(offset + 101, "process", offset, at_ms + 50, 20, links=[link]))
+    polled = [{**link, "attributes": [attribute("messaging.kafka.offset", at)]} for at, link in enumerate(links)]
+    made.append(span(201, "receive", None, START_MS, 5, links=polled))
+    refused = {
+        "messaging.destination.partition.id": "-1",
+        "messaging.kafka.offset": -1,
+        "error.type": "TimeoutException",
     }
+    made.append(span(202, "send", None, START_MS + 1500, 5, **refused))
+    scope = {"scope": {"name": "io.opentelemetry.kafka-clients-0.11"}, "spans": made}
+    resource = {"attributes": [attribute("service.name", "svc")]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +85,11 @@ def both_jobs(tmp_path_factory):
     with EmbeddedKafka() as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         kafka.create_topic("traces", 2)
-        kafka.create_topic("spans", 2)
-        for at, names in enumerate(NAMES):
-            for offset in range(MESSAGES):
-                body = body_of(*native(names, offset))
-                producer.produce("traces", body, partition=at, timestamp=START_MS + offset * 1000 + 100)
-            producer.produce("spans", json.dumps(spans(names)), partition=at)
+        kafka.create_topic("spans", 1)
+        for offset in range(MESSAGES):
+            body, arrival_ms = body_of(*native(offset)), START_MS + offset * 1000 + 100
+            producer.produce("traces", body, partition=offset % 2, timestamp=arrival_ms)
+        producer.produce("spans", json.dumps(spans()), partition=0)
         assert producer.flush(30) == 0
         source = f"kafka://{kafka.bootstrap_servers}"
         options = ReconcileOptions(
@@ -147,38 +108,26 @@ def both_jobs(tmp_path_factory):
     return result, read_verdicts(out), drawn, chosen
 
 
-@pytest.fixture(scope="module")
-def reconciled(both_jobs):
-    return both_jobs[:2]
-
-
-def test_sends_and_deliveries_match_by_their_position_in_the_topic(reconciled):
-    _, rows = reconciled
-    met = Counter((row["topic"], row["kind"]) for row in rows if row["native"] and row["otlp"])
-    sends = {(topic_of(names), "publish"): MESSAGES - 1 for names in NAMES}
-    assert met == sends | {(topic_of(names), "consume"): MESSAGES for names in NAMES}
-    ids = {row["msg_id"] for row in rows if row["native"]}
-    assert ids == {id_of(names, offset) for names in NAMES for offset in range(MESSAGES)}
+def test_sends_and_deliveries_match_by_their_position_in_the_topic(both_jobs):
+    """Only the refused send is on one side."""
+    result, rows = both_jobs[:2]
+    met = Counter(row["kind"] for row in rows if row["native"] and row["otlp"])
+    assert met == {"publish": MESSAGES - 1, "consume": MESSAGES}
+    assert {row["msg_id"] for row in rows if row["native"]} == set(IDS.values())
     assert {row["key_level"] for row in rows if row["kind"] == "publish" and row["native"]} == {1}
-
-
-def test_matched_events_have_no_difference_and_only_a_refused_send_is_lost(reconciled):
-    result, rows = reconciled
+    alone = [(row["kind"], row["status"], row["reason"]) for row in rows if not (row["native"] and row["otlp"])]
+    assert alone == [("publish", "OTLP_ONLY", "UNEXPLAINED")]
     assert result.conservation.holds
     assert "MISMATCHED" not in result.status
     assert not result.duplicates
-    alone = [(row["kind"], row["status"], row["reason"]) for row in rows if not (row["native"] and row["otlp"])]
-    assert alone == [("publish", "OTLP_ONLY", "UNEXPLAINED")] * len(NAMES)
 
 
-def test_result_contains_the_offsets_that_were_read(reconciled):
-    result, _ = reconciled
-    offsets = [
-        (one.source.rpartition("/")[2], one.partition, one.first, one.end) for one in result.inputs.native.offsets
-    ]
-    assert offsets == [("traces", 0, 0, MESSAGES), ("traces", 1, 0, MESSAGES)]
-    assert [(one.partition, one.first, one.end) for one in result.inputs.otlp.offsets] == [(0, 0, 1), (1, 0, 1)]
-    assert result.inputs.native.layouts == ("kafka",)
+def test_result_contains_the_offsets_that_were_read(both_jobs):
+    native, otlp = (getattr(both_jobs[0].inputs, side) for side in ("native", "otlp"))
+    offsets = [(one.source.rpartition("/")[2], one.partition, one.first, one.end) for one in native.offsets]
+    assert offsets == [("traces", 0, 0, 3), ("traces", 1, 0, 3)]
+    assert [(one.partition, one.first, one.end) for one in otlp.offsets] == [(0, 0, 1)]
+    assert native.layouts == ("kafka",)
 
 
 def test_writers_are_detected_from_the_beginning_of_the_topics(both_jobs):
@@ -192,6 +141,6 @@ def test_graph_counts_each_send_and_delivery_once(both_jobs):
     """A span that goes by its place and the native record of its message are one; a send that failed is a send."""
     drawn = both_jobs[2]
     counts = {kind: sum(edge.count for edge in drawn.edges_of(kind)) for kind in ("publish", "consume")}
-    assert counts == {"publish": len(NAMES) * MESSAGES, "consume": len(NAMES) * MESSAGES}
+    assert counts == {"publish": MESSAGES, "consume": MESSAGES}
     met = [sum(getattr(edge, side) for edge in drawn.edges_of("consume")) for side in ("native", "otlp")]
-    assert met == [len(NAMES) * MESSAGES] * 2
+    assert met == [MESSAGES] * 2

@@ -12,11 +12,11 @@ from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import measure
 from spark_jobs.judging.facts import Survey, Surveyed, merge_surveys, read_facts, survey
 from spark_jobs.schemas import NORMALISED
-from tests.spark_jobs.judging.stories import END_MS, both
-from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.support.events import START_MS, after, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events, verdicts_on
 
 GRACE_MS = 10
+END_MS = 30 * 60_000
 YEAR_10000_MS = 253_402_300_800_000
 
 

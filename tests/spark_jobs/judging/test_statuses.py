@@ -1,126 +1,112 @@
 """Statuses that depend on more than one rule, one small story each, all judged in one run; the rest: tests/faults."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from spark_jobs.policy.policy import read_policy
-from tests.spark_jobs.judging.stories import END_MS, Story, both
-from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import judge_events
 
-
-def mqtrace_stories() -> dict[str, Story]:
-    return {
-        "M02": Story(
-            "two halves and a span are one delivery",
-            [*delivery("M02"), consumed("M02")],
-            "MATCHED_EXACT",
-            also={"native_records": 2, "half_merged": 1, "key_level": 1},
-        ),
-        "M06": Story(
-            "the same native record twice is an exact duplicate",
-            [*delivery("M06"), after("M06"), consumed("M06")],
-            "DUPLICATED_NATIVE",
-            also={"duplicates": "exact", "native_count": 2, "native_exact_duplicates": 1},
-        ),
-        "M09": Story(
-            "copies win over a mismatch, whose field verdicts stay",
-            [publish("native", "M09"), *[publish("otlp", "M09", topic="other")] * 2],
-            "DUPLICATED_OTLP",
-            kind="publish",
-        ),
-        "M14": Story(
-            "the end lost while the span is whole is half a record",
-            [before("M14"), consumed("M14")],
-            "MISMATCHED",
-            "HALF_RECORD",
-            also={"reason_detail": "before"},
-        ),
-        "M16": Story(
-            "an end alone, with no span, is a lost span",
-            [after("M16")],
-            "NATIVE_ONLY",
-            "UNEXPLAINED",
-            also={"event_ms": START_MS + 100},
-        ),
-        "M20": Story(
-            "one request id in two groups is two keys",
-            [
-                *(*delivery("M20"), *delivery("M20", group="shipping")),
-                *(consumed("M20"), consumed("M20", group="shipping")),
-            ],
-            "MATCHED_EXACT",
-            keys=2,
-        ),
-        "M23": Story(
-            "attempts that differ on both sides never pair, however alike",
-            [*delivery("M23", attempt="A1"), consumed("M23", attempt="A2")],
-            "NATIVE_ONLY",
-            "UNEXPLAINED",
-            keys=2,
-        ),
-        "M26": Story(
-            "the native wire carries no topic of a delivery: not comparable, and taken from the send",
-            [*both("M26"), *delivery("M26"), consumed("M26", topic=None)],
-            "MATCHED_EXACT",
-            also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
-        ),
-        "M27": Story(
-            "of copies on one side only, the loss is what counts",
-            [*delivery("M27"), *delivery("M27")],
-            "NATIVE_ONLY",
-            "UNEXPLAINED",
-            also={"native_count": 2, "duplicates": "exact"},
-        ),
-        "M28": Story(
-            "a listener's cost is its batch's, divided and rounded down",
-            [*delivery("M28", cost_ms=3, end_ms=START_MS + 110), consumed("M28", batch_size=3)],
-            "MATCHED_NORMALISED",
-        ),
-        "M29": Story(
-            "a second recall of one message is another event",
-            [
-                {**publish(side, "M29", at_ms=at_ms, offset_msg_id=None, success=at_ms == 0), "kind": "recall"}
-                for side in ("native", "otlp")
-                for at_ms in (0, 40)
-            ],
-            "MATCHED_EXACT",
-            kind="recall",
-            keys=2,
-        ),
-        "END": Story("the input goes on", both("END", at_ms=END_MS), "MATCHED_EXACT", kind="publish"),
-    }
+HOUR_MS = 3_600_000
+ENDS = both("END", at_ms=3 * HOUR_MS)
+"""How long the input goes on after the stories, so that they are settled."""
 
 
-STORIES = mqtrace_stories()
+@dataclass(frozen=True)
+class Story:
+    """Events of one message, and the one verdict that its key of ``kind`` must get."""
+
+    events: list[dict[str, Any]]
+    status: str
+    reason: str | None = None
+    kind: str = "consume"
+    also: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+    keys: int = 1
 
 
-@pytest.fixture(scope="module")
-def answers():
-    events = [row for story in STORIES.values() for row in story.events]
-    return judge_events(events)
+STORIES = {
+    "copies win over a mismatch, whose field verdicts stay": Story(
+        [publish("native", "M"), *[publish("otlp", "M", topic="other")] * 2],
+        "DUPLICATED_OTLP",
+        kind="publish",
+        fields={"topic": "DIFFERENT"},
+    ),
+    "the end lost while the span is whole is half a record": Story(
+        [before("M"), consumed("M")],
+        "MISMATCHED",
+        "HALF_RECORD",
+        also={"reason_detail": "before"},
+        fields={"start_ms": "EQUAL", "success": "MISSING_NATIVE"},
+    ),
+    "one request id in two groups is two keys": Story(
+        [
+            *(*delivery("M"), *delivery("M", group="shipping")),
+            *(consumed("M"), consumed("M", group="shipping")),
+        ],
+        "MATCHED_EXACT",
+        keys=2,
+    ),
+    "the native wire carries no topic of a delivery: not comparable, and taken from the send": Story(
+        [*both("M"), *delivery("M"), consumed("M", topic=None)],
+        "MATCHED_EXACT",
+        also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
+    ),
+    "a listener's cost is its batch's, divided and rounded down": Story(
+        [*delivery("M", cost_ms=3, end_ms=START_MS + 110), consumed("M", batch_size=3)],
+        "MATCHED_NORMALISED",
+    ),
+}
 
 
-@pytest.mark.parametrize("msg_id", [*STORIES], ids=[story.says for story in STORIES.values()])
-def test_story_gets_its_verdict(answers, msg_id):
-    story = STORIES[msg_id]
-    rows = [row for row in answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
-    assert len(rows) == story.keys, rows
-    mine = [row for row in rows if (row["status"], row["reason"]) == (story.status, story.reason)]
-    assert mine, [(row["status"], row["reason"], row["field_verdicts"]) for row in rows]
-    for name, expected in story.also.items():
-        assert expected in [row[name] for row in mine], name
+def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Strip a span of what OpenTelemetry's Java agent does not write."""
+    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
+    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", **fields}
+
+
+AGENT_STORIES = {
+    "a send pairs by its message alone": Story(
+        [publish("native", "M"), agent(publish("otlp", "M", at_ms=20), group_name=None)],
+        "MATCHED_NORMALISED",
+        kind="publish",
+        also={"key_level": 3},
+    ),
+    "deliveries of one group pair in the order they happened, each with its own span": Story(
+        [
+            *delivery("M"),
+            *delivery("M", attempt="A2", at_ms=9_000, success=False, context_code="FAILED"),
+            agent(consumed("M", at_ms=9_001, success=False, context_code="FAILED")),
+            agent(consumed("M", at_ms=101)),
+        ],
+        "MATCHED_NORMALISED",
+        keys=2,
+        also={"key_level": 2},
+    ),
+    "a span without a group pairs by the message": Story(
+        [*delivery("M"), agent(consumed("M"), group_name=None)],
+        "MATCHED_NORMALISED",
+        also={"key_level": 3},
+    ),
+}
+AGENT_POLICY = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
 
 
 @pytest.mark.parametrize(
-    ("msg_id", "fields"),
-    [("M09", {"topic": "DIFFERENT"}), ("M14", {"start_ms": "EQUAL", "success": "MISSING_NATIVE"})],
-    ids=["duplicate", "half a record"],
+    ("story", "policy"),
+    [*((story, None) for story in STORIES.values()), *((story, AGENT_POLICY) for story in AGENT_STORIES.values())],
+    ids=[*STORIES, *AGENT_STORIES],
 )
-def test_field_verdicts_stay_beside_the_status(answers, msg_id, fields):
-    row = next(row for row in answers if row["msg_id"] == msg_id)
-    assert row["field_verdicts"].items() >= fields.items()
+def test_story_gets_its_verdict(story, policy):
+    judged = judge_events([*story.events, *ENDS], policy=policy)
+    rows = [row for row in judged if (row["msg_id"], row["kind"]) == ("M", story.kind)]
+    assert len(rows) == story.keys, rows
+    for row in rows:
+        assert (row["status"], row["reason"]) == (story.status, story.reason), row["field_verdicts"]
+        assert {name: row[name] for name in story.also} == story.also
+        assert row["field_verdicts"].items() >= story.fields.items()
 
 
 def test_window_leaves_out_whole_keys():
@@ -138,15 +124,48 @@ def test_window_leaves_out_whole_keys():
 
 def test_key_carried_from_an_earlier_run_is_in_every_window():
     policy = replace(read_policy(None), begin_ms=START_MS + 1, grace_ms=0)
-    events = [
-        publish("native", "C1", first_seen_run=3, left_as="PENDING"),
-        publish("otlp", "C1"),
-        *both("END", at_ms=9),
-    ]
-    row_of_c1 = next(row for row in judge_events(events, policy=policy) if row["msg_id"] == "C1")
+    carried = [publish("native", "C1", first_seen_run=3, left_as="PENDING"), publish("otlp", "C1")]
+    row_of_c1 = next(row for row in judge_events([*carried, *ENDS], policy=policy) if row["msg_id"] == "C1")
     assert (row_of_c1["status"], row_of_c1["first_seen_run"]) == ("MATCHED_EXACT", 3)
     assert (row_of_c1["native"]["left_as"], row_of_c1["otlp"]["left_as"]) == ("PENDING", None)
 
 
 def test_empty_side_settles_nothing():
     assert {row["status"] for row in judge_events(delivery("E1"))} == {"PENDING"}
+
+
+# -- Pairs of events whose keys are weak
+def partners(*events: dict[str, Any], policy=AGENT_POLICY) -> list[tuple[int | None, int | None]]:
+    """Return when either side says that each key of message ``M`` began."""
+    rows = judge_events([*events, *ENDS], policy=policy)
+    sides = ([row[side] for side in ("native", "otlp")] for row in rows if row["msg_id"] == "M")
+    return [tuple(side and side["start_ms"] - START_MS for side in pair) for pair in sides]
+
+
+@pytest.mark.parametrize(
+    ("native", "spans", "pairs"),
+    [
+        ([10_000, 20_000], [0, 10_003, 20_200], {(None, 0), (10_000, 10_003), (20_000, 20_200)}),
+        ([0, 10_000, 20_000], [10_003, 20_200], {(0, None), (10_000, 10_003), (20_000, 20_200)}),
+        ([0, 90], [91, 400], {(90, 91), (0, 400)}),
+        ([0, 7_000], [HOUR_MS, HOUR_MS + 7_000], {(0, HOUR_MS), (7_000, HOUR_MS + 7_000)}),
+    ],
+    ids=["a record lost", "a span lost", "near ones first", "clocks an hour apart"],
+)
+def test_lost_delivery_does_not_shift_the_others(native, spans, pairs):
+    records = [row for at_ms in native for row in delivery("M", attempt=f"A{at_ms}", at_ms=at_ms)]
+    assert set(partners(*records, *(agent(consumed("M", at_ms=at_ms)) for at_ms in spans))) == pairs
+
+
+def test_message_delivered_hundreds_of_times_pairs_all_of_them():
+    """A broadcast to three hundred consumers of one group that began within a second; a few records of it are lost."""
+    records = [row for n in range(300) if n % 60 for row in delivery("M", attempt=f"A{n}", at_ms=3 * n)]
+    pairs = partners(*records, *(agent(consumed("M", at_ms=3 * n + 1)) for n in range(300)))
+    assert {pair for pair in pairs if None in pair} == {(None, 3 * n + 1) for n in range(0, 300, 60)}
+    assert len(pairs) == 300
+
+
+def test_events_of_different_retries_are_never_paired():
+    retried = [row for n in (0, 1) for row in delivery("M", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
+    spans = [consumed("M", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
+    assert set(partners(*retried, *spans, policy=None)) == {(0, None), (100, 0), (None, 100)}

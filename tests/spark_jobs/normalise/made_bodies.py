@@ -1,18 +1,14 @@
-"""Bodies made for a test: rows of ``BODY`` as an Arrow batch, the events made of them, and what they should be."""
+"""Bodies made for a test: rows of ``BODY`` as an Arrow batch, the events made of them, and any bodies."""
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.decode import decode_body
-from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, CLOUD_SUB_AFTER, FIELDS, FORMS, FieldKind
+from otel_mqtrace.wire.native.layout import CLOUD_SUB_AFTER, FIELDS, FORMS, FieldKind
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.schemas import BODY, InputCounts
 
 ID = "C000020262BB60E53B936993952C0000"
-SCHEMA = BODY
-UNREAD = {"path": "made", "line": 9, "bad": {"field": "body", "reason": "no body", "text": "", "mentions": []}}
-"""A row that holds no body."""
 
 
 def batch(*bodies):
@@ -21,7 +17,7 @@ def batch(*bodies):
         body if isinstance(body, dict) else {"path": "made", "line": line, "arrival_ms": 1, "body": body}
         for line, body in enumerate(bodies, start=1)
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    return pa.RecordBatch.from_pylist(rows, schema=BODY)
 
 
 def read_bodies(*bodies, **options):
@@ -31,75 +27,6 @@ def read_bodies(*bodies, **options):
     return [event for some in made for event in some.to_pylist()], counts.expected
 
 
-def _present(text):
-    return None if text is None or text in ABSENT_TEXTS else text
-
-
-def _folded(text):
-    known = _present(text.strip(" ")) if text is not None else None
-    return known.upper() if known and all(char in "0123456789abcdefABCDEF" for char in known) else known
-
-
-def _key_set(text):
-    kept = {key for key in (text or "").split(" ") if _present(key)}
-    return sorted(kept) or None
-
-
-def expected(bodies: list[bytes]):
-    events, malformed = [], []
-    for line, body in enumerate(bodies, start=1):
-        decoded = decode_body(body)
-        malformed += [(line, error.record_index, error.field, error.reason, error.text) for error in decoded.errors]
-        for index, trace in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            events += _events(line, index, trace)
-    return sorted(events, key=repr), sorted(malformed, key=repr)
-
-
-def _events(line, index, trace):
-    bean = trace.beans[0]
-    name = trace.trace_type.value
-    ids = bean.msg_id.split(",")
-    offsets = (bean.offset_msg_id or "").split(",")
-    for at, one in enumerate(ids):
-        cost = trace.cost_ms
-        ends = {"Pub": (trace.timestamp_ms or 0) + (cost or 0), "SubAfter": trace.timestamp_ms}.get(name)
-        ends = ends if ends is None or -(2**63) <= ends < 2**63 else None  # no time at all rather than a job that dies
-        yield (
-            *(line, index, name, _folded(one), _folded(offsets[at] if at < len(offsets) else offsets[0])),
-            *(_present(bean.topic), _present(trace.group_name), _folded(trace.request_id), bean.retry_times),
-            *(_present(trace.region_id), _present(bean.tags), _key_set(bean.keys), _present(bean.store_host)),
-            *(_present(bean.client_host), bean.body_length, bean.msg_type and bean.msg_type.value),
-            *(None if name == "SubAfter" else trace.timestamp_ms, ends, cost, trace.success),
-            *(trace.context_code.name if trace.context_code is not None else None, _folded(bean.transaction_id)),
-            *(bean.transaction_state and bean.transaction_state.value, bean.from_transaction_check),
-        )
-
-
-KINDS = {
-    ("publish", "whole"): "Pub",
-    ("consume", "before"): "SubBefore",
-    ("consume", "after"): "SubAfter",
-    ("transaction_end", "whole"): "EndTransaction",
-    ("recall", "whole"): "Recall",
-}
-COLUMNS = (
-    *("msg_id", "offset_msg_id", "topic", "group_name", "attempt_id", "retry_times", "region_id", "tags", "keys"),
-    *("store_host", "client_host", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms", "success"),
-    *("context_code", "transaction_id", "transaction_state", "from_transaction_check"),
-)
-
-
-def in_words(events, malformed):
-    """Return rows of ``EVENT`` and of ``MALFORMED``, sorted, in the words of ``expected``."""
-    read = [
-        (row["line"], row["record_index"], KINDS[row["kind"], row["half"]], *(row[name] for name in COLUMNS))
-        for row in events
-    ]
-    bad = [tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in malformed]
-    return sorted(read, key=repr), sorted(bad, key=repr)
-
-
-# -- any bodies
 USUAL = {
     FieldKind.TEXT: ("null", "", ID, ID.lower(), f"{ID},{ID[:-1]}1", "k1 k2", "订单", "dKey", "REQ1", "REQ2"),
     FieldKind.LONG: ("1795262479661", "-5", "0017", "999999999999999999"),

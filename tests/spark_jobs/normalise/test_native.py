@@ -1,9 +1,10 @@
-"""Native bodies become canonical events exactly as the Python decoder reads them."""
+"""Native bodies become canonical events exactly as the codec reads them."""
 
 import base64
 import json
 from collections import Counter
-from pathlib import Path
+from hashlib import blake2b
+from itertools import zip_longest
 
 import pyarrow as pa
 import pytest
@@ -11,179 +12,199 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from otel_mqtrace._errors import UnreadableInputError, UsageError
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.wire.native.decode import BadRecord, decode_values, text_of
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, FIELDS, FORMS, KEPT_FIELDS
 from spark_jobs.normalise import native
 from spark_jobs.normalise.native import native_batches
-from spark_jobs.schemas import InputCounts
-from tests.spark_jobs.normalise.made_bodies import (
-    ID,
-    KINDS,
-    ODD,
-    UNREAD,
-    batch,
-    bodies,
-    expected,
-    in_words,
-    read_bodies,
-)
+from spark_jobs.schemas import BODY, READ_EVENT, InputCounts, mentioned_in
+from tests.spark_jobs.normalise.made_bodies import ID, ODD, USUAL, batch, bodies, read_bodies
+from tests.support.native_vectors import VECTORS, json_lines
 from tests.support.reading import events_of, malformed_of, native_side
 
-VECTORS = Path(__file__).parents[2] / "vectors"
-RECORDED = sorted((VECTORS / "native" / "recorded").glob("*.jsonl"))
 RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
 GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
-
-
-def landing(path, bodies):
-    """Write bodies as a landing, one per line."""
-    lines = (
-        {"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()}
-        for at, body in enumerate(bodies)
-    )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def seen(side):
-    return in_words(events_of(side), malformed_of(side))
-
-
-def assert_books_balance(side):
-    assert side.records_read + side.exploded == side.events + side.malformed
-
-
-def test_recorded_body_is_read_like_the_python_decoder(tmp_path):
-    """Ten clients of seven generations, LOCAL and CLOUD, one of them in GBK: both readers agree on every field."""
-    lines = [json.loads(line) for path in RECORDED for line in path.read_text(encoding="utf-8").splitlines()]
-    bodies = [base64.b64decode(line["body_base64"]) for line in lines]
-    side = native_side(tmp_path, str(landing(tmp_path / "all.jsonl", bodies)))
-    assert len(bodies) > 400
-    assert seen(side) == expected(bodies)
-    assert_books_balance(side)
-
-
-def test_batch_is_one_event_per_message_with_its_own_offset_id(tmp_path):
-    ids = f"{ID},{ID[:-1]}1"
-    fields = ["Pub", "1000", "r", "g", "t", ids, "null", "null", "h:1", "9", "5", "0", "7F01,7F02", "true"]
-    side = native_side(tmp_path, str(landing(tmp_path / "b.jsonl", [("\x01".join(fields) + "\x02").encode()])))
-    names = ("msg_id", "offset_msg_id", "batch_size", "record_index")
-    rows_found = sorted(tuple(row[name] for name in names) for row in events_of(side))
-    assert rows_found == [(ID, "7F01", 2, 0), (f"{ID[:-1]}1", "7F02", 2, 0)]
-    assert (side.records_read, side.exploded) == (1, 1)
-
-
-def test_bad_record_keeps_its_neighbours_and_its_mentioned_ids(tmp_path):
-    body = RECORD + f"Pub\x01x\x01r\x01g\x01t\x01{ID}\x01a\x01k\x01h\x011\x011\x010\x02" + RECORD
-    path = landing(tmp_path / "d.jsonl", [body.encode()])
-    side = native_side(tmp_path, str(path))
-    assert side.events == 2
-    (row,) = malformed_of(side)
-    place = {"side": "native", "path": str(path), "line": 1, "record_index": 1}
-    assert row == {**place, "field": "timestamp_ms", "reason": "not a number", "text": "x", "mentions": [ID]}
-
-
-def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
-    path = landing(tmp_path / "e.jsonl", [b""])
-    with path.open("a", encoding="utf-8", newline="") as file:
-        file.write('not json\n{"a": 1}\n{"body_base64": "###"}\r\n\r\n \t\n{"body_base64": "UH')
-    side = native_side(tmp_path, str(path))
-    assert sorted((row["line"], row["reason"]) for row in malformed_of(side)) == [
-        (2, "no JSON object with body_base64"),
-        (3, "no JSON object with body_base64"),
-        (4, "not base64"),
-    ]
-    assert (side.records_read, side.truncated_tails) == (3, 1)
-    assert side.layouts == ("landing-jsonl",)
-    assert_books_balance(side)
-
-
-def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
-    body = RECORD.encode()
-    day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
-    day.mkdir(parents=True)
-    landing(day / "part-1.jsonl", [body])
-    (day / ".part-2.jsonl.inprogress").write_text("junk", encoding="utf-8")
-    row = {"source": "TT", "partition": 3, "offset": 7, "arrival_ms": 99, "keys": "k", "body": body}
-    parquet.write_table(pa.Table.from_pylist([row]), day / "part-2.parquet")
-    side = native_side(tmp_path / "w[1]{2}", str(tmp_path / "land ing+"))
-    assert side.layouts == ("landing-jsonl", "landing-parquet")
-    assert side.trace_topics == ("T", "TT")
-    assert sorted((row["path"], row["line"], row["arrival_ms"]) for row in events_of(side)) == [
-        (str(day / "part-1.jsonl"), 1, 1),
-        (str(day / "part-2.parquet"), 1, 99),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("run", "kinds", "bad"),
-    [
-        ("app-4.9.8-dup", {"Pub": 107, "SubBefore": 222, "SubAfter": 222, "EndTransaction": 11}, 0),
-        ("scenarios-5.3.3-old", {"Pub": 169, "SubBefore": 45, "SubAfter": 45, "EndTransaction": 10, "Recall": 2}, 2),
-    ],
+NO_BODY = {"field": "body", "reason": "no body", "text": "", "mentions": []}
+CHARSETS = ("utf-8", "UTF8", "gbk", "gb18030", "latin-1", "ascii", "utf-8-sig", "utf-16", "utf-7")
+KINDS = {
+    "Pub": ("publish", "whole"),
+    "SubBefore": ("consume", "before"),
+    "SubAfter": ("consume", "after"),
+    "EndTransaction": ("transaction_end", "whole"),
+    "Recall": ("recall", "whole"),
+}
+AS_READ = (
+    "retry_times",
+    "body_length",
+    "msg_type",
+    "cost_ms",
+    "success",
+    "transaction_state",
+    "from_transaction_check",
 )
-def test_recorded_run_holds_the_records_of_its_readme(tmp_path, run, kinds, bad):
-    side = native_side(tmp_path, str(VECTORS / "dual" / run / "native.jsonl"))
-    rows_by_way = {}
-    for row in events_of(side):
-        rows_by_way.setdefault(KINDS[row["kind"], row["half"]], set()).add((row["line"], row["record_index"]))
-    assert {kind: len(places) for kind, places in rows_by_way.items()} == kinds
-    assert side.malformed == bad
-    assert side.records_read == sum(kinds.values()) + bad
-    assert_books_balance(side)
+TEXTS = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")
 
 
-def test_charset_and_message_type_map_reach_the_reader(tmp_path):
-    fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
-    path = str(landing(tmp_path / "g.jsonl", [("\x01".join(fields) + "\x02").encode("gbk")]))
-    (row,) = events_of(native_side(tmp_path, path, charset="gbk", msg_type_map="b"))
-    assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
+def read(rows, *, cut=None, **options):
+    """Return the events of rows (a body each, or ``NO_BODY``) as mappings, and how many records were counted."""
+    placed = [
+        {"path": f"p{line % 3}", "line": line, "arrival_ms": line * 10}
+        | ({"bad": row} if isinstance(row, dict) else {"body": row})
+        for line, row in enumerate(rows)
+    ]
+    whole, counts = pa.RecordBatch.from_pylist(placed, schema=BODY), InputCounts()
+    batches = [whole] if cut is None else [whole.slice(at, cut) for at in range(0, len(whole), cut)]
+    parts = native_batches(batches, counts, writer="mqtrace", **options)
+    return [event for part in parts for event in part.to_pylist()], counts.expected
 
 
-def test_source_that_is_no_native_landing_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
-        native_side(tmp_path, str(tmp_path / "none"))
-    with pytest.raises(UnreadableInputError, match="is otlp"):
-        native_side(tmp_path, str(VECTORS / "dual" / "app-4.9.8-dup" / "otlp.jsonl"))
-    with pytest.raises(UsageError, match="mqtrace forward"):
-        native_side(tmp_path, "rocketmq://localhost:9876/T")
+def expected(rows, *, msg_type_map="a", charset="utf-8"):
+    """Return the same as the codec reads it, without any column."""
+    events, count = [], 0
+    for line, row in enumerate(rows):
+        body = {"path": f"p{line % 3}", "line": line, "arrival_ms": line * 10, "extra": 0}
+        if isinstance(row, dict):
+            events.append({**body, "bad": row, "record_index": 0, "raw_hash": hash_of("")})
+            count += 1
+            continue
+        text = text_of(row or b"", charset).encode("utf-8", "replace").decode()
+        pieces = sum(1 for piece in text.split("\x02") if piece)
+        records = list(decode_values(text, msg_type_map=msg_type_map))
+        calls = Counter(call_of(fields) for (fields, _), _ in records)
+        count += pieces
+        for index, ((fields, quirk), values) in enumerate(records):
+            place = {
+                "record_index": index,
+                "batch_size": calls[call_of(fields)] if call_of(fields) else 1,
+                "extra": 0 if index else len(records) - pieces,
+                "raw_hash": hash_of("\x01".join(fields) + ("\x01" if quirk else "")),
+            }
+            events += events_of_record(fields, values, {**body, **place})
+    nothing = {**dict.fromkeys(READ_EVENT.names), "side": "native", "writer": "mqtrace"}
+    return [{**nothing, **event} for event in events], count
 
 
-# -- The records of bodies, good and bad, are laid into columns as the decoder reads them; no Spark is needed
-TEXTS = st.sampled_from(ODD) | st.text(max_size=6)
-WILD = st.lists(st.lists(TEXTS, min_size=1, max_size=17).map("\x01".join), max_size=4).map("\x02".join)
+def events_of_record(fields, values, place):
+    """Yield one event for each message of a record, or the reason why it is none."""
+    if isinstance(values, BadRecord):
+        mentions = mentioned_in("\x01".join(fields))
+        bad = {"field": values.field, "reason": values.reason, "text": values.text, "mentions": mentions}
+        yield {**place, "bad": bad, "batch_size": None}
+        return
+    words = (value.name if isinstance(value, ContextCode) else getattr(value, "value", value) for value in values)
+    given = dict(zip(KEPT_FIELDS, words, strict=True))
+    at_ms, cost_ms = given["timestamp_ms"], given["cost_ms"]
+    ends = {"Pub": (at_ms or 0) + (cost_ms or 0), "SubAfter": at_ms}.get(fields[0])
+    shared = {
+        **{name: given[name] for name in (*AS_READ, "context_code")},
+        **{name: present(given[name]) for name in TEXTS},
+        "kind": KINDS[fields[0]][0],
+        "half": KINDS[fields[0]][1],
+        "attempt_id": folded(given["request_id"]),
+        "transaction_id": folded(given["transaction_id"]),
+        "keys": sorted({key for key in (given["keys"] or "").split(" ") if present(key)}) or None,
+        "start_ms": None if fields[0] == "SubAfter" else at_ms,
+        # no time at all rather than a job that dies
+        "end_ms": ends if ends is not None and -(2**63) <= ends < 2**63 else None,
+    }
+    ids, offsets = ((given[name] or "").split(",") for name in ("msg_id", "offset_msg_id"))
+    of_batch = {"batch_size": len(ids)} if fields[0] == "Pub" else {}
+    for at, (msg_id, offset) in enumerate(zip_longest(ids, offsets[: len(ids)], fillvalue=offsets[0])):
+        own = {"msg_id": folded(msg_id), "offset_msg_id": folded(offset), "raw_hash": place["raw_hash"] + at}
+        yield {**place, **shared, **of_batch, **own, **({"extra": 1} if at else {})}
 
 
-@settings(max_examples=40)
-@given(
-    some=st.lists(
-        bodies() | bodies() | WILD.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=24),
-        max_size=6,
-    )
+def present(text):
+    return None if text is None or text in ABSENT_TEXTS else text
+
+
+def folded(text):
+    known = present(text.strip(" ")) if text is not None else None
+    return known.upper() if known and set(known) <= set("0123456789abcdefABCDEF") else known
+
+
+def call_of(fields):
+    at = {"SubBefore": 4, "SubAfter": 1}.get(fields[0])
+    return None if at is None or len(fields) == 1 else (fields[0], fields[at] if at < len(fields) else "")
+
+
+def hash_of(text):
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def assert_equal_to_codec(rows, *, cut=None, **options):
+    (events, count), (wanted, wanted_count) = read(rows, **options, cut=cut), expected(rows, **options)
+    assert events == wanted
+    assert count == wanted_count
+    assert count + sum(event["extra"] for event in events) == len(events)
+
+
+WILD = st.lists(st.sampled_from(ODD) | st.text(max_size=6), min_size=1, max_size=17).map("\x01".join)
+ROWS = st.lists(
+    bodies()
+    | bodies()
+    | st.lists(WILD, max_size=4).map(lambda texts: "\x02".join(texts).encode("utf-8", "replace"))
+    | st.binary(max_size=24)
+    | st.sampled_from([NO_BODY, None, b"", b"\x02", b"x\x02"]),
+    max_size=8,
 )
-def test_generated_bodies_are_read_like_the_python_decoder(some):
-    read, count = read_bodies(*some)
-    good, bad = ([row for row in read if (row["bad"] is None) is is_good] for is_good in (True, False))
-    assert in_words(good, [row | row["bad"] for row in bad]) == expected(some)
-    assert count + sum(row["extra"] for row in read) == len(read)
 
 
-def test_row_without_a_body_is_kept_among_good_and_bad_records():
-    read, count = read_bodies((RECORD + "junk\x02").encode(), UNREAD, RECORD.encode())
-    rows_found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
-    assert rows_found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
-    assert (count, {row["side"] for row in read}) == (4, {"native"})
+@settings(max_examples=80)
+@given(rows=ROWS, msg_type_map=st.sampled_from("ab"), charset=st.sampled_from(CHARSETS), cut=st.sampled_from([None, 3]))
+def test_mixed_bodies_equal_the_codec(rows, msg_type_map, charset, cut):
+    assert_equal_to_codec(rows, msg_type_map=msg_type_map, charset=charset, cut=cut)
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(bodies(), min_size=1, max_size=8), msg_type_map=st.sampled_from("ab"))
+def test_bodies_over_several_blocks_equal_the_codec(rows, msg_type_map):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in (("_BLOCK_BYTES", 300), ("_MOST_HELD", 200), ("MOST_ROWS", 5), ("MOST_TEXT", 400)):
+            patch.setattr(native, name, size)
+        assert_equal_to_codec(rows, msg_type_map=msg_type_map)
+
+
+@pytest.mark.parametrize("path", sorted(VECTORS.rglob("*.jsonl")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("msg_type_map", ["a", "b"])
+@pytest.mark.parametrize("charset", ["utf-8", "gbk"])
+def test_vector_equals_the_codec(path, msg_type_map, charset):
+    rows = [body for line in json_lines(path) for body in bodies_in(line)]
+    assert rows
+    for cut in (None, 1):
+        assert_equal_to_codec(rows, msg_type_map=msg_type_map, charset=charset, cut=cut)
+
+
+def bodies_in(line):
+    """Return the bodies in an object of a vector file: in base64, or as text."""
+    for name, value in line.items():
+        if name == "body_base64":
+            yield base64.b64decode(value)
+        elif isinstance(value, str) and "\x02" in value:
+            yield value.encode()
+        elif isinstance(value, dict):
+            yield from bodies_in(value)
+
+
+def test_spoilt_fields_equal_the_codec():
+    rows = []
+    for trace_type, forms in FORMS.items():
+        for form in forms:
+            good = [trace_type.value, *(USUAL[FIELDS[name]][0] for name in form.fields)]
+            spoilt = ([*good[:at], text, *good[at + 1 :]] for at in range(len(good)) for text in ODD)
+            longer = [[*good, *more] for more in (["x"], [""], ["", ""], ["Pub"], ["SubAfter", "1"])]
+            shorter = [good[:count] for count in range(1, len(good))]
+            rows += ["\x01".join(fields).encode() + b"\x02" for fields in (*spoilt, *longer, *shorter)]
+    assert_equal_to_codec(rows)
+    assert_equal_to_codec([b"".join(rows[at : at + 7]) for at in range(0, len(rows), 7)])
 
 
 def test_lone_surrogate_of_utf_7_is_a_question_mark():
     """UTF-7 can say one; no column of text can hold it, and no other record may be lost for it."""
     body = f"Recall\x015\x01r\x01g\x01t+2AA-\x01{ID}\x01true\x02".encode()
-    read, _ = read_bodies(body, charset="utf-7")
-    assert [row["topic"] for row in read] == ["t?"]
-
-
-def test_empty_body_holds_no_record(monkeypatch):
-    monkeypatch.setattr(native, "MOST_TEXT", 1 << 19)
-    assert read_bodies(b"\x02" * (1 << 20), b"", {"path": "made", "line": 3, "body": None}) == ([], 0)
+    events, _ = read_bodies(body, charset="utf-7")
+    assert [event["topic"] for event in events] == ["t?"]
 
 
 def test_batch_send_of_hundreds_with_long_keys_is_laid_out_in_small_batches():
@@ -196,21 +217,6 @@ def test_batch_send_of_hundreds_with_long_keys_is_laid_out_in_small_batches():
     assert max(some.nbytes for some in made) < 20 << 20
 
 
-def test_record_of_other_bytes_has_another_hash():
-    """Copies in the same bytes differ from those that say the same: CLOUD leaves an empty field, or no end."""
-    fields = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010"
-    read, _ = read_bodies(f"{fields}\x02{fields}\x01\x02{fields}\x02".encode())
-    one, other, again = (row["raw_hash"] for row in read)
-    assert one == again != other
-
-
-def test_long_bodies_keep_their_records_apart():
-    body = "".join(f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in range(3_000)).encode()
-    read, count = read_bodies(body, body, body)
-    assert [(row["line"], row["record_index"]) for row in read] == [(at, n) for at in (1, 2, 3) for n in range(3_000)]
-    assert (count, len({row["raw_hash"] for row in read})) == (9_000, 3_000)
-
-
 def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
     """A record without ids is known by its position alone; the bodies may come in batches of their own."""
     bodies = [(3, RECORD * 2, False), (3, RECORD + "junk\x02", True)]
@@ -219,36 +225,83 @@ def test_records_of_several_bodies_on_a_line_have_positions_of_their_own():
     found = []
     for batches in ([some], [some[:1], some[1:]], [[one] for one in some]):
         made = native_batches((batch(*each) for each in batches), InputCounts(), writer="mqtrace")
-        read = [row for part in made for row in part.to_pylist()]
-        found.append([(row["line"], row["record_index"]) for row in read])
+        events = [event for part in made for event in part.to_pylist()]
+        found.append([(event["line"], event["record_index"]) for event in events])
     of_third = [(3, 0), (3, 1), (3, 2), (3, 3)]
     assert found == [[*of_third, *((line, index) for line in (None, 4, None) for index in (0, 1))]] * 3
 
 
-# -- What is counted of native bodies is counted apart from the rows made of them
-
-
-def test_call_of_a_long_body_has_its_own_size(tmp_path):
-    calls = [*range(3_000), *range(1_000)]
-    body = "".join(f"SubAfter\x01R{call}\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02" for call in calls)
-    side = native_side(tmp_path, str(landing(tmp_path / "big.jsonl", [body.encode()])))
-    assert side.records_read == 4_000
-    assert Counter(row["batch_size"] for row in events_of(side)) == {1: 2_000, 2: 2_000}
-
-
-def test_glued_pair_is_expected_once_and_read_as_two():
-    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
-    assert (len(events), expected, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
-
-
+# -- Records are counted in the bytes, whatever a reader makes of them
 def test_record_lost_by_the_codec_breaks_the_balance(monkeypatch):
-    read = native.decode_values
-    monkeypatch.setattr(native, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
-    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
-    assert expected + sum(event["extra"] for event in events) == len(events) + 1
+    decode = native.decode_values
+    monkeypatch.setattr(native, "decode_values", lambda *text, **how: list(decode(*text, **how))[1:])
+    events, count = read_bodies((RECORD + GLUED + RECORD).encode())
+    assert count + sum(event["extra"] for event in events) == len(events) + 1
+
+
+def test_record_lost_by_the_columns_breaks_the_balance(monkeypatch):
+    read_text = native.read_text
+
+    def read_less(data, bounds, **how):
+        decoded = read_text(data, bounds, **how)
+        columns = {name: column.slice(1) for name, column in decoded.columns.items()}
+        return type(decoded)(columns, decoded.body[1:], decoded.is_odd)
+
+    monkeypatch.setattr(native, "read_text", read_less)
+    events, count = read_bodies(*[(RECORD * 20).encode()] * 3)
+    assert (len(events), count) == (59, 60)
+
+
+# -- One side, from files
+def landing(path, *bodies):
+    """Write bodies as a landing, one per line."""
+    lines = (
+        {"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()}
+        for at, body in enumerate(bodies)
+    )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_lines_that_hold_no_body_are_counted_and_located(tmp_path):
+    path = landing(tmp_path / "e.jsonl", b"")
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write('not json\n{"a": 1}\n{"body_base64": "###"}\r\n\r\n \t\n{"body_base64": "UH')
+    side = native_side(tmp_path, path)
+    assert [row["line"] for row in malformed_of(side)] == [2, 3, 4]
+    assert (side.records_read, side.events, side.truncated_tails, side.layouts) == (3, 0, 1, ("landing-jsonl",))
+
+
+def test_parquet_and_json_lines_of_one_landing_are_read_together(tmp_path):
+    body = RECORD.encode()
+    day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
+    day.mkdir(parents=True)
+    landing(day / "part-1.jsonl", body)
+    (day / ".part-2.jsonl.inprogress").write_text("junk", encoding="utf-8")
+    row = {"source": "TT", "partition": 3, "offset": 7, "arrival_ms": 99, "keys": "k", "body": body}
+    parquet.write_table(pa.Table.from_pylist([row]), day / "part-2.parquet")
+    side = native_side(tmp_path / "w[1]{2}", tmp_path / "land ing+")
+    assert side.layouts == ("landing-jsonl", "landing-parquet")
+    assert side.trace_topics == ("T", "TT")
+    assert sorted((row["path"], row["line"], row["arrival_ms"]) for row in events_of(side)) == [
+        (str(day / "part-1.jsonl"), 1, 1),
+        (str(day / "part-2.parquet"), 1, 99),
+    ]
+
+
+def test_charset_and_message_type_map_reach_the_reader(tmp_path):
+    fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
+    path = landing(tmp_path / "g.jsonl", ("\x01".join(fields) + "\x02").encode("gbk"))
+    (row,) = events_of(native_side(tmp_path, path, charset="gbk", msg_type_map="b"))
+    assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
+
+
+def test_broker_of_rocketmq_is_no_source(tmp_path):
+    with pytest.raises(UsageError, match="mqtrace forward"):
+        native_side(tmp_path, "rocketmq://localhost:9876/T")
 
 
 def test_time_after_9999_does_not_move_the_end_of_the_data(tmp_path):
     good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
-    side = native_side(tmp_path, str(landing(tmp_path / "f.jsonl", [(good + far).encode()])))
+    side = native_side(tmp_path, landing(tmp_path / "f.jsonl", (good + far).encode()))
     assert (side.records_read, side.last_event_ms) == (2, 5)

@@ -46,23 +46,6 @@ def test_damage_is_counted_and_located(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("run", "publish", "consume", "others", "traffic"),
-    [
-        ("app-4.9.8-dup", 120, 222, {(None, "BATCH_PARENT"): 2}, 15),
-        ("scenarios-5.3.3-old", 212, 55, {(None, "POLL"): 6}, 65),
-    ],
-)
-def test_recorded_run_holds_the_events_of_its_readme(tmp_path, run, publish, consume, others, traffic):
-    folder = VECTORS / "dual" / run
-    native_topics = {json.loads(line)["topic"] for line in (folder / "native.jsonl").open(encoding="utf-8")}
-    side = otlp_side(tmp_path, str(folder / "otlp.jsonl"), trace_topics=tuple(native_topics))
-    counts = Counter((row["kind"], row["scope"]) for row in events_of(side))
-    sends = {("publish", None): publish, ("publish", "TRACE_TRAFFIC"): traffic}
-    assert counts == {**sends, ("consume", None): consume, **others}
-    assert side.records_read == {"app-4.9.8-dup": 288, "scenarios-5.3.3-old": 330}[run]
-
-
 def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
     """Collectors write U+2028 raw."""
     others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')
@@ -83,61 +66,3 @@ def test_empty_files_are_an_empty_side(tmp_path):
     assert (side.records_read, side.events, side.last_event_ms) == (0, 0, None)
     with pytest.raises(UsageError, match="choose one of"):
         otlp_side(tmp_path, str(tmp_path / "empty.jsonl"), otlp_format="xml")
-
-
-# -- A span that is none takes no other along, whichever of the two readers of JSON meets it
-ID = "C000020262BB60E53B936993952C0000"
-IPV6_ID = "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
-
-
-def attribute(key, value):
-    return {"key": key, "value": {"stringValue": value}}
-
-
-GOOD = {
-    "traceId": "ab" * 16,
-    "spanId": "cd" * 8,
-    "startTimeUnixNano": "5000000999",
-    "endTimeUnixNano": "7000000000",
-    "attributes": [attribute("messaging.system", "kafka"), attribute("messaging.message.id", ID)],
-}
-
-
-def message(spans):
-    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
-
-
-def test_malformed_span_is_bad_alone_for_both_readers(tmp_path):
-    mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
-    odd = (
-        {"status": "OK"},
-        {"attributes": {"a": 1}},
-        {"attributes": mentions, "startTimeUnixNano": [1]},
-        {"links": [{"attributes": mentions}], "attributes": [], "endTimeUnixNano": "soon"},
-        {"links": 7},
-        "span",
-        7,
-        None,
-    )
-    document = message([GOOD, *({**GOOD, **one} if isinstance(one, dict) else one for one in odd), GOOD])
-    (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n", encoding="utf-8")
-    (tmp_path / "b.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    scopes = message([GOOD])["resourceSpans"][0]["scopeSpans"]
-    levels = {"resourceSpans": ["x", {"resource": "x", "scopeSpans": ["y", *scopes]}]}
-    (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
-    (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
-    side = otlp_side(tmp_path / "work", str(tmp_path))
-    texts = {name: [] for name in "abcd"}
-    for row in malformed_of(side):
-        texts[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
-    good = Counter(Path(row["path"]).stem for row in events_of(side))
-    assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
-    for name, other, count in (("a", "b", 8), ("c", "d", 2)):
-        assert len(texts[name]) == count
-        assert sorted(texts[name], key=repr) == sorted(texts[other], key=repr)
-    assert [one for one in texts["a"] if one[0]] == [
-        ("start_ns", "not a number", [IPV6_ID]),
-        ("end_ns", "not a number", [IPV6_ID]),
-    ]
-    assert all(ID in mentions for _, reason, mentions in texts["a"][:1])
-    assert side.records_read + side.exploded == side.events + side.malformed

@@ -1,7 +1,21 @@
 """The pages in a real browser: with and without script, offline, dark, narrow, printed, under a CI viewer's policy."""
 
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
 import re
+import shutil
+import subprocess
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -11,11 +25,214 @@ from bridge.query.search import Answer, Searched
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
 from spark_jobs.report.graph_files import render_graph_page
 from spark_jobs.report.html import render_page
-from tests.spark_jobs.report.browser import CHROMIUM, axe_source, chromium, findings
 from tests.support.archives import LIFE, story_of
 from tests.support.html_page import Page
 from tests.support.results import graph, result
 
+# -- One headless Chromium, driven through a pipe
+CHROMIUM: Final = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"))), None
+)
+_OPTIONS: Final = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND", "about:blank"),
+)
+_COMMANDS_FD, _ANSWERS_FD = 3, 4  # where Chromium expects the two ends of the pipe
+_CLEAR_OF_THEM: Final = 10
+_COUNT_COLOURS: Final = """new Promise(done => {
+  const image = new Image();
+  image.onload = () => {
+    const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext("2d"), counts = new Map();
+    context.drawImage(image, 0, 0);
+    const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
+    pixels.forEach(pixel => counts.set(pixel & 0xffffff, (counts.get(pixel & 0xffffff) || 0) + 1));
+    done([...counts]);
+  };
+  image.src = "data:image/png;base64,%s";
+})"""
+_AXE_VERSION: Final = "4.14.1"
+_KEPT: Final = Path(__file__).parents[2] / "build" / "npm"
+_RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Browser]:
+    """Start a browser that can reach no host at all, and end it behind the block."""
+    commands, say = os.pipe()
+    hear, answers = os.pipe()
+    commands, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _CLEAR_OF_THEM) for end in (commands, answers))
+    quiet = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, commands, _COMMANDS_FD), (os.POSIX_SPAWN_DUP2, answers, _ANSWERS_FD)]
+    actions += [(os.POSIX_SPAWN_DUP2, quiet, end) for end in (0, 1, 2)]
+    started = [CHROMIUM, f"--user-data-dir={profile}", *_OPTIONS]
+    pid = os.posix_spawn(CHROMIUM, started, dict(os.environ), file_actions=actions)
+    for end in (commands, answers, quiet):
+        os.close(end)
+    with os.fdopen(say, "wb", buffering=0) as speaking, os.fdopen(hear, "rb") as listening:
+        browser = Browser(speaking, listening)
+        try:
+            yield browser
+        finally:
+            browser.call("Browser.close")
+            os.waitpid(pid, 0)
+
+
+@dataclass
+class Browser:
+    """A browser; ``call`` is one command of the DevTools protocol and its answer, events are kept by their method."""
+
+    speaking: Any
+    listening: Any
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _calls: int = 0
+    _rest: bytes = b""
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        self._calls += 1
+        asked = {"id": self._calls, "method": method, "params": params, **({"sessionId": session} if session else {})}
+        self.speaking.write(json.dumps(asked).encode() + b"\0")
+        while True:
+            message = self._next()
+            if message.get("id") == self._calls:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return message["result"]
+            self.events.append(message)
+
+    def wait_for(self, method: str, session: str) -> dict[str, Any]:
+        """Return the next event ``method`` of ``session``, which may have come already."""
+        while True:
+            for at, event in enumerate(self.events):
+                if event.get("method") == method and event.get("sessionId") == session:
+                    return self.events.pop(at)
+            self.events.append(self._next())
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            piece = self.listening.read1(1 << 20)
+            assert piece, "Chromium has gone"
+            self._rest += piece
+        whole, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(whole)
+
+    @contextmanager
+    def tab(self, url: str, *, width: int = 1280, script: bool = True) -> Iterator[Tab]:
+        """Open ``url`` offline, in light colours, and close it after the block."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            tab.call(f"{domain}.enable")
+        tab.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        tab.call("Emulation.setScriptExecutionDisabled", value=not script)
+        tab.show_as()
+        tab.resize(width)
+        tab.call("Page.navigate", url=url)
+        self.wait_for("Page.loadEventFired", session)
+        try:
+            yield tab
+        finally:
+            self.call("Target.closeTarget", targetId=target)
+
+
+@dataclass
+class Tab:
+    """One open page."""
+
+    browser: Browser
+    session: str
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self.browser.call(method, self.session, **params)
+
+    def show_as(self, *, dark: bool = False, media: str = "screen") -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
+
+    def resize(self, width: int) -> None:
+        """Give the window this width; a narrow one is a phone."""
+        phone = {"deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **phone)
+
+    def ask(self, expression: str) -> Any:
+        """Return what a JavaScript expression (or promise) comes to; works where the page's scripts are off, too."""
+        asked = {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}
+        reply = self.call("Runtime.evaluate", **asked)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
+
+    def press(self, key: str, *, code: int, text: str = "") -> None:
+        """Press one key, as a user without a mouse does."""
+        named = {"key": key, "code": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def picture(self, path: Path, *, most_height: int = 16_000) -> Path:
+        """Save a screenshot of the whole page, down to ``most_height`` pixels."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most_height), "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+        return path
+
+    def colours(self, path: Path, *, most_height: int) -> Counter[str]:
+        """Save a screenshot, and return the number of pixels of each ``#rrggbb`` in it."""
+        data = base64.b64encode(self.picture(path, most_height=most_height).read_bytes()).decode()
+        with self.browser.tab("about:blank") as blank:
+            counts = blank.ask(_COUNT_COLOURS % data)
+        return Counter({f"#{pixel.to_bytes(3, 'little').hex()}": count for pixel, count in counts})
+
+    def pdf(self, path: Path) -> Path:
+        """Print the page to a file, as the browser's own print dialogue would."""
+        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", preferCSSPageSize=True)["data"]))
+        return path
+
+    def requests(self) -> list[str]:
+        self.ask("1")
+        asked = [e["params"] for e in self._events("Network.requestWillBeSent")]
+        urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
+        return [url for url in urls if not url.startswith("data:")]
+
+    def complaints(self) -> list[str]:
+        """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
+        self.ask("1")
+        logged = [e["params"]["entry"]["text"] for e in self._events("Log.entryAdded")]
+        thrown = [e["params"]["exceptionDetails"]["text"] for e in self._events("Runtime.exceptionThrown")]
+        return logged + thrown + [str(e["params"]["args"]) for e in self._events("Runtime.consoleAPICalled")]
+
+    def _events(self, method: str) -> list[dict[str, Any]]:
+        return [e for e in self.browser.events if e.get("method") == method and e.get("sessionId") == self.session]
+
+
+def axe_source() -> str:
+    """Return axe-core, fetched once by npm into ``build/``; skip loudly without it."""
+    package = _KEPT / f"axe-core-{_AXE_VERSION}.tgz"
+    if not package.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("no npm on PATH: NO PAGE WAS JUDGED by axe-core")
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        fetched = [npm, "pack", f"axe-core@{_AXE_VERSION}", "--silent", "--pack-destination", str(_KEPT)]
+        done = subprocess.run(fetched, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode or not package.exists():
+            pytest.skip(f"npm could not fetch axe-core, NO PAGE WAS JUDGED: {done.stderr.strip()[-200:]}")
+    with tarfile.open(package) as archive:
+        return archive.extractfile("package/axe.min.js").read().decode()
+
+
+def findings(tab: Tab, source: str) -> list[str]:
+    tab.ask(f"{source};0")
+    asked = json.dumps({"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
+    violations = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")
+    return [
+        f"{each['impact']} {each['id']}: {each['help']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
+        for each in json.loads(violations)
+        if each["impact"] in {"serious", "critical"}
+    ]
+
+
+# -- The pages
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="NO CHROMIUM ON PATH: NO PAGE WAS OPENED IN A BROWSER"),

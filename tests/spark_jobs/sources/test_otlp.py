@@ -168,6 +168,14 @@ def test_messages_of_a_topic_are_counted_one_by_one():
     assert (counts.expected, counts.tails) == (8, 0)
 
 
+def test_bad_span_names_the_messages_of_its_attributes_and_links():
+    own, ipv6 = "C000020262BB60E53B936993952C0000", "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
+    ids = [[{"key": "messaging.message.id", "value": {"stringValue": text}}] for text in (own.lower(), ipv6)]
+    bad = {**SPAN, "startTimeUnixNano": "soon", "attributes": ids[0], "links": [{"attributes": ids[1]}]}
+    (row,) = rows(block_batches([Line("p", 1, message(bad))], read_json_block, line_items, InputCounts()))
+    assert row["bad"] == {"field": "start_ns", "reason": "not a number", "text": "soon", "mentions": [own, ipv6]}
+
+
 def test_small_batches_are_grouped():
     empty = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int64())})
     batches = [batch for at in range(4500) for batch in (pa.RecordBatch.from_pydict({"a": [at]}), empty)]
