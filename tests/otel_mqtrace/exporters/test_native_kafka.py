@@ -62,42 +62,18 @@ def test_retried_message_arrives_once(kafka, exported, arrived):
     assert arrived() == [bean(1).msg_id]
 
 
-def test_refused_message_is_failed_and_the_next_batch_is_exported(kafka, traced, arrived):
-    kafka.push_request_errors(PRODUCE, TOO_LARGE)
-    processor, trace = traced(_exporter(kafka))
-    trace(pub(1))
-    assert not processor.force_flush()
-    trace(pub(2))
-    assert processor.force_flush()
-    stats = processor.stats()[NAME]
-    assert (stats["failed"], stats["exported"], arrived()) == (1, 1, [bean(2).msg_id])
-
-
-def test_refused_message_fails_its_own_spans_only(kafka, traced):
+def test_refused_message_fails_its_own_spans_only_and_the_next_batch_is_exported(kafka, traced, arrived):
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = _exporter(kafka, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
     processor, trace = traced(exporter)
     trace(pub(1))
     trace(pub(2, topic="stock"))
-    processor.force_flush()
+    assert not processor.force_flush()
+    trace(pub(3))
+    assert processor.force_flush()
     stats = processor.stats()[NAME]
-    assert (stats["failed"], stats["exported"]) == (1, 1)
-    assert exporter.stats()["undelivered_messages"] == 1
-
-
-def test_missing_trace_topic_is_logged_once_with_its_setting(kafka, caplog, traced):
-    kafka.set_topic_error(TOPIC, UNKNOWN_TOPIC)
-    processor, trace = traced(
-        _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
-    )
-    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
-        for number in range(2):
-            trace(pub(number))
-            processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
-    assert TOPIC in line
-    assert "MQTRACE_CREATE_TRACE_TOPIC" in line
-    assert processor.stats()[NAME]["failed"] == 2
+    assert (stats["failed"], stats["exported"], exporter.stats()["undelivered_messages"]) == (1, 2, 1)
+    assert arrived() == [bean(2).msg_id, bean(3).msg_id]
 
 
 def test_creation_of_the_topic_ends_within_the_export_timeout(traced):
@@ -167,16 +143,6 @@ def test_shutdown_ends_a_running_export_or_creation_of_the_topic_early(traced, c
     processor.shutdown(timeout_millis=200)
     assert worker_ended(processor, 20)
     assert processor.stats()[NAME]["exported"] == 0
-
-
-def test_batch_without_a_known_broker_fails_with_the_setting(traced, monkeypatch, caplog):
-    client_properties.forget_application_kafka_config()
-    monkeypatch.delenv("MQTRACE_BOOTSTRAP_SERVERS", raising=False)
-    processor, trace = traced(NativeKafkaSpanExporter())
-    trace(pub(1))
-    processor.force_flush()
-    assert "MQTRACE_BOOTSTRAP_SERVERS" in caplog.text
-    assert processor.stats()[NAME]["failed"] == 1
 
 
 def test_application_broker_is_the_default(kafka, exported, arrived):
@@ -289,23 +255,15 @@ def test_forked_child_has_a_producer_of_its_own_and_ends_normally(run_code, kafk
     assert sorted(arrived()) == [bean(number).msg_id for number in (1, 2, 3)]
 
 
-def test_missing_client_is_logged_with_the_extra(monkeypatch, caplog, traced):
-    monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
-    with caplog.at_level(logging.WARNING):
-        processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers=DEAD))
-        trace(pub(1))
-        processor.force_flush()
-    assert "pip install 'otel-mqtrace[kafka]'" in caplog.text
-
-
 @pytest.fixture
 def warnings(traced, caplog):
-    """Export one record with an exporter; return the warnings about its delivery."""
+    """Export two records one after the other with an exporter, which fails; return the warnings about its delivery."""
 
     def export(exporter, timeout_ms=300):
         processor, trace = traced(exporter, export_timeout_millis=timeout_ms, max_export_batch_size=1)
-        trace(pub(1))
-        processor.run_once()
+        for number in range(2):
+            trace(pub(number))
+            processor.run_once()
         exporter.shutdown(timeout_millis=0)
         return [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
 
@@ -319,30 +277,39 @@ def warnings(traced, caplog):
         ({"export_timeout_millis": 60_000}, 100, ("in time",)),
         ({"kafka_config": {"nonsense.key": "1"}}, 300, (DEAD, "nonsense.key", "MQTRACE_KAFKA_CONFIG")),
         ({"spool_dir": "spool"}, 300, ("wait on disk",)),
+        ({"bootstrap_servers": None}, 300, ("MQTRACE_BOOTSTRAP_SERVERS",)),
     ],
-    ids=["no broker", "given up by us", "a wrong property", "a spool"],
+    ids=["no broker", "given up by us", "a wrong property", "a spool", "no known broker"],
 )
 def test_failed_delivery_is_one_line_with_the_setting(warnings, tmp_path, monkeypatch, options, timeout_ms, words):
     monkeypatch.chdir(tmp_path)
-    exporter = NativeKafkaSpanExporter(bootstrap_servers=DEAD, trace_topic="MY_TRACE", **options)
+    client_properties.forget_application_kafka_config()
+    exporter = NativeKafkaSpanExporter(**{"bootstrap_servers": DEAD, "trace_topic": "MY_TRACE", **options})
     [line] = warnings(exporter, timeout_ms=timeout_ms)
     assert all(word in line for word in words)
     assert "PURGE" not in line
     assert ("not delivered" in line) == ("spool_dir" not in options)
 
 
-def test_unauthorised_broker_is_logged_with_the_setting(warnings, kafka):
-    kafka.create_topic("MY_TRACE")
-    kafka.set_topic_error("MY_TRACE", TOPIC_AUTHORIZATION)
-    servers = kafka.bootstrap_servers
-    [line] = warnings(NativeKafkaSpanExporter(bootstrap_servers=servers, trace_topic="MY_TRACE"), timeout_ms=5_000)
-    assert all(word in line for word in (servers, "MY_TRACE", "TOPIC_AUTHORIZATION_FAILED", "MQTRACE_KAFKA_CONFIG"))
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TOPIC_AUTHORIZATION, ("127.0.0.1:", "TOPIC_AUTHORIZATION_FAILED", "MQTRACE_KAFKA_CONFIG")),
+        (UNKNOWN_TOPIC, ("MQTRACE_CREATE_TRACE_TOPIC",)),
+    ],
+    ids=["unauthorised", "no trace topic"],
+)
+def test_error_of_the_trace_topic_is_one_line_with_the_setting(warnings, kafka, error, words):
+    kafka.set_topic_error(TOPIC, error)
+    exporter = _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50})
+    [line] = warnings(exporter, timeout_ms=5_000)
+    assert all(word in line for word in (TOPIC, *words))
 
 
-def test_message_refused_for_ever_is_logged_as_lost_with_a_spool(warnings, kafka, tmp_path):
-    kafka.push_request_errors(PRODUCE, TOO_LARGE)
-    [line] = warnings(_exporter(kafka, spool_dir=tmp_path), timeout_ms=5_000)
-    assert "not delivered" in line
+def test_missing_client_is_logged_with_the_extra(monkeypatch, warnings):
+    monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
+    [line] = warnings(NativeKafkaSpanExporter(bootstrap_servers=DEAD))
+    assert "pip install 'otel-mqtrace[kafka]'" in line
 
 
 def test_producer_of_the_exporter_is_not_traced(kafka, landed):

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_mqtrace.exporters import native_rocketmq
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
@@ -16,7 +16,7 @@ from otel_mqtrace.model import TraceType
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.messages import decode_messages, decompress_body
 from tests.support.archives import find_by_key
-from tests.support.lanes import span, worker_ended
+from tests.support.lanes import worker_ended
 from tests.support.native_spans import bean, pub, sub
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, response_to
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
@@ -85,17 +85,6 @@ def test_trace_topic_is_created_if_configured(cluster, exported):
     assert all("MINE" in broker.topics for broker in cluster.brokers)
 
 
-def test_topic_that_cannot_be_created_is_logged_as_missing(cluster, traced, caplog):
-    """Brokers refuse to make RocketMQ's own topics by request."""
-    for broker in cluster.brokers:
-        broker.topics.clear()
-        broker.answer_first(RequestCode.UPDATE_AND_CREATE_TOPIC, *[ResponseCode.NO_PERMISSION] * 20)
-    processor, trace = traced(exporter_to(cluster, create_trace_topic=True, export_timeout_millis=100))
-    trace(pub(1))
-    assert not processor.force_flush()
-    assert "TOPIC_NOT_EXIST" in caplog.text
-
-
 def test_cloud_channel_has_a_topic_for_each_region(cluster, exported):
     topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
     cluster.brokers[0].topics.update(topics)
@@ -104,11 +93,9 @@ def test_cloud_channel_has_a_topic_for_each_region(cluster, exported):
     assert landed_in(cluster) == []
 
 
-def test_wrong_access_channel_is_logged_and_local_is_used(cluster, traced, caplog):
-    processor, trace = traced(exporter_to(cluster, access_channel="SKY"))
+def test_wrong_access_channel_is_logged_and_local_is_used(cluster, exported, caplog):
+    exported(exporter_to(cluster, access_channel="SKY"), pub(1))
     assert "one of LOCAL, CLOUD" in caplog.text
-    trace(pub(1))
-    assert processor.force_flush()
     assert len(landed_in(cluster)) == 1
 
 
@@ -118,26 +105,25 @@ def test_wrong_access_channel_is_logged_and_local_is_used(cluster, traced, caplo
         ({}, "set MQTRACE_NAMESRV"),
         ({"namesrv": "nowhere"}, "'nowhere' is not an address"),
         ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
+        ({"namesrv": NOWHERE}, f"the name server {NOWHERE} cannot be reached"),
     ],
 )
-def test_batch_without_a_usable_address_or_key_fails_with_the_fix(traced, options, complaint, caplog):
-    processor, trace = traced(NativeRocketMqSpanExporter(**options))
+def test_batch_without_a_usable_address_or_key_fails_in_time_with_the_fix(traced, options, complaint, caplog):
+    processor, trace = traced(NativeRocketMqSpanExporter(**options), export_timeout_millis=300)
     trace(pub(1))
-    processor.force_flush()
+    processor.run_once(now=10**18)
     assert complaint in caplog.text
     assert processor.stats()[NAME]["failed"] == 1
 
 
-def test_environment_names_servers_topic_and_keys(cluster, traced, monkeypatch, caplog):
+def test_environment_names_servers_topic_and_keys(cluster, exported, monkeypatch, caplog):
     monkeypatch.setenv("MQTRACE_NAMESRV", f"{NOWHERE};{cluster.namesrv}")
     monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "T")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "hunter1")
     monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "hunter2")
     with caplog.at_level(logging.DEBUG):
         exporter = NativeRocketMqSpanExporter()
-        processor, trace = traced(exporter)
-        trace(pub(1))
-        assert processor.force_flush()
+        exported(exporter, pub(1))
     assert len(landed_in(cluster, "T")) == 1
     sends = [request for broker in cluster.brokers for request in broker.asked(SEND)]
     assert {request.fields["AccessKey"] for request in sends} == {"hunter1"}
@@ -163,40 +149,17 @@ def _deliver_in_child(processor, trace):
     assert processor.force_flush()
 
 
-def test_exporter_behind_the_stock_processor_delivers_ends_of_ours(cluster):
-    """As OTEL_TRACES_EXPORTER=mqtrace_native_rocketmq attaches it: ends only, foreign spans passed over."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter_to(cluster)))
-    tracer = provider.get_tracer("tests")
-    tracer.start_span("foreign").end()
-    tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
-    provider.shutdown()
-    assert [record.trace_type for record in records_in(landed_in(cluster))] == [TraceType.SUB_AFTER]
-
-
-def test_export_of_foreign_spans_needs_no_server():
-    assert NativeRocketMqSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
-
-
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])
-def test_message_one_broker_refuses_is_sent_to_another(cluster, exported, answer):
-    failing, _ = cluster.brokers
-    failing.answer_first(SEND, *[answer] * 100)
-    processor = exported(exporter_to(cluster), *map(pub, range(4)), max_export_batch_size=1)
-    assert (processor.stats()[NAME]["exported"], processor.stats()[NAME]["failed"]) == (4, 0)
-    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(4)]
-
-
-def test_failed_broker_is_not_tried_first_again(cluster, traced):
+def test_message_one_broker_refuses_is_sent_to_another_which_is_then_preferred(cluster, traced, answer):
     failing, other = cluster.brokers
-    failing.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
+    failing.answer_first(SEND, *[answer] * 100)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
-    for number in range(6):
+    for number in range(4):
         trace(pub(number))
         processor.run_once()
-    assert processor.force_flush()
-    assert len(failing.asked(SEND)) == 1
-    assert len(other.asked(SEND)) == 6
+    assert (processor.stats()[NAME]["exported"], processor.stats()[NAME]["failed"]) == (4, 0)
+    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(4)]
+    assert (len(failing.asked(SEND)), len(other.asked(SEND))) == (1, 4)
 
 
 def test_message_is_sent_again_with_its_id_until_a_broker_is_back(cluster, exported):
@@ -243,17 +206,19 @@ def test_illegal_message_is_failed_at_once_and_the_next_is_exported(cluster, tra
     assert ids_in(landed_in(cluster)) == [bean(2).msg_id]
 
 
-def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, traced, caplog, monkeypatch):
+@pytest.mark.parametrize("create_trace_topic", [False, True])
+def test_missing_trace_topic_is_logged_once_with_the_fix(cluster, traced, caplog, monkeypatch, create_trace_topic):
+    """Brokers refuse to make RocketMQ's own topics by request."""
     monkeypatch.setattr(native_rocketmq, "_TOPIC_WAIT_MS", 0)
     for broker in cluster.brokers:
         broker.topics.clear()
-    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
+        broker.answer_first(RequestCode.UPDATE_AND_CREATE_TOPIC, *[ResponseCode.NO_PERMISSION] * 20)
+    processor, trace = traced(exporter_to(cluster, create_trace_topic=create_trace_topic), max_export_batch_size=1)
     for number in range(2):
         trace(pub(number))
         processor.run_once()
     [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]
-    assert TOPIC in line
-    assert "traceTopicEnable=true" in line
+    assert all(word in line for word in (TOPIC, "TOPIC_NOT_EXIST", "traceTopicEnable=true"))
     assert processor.stats()[NAME]["failed"] == 2
 
 
@@ -273,14 +238,6 @@ def test_topic_that_is_away_with_its_broker_is_waited_for(cluster, traced, monke
     trace(pub(3))
     assert processor.force_flush()
     assert ids_in(landed_in(cluster)) == [bean(2).msg_id, bean(3).msg_id]
-
-
-def test_unreachable_name_server_fails_the_batch_within_the_export_timeout(traced, caplog):
-    processor, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE), export_timeout_millis=300)
-    trace(pub(1))
-    processor.run_once(now=10**18)
-    assert processor.stats()[NAME]["failed"] == 1
-    assert f"the name server {NOWHERE} cannot be reached" in caplog.text
 
 
 def test_shutdown_ends_a_running_export_early(cluster, traced):

@@ -122,29 +122,20 @@ def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, s
     assert exporter.take_outcome() is None
 
 
-def test_every_span_arrives_behind_our_processor(receiver, exporter):
-    provider = TracerProvider()
-    provider.add_span_processor(MqTraceSpanProcessor(exporter))
-    tracer = provider.get_tracer("shop")
-    for number in range(250):
-        tracer.start_span(f"span {number}").end()
-    provider.force_flush()
-    provider.shutdown()
-    assert len(receiver.spans) == 250
-
-
 def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, monkeypatch):
-    provider = TracerProvider()
     processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
+    provider = TracerProvider()
     provider.add_span_processor(processor)
-    tracer = provider.get_tracer("shop")
-    for number in range(35):
-        tracer.start_span(f"span {number}").end()
+
+    def end_spans(count):
+        for _ in range(count):
+            provider.get_tracer("shop").start_span("pack").end()
+
+    end_spans(35)
     assert processor.run_once() == 30
     assert len(receiver.paths) == 1
     monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
-    for number in range(35, 50):
-        tracer.start_span(f"span {number}").end()
+    end_spans(15)
     assert processor.run_once() == 20
     assert len(receiver.paths) == 1 + 2
     assert len(receiver.spans) == 50

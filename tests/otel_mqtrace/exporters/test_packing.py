@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
@@ -72,20 +72,6 @@ def test_message_size_is_limited_in_encoded_bytes():
     assert len(_pack(chinese, chinese, max_message_bytes=2 * size - 1).messages) == 2
 
 
-def test_call_too_large_for_one_message_is_split():
-    packed = _pack(sub(*map(bean, range(50))), max_message_bytes=1000)
-    assert len(packed.messages) > 1
-    assert _ids(packed) == [bean(n).msg_id for n in range(50)]
-    assert packed.refused == {}
-    assert {origin for message in packed.messages for origin in message.origins} == {0}
-
-
-def test_message_too_large_alone_is_counted_and_the_others_are_sent():
-    packed = _pack(pub(1), sub(bean(2), bean(3, keys="x" * 5000), bean(4)), pub(5), max_message_bytes=1000)
-    assert packed.refused == {1: "too_large"}
-    assert _ids(packed) == [bean(n).msg_id for n in (1, 2, 4, 5)]
-
-
 def test_context_that_cannot_be_encoded_is_counted_and_the_others_are_sent():
     unsayable = replace(pub(2), timestamp_ms=2**70)
     packed = _pack(pub(1), unsayable, pub(3))
@@ -138,18 +124,21 @@ CONTEXTS = st.lists(
 
 @settings(max_examples=80)
 @given(contexts=CONTEXTS, max_message_bytes=st.integers(100, 3000), max_keys_bytes=st.integers(40, 500))
-def test_limits_hold_and_every_record_is_sent_once(contexts, max_message_bytes, max_keys_bytes):
+@example([pub(1), sub(bean(2), bean(3, keys="x" * 5_000), bean(4)), sub(*map(bean, range(50)))], 1_000, MAX_KEYS_BYTES)
+def test_limits_hold_and_every_record_that_is_not_too_large_is_sent_once(contexts, max_message_bytes, max_keys_bytes):
     packed = _pack(*contexts, max_message_bytes=max_message_bytes, max_keys_bytes=max_keys_bytes)
-    assert all(len(message.value) <= max_message_bytes for message in packed.messages)
-    assert all(len(message.keys.encode()) <= max_keys_bytes for message in packed.messages)
-    accepted = [ctx for position, ctx in enumerate(contexts) if position not in packed.refused]
-    wanted = Counter(bean.msg_id for ctx in accepted for bean in ctx.beans)
-    counts = Counter(_ids(packed))
-    assert wanted <= counts
-    assert counts <= Counter(bean.msg_id for ctx in contexts for bean in ctx.beans)
-    assert packed.refused.keys() | {o for message in packed.messages for o in message.origins} == set(
-        range(len(contexts))
+    for message in packed.messages:
+        assert len(message.value) <= max_message_bytes
+        assert len(message.keys.encode()) <= max_keys_bytes
+        sources = {(contexts[origin].beans[0].topic, contexts[origin].region_id) for origin in message.origins}
+        assert sources == {(message.topic, message.region_id)}
+    beans = [(origin, trace_ctx, each) for origin, trace_ctx in enumerate(contexts) for each in trace_ctx.beans]
+    fits = [len(encode_context(replace(ctx, beans=(each,))).body) <= max_message_bytes for _, ctx, each in beans]
+    assert Counter(_ids(packed)) == Counter(
+        each.msg_id for (_, _, each), is_sent in zip(beans, fits, strict=True) if is_sent
     )
+    refused = {origin: "too_large" for (origin, _, _), is_sent in zip(beans, fits, strict=True) if not is_sent}
+    assert packed.refused == refused
 
 
 _TOPIC = "orders-of-the-whole-northern-region"
@@ -178,20 +167,21 @@ def limited(tmp_path):
     return build
 
 
-def _send(tracing, number=0, **options):
+def _send(tracing, number=0, *, write=lambda _span: None, **options):
     hook = SendHook(tracing=tracing, group_name="shop", servers="broker:9092")
-    hook.after(
-        hook.before(_TOPIC, body=b"x", headers={"UNIQ_KEY": _IDS[number]}, **options), partition=0, offset=number
-    )
+    call = hook.before(**{"topic": _TOPIC, "body": b"x", "headers": {"UNIQ_KEY": _IDS[number]}, **options})
+    write(call.span)
+    hook.after(call, partition=0, offset=number)
 
 
-def _process(tracing, *numbers):
+def _process(tracing, *numbers, write=lambda _span: None):
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
     messages = [
         IncomingMessage(topic=_TOPIC, partition=0, offset=each, headers=[("UNIQ_KEY", _IDS[each].encode())])
         for each in numbers
     ]
     for call in hook.before(messages):
+        write(call.span)
         hook.after(call)
 
 
@@ -227,11 +217,9 @@ def test_span_with_its_id_keeps_its_record(limited):
 @pytest.mark.parametrize("length", [32, len(_TOPIC)])
 def test_text_as_long_as_the_limit_is_whole(limited, length):
     tracing, outcome = limited(max_attribute_length=length)
-    hook = SendHook(tracing=tracing)
-    topic = _TOPIC[:length]
-    hook.after(hook.before(topic, headers={"UNIQ_KEY": _IDS[0]}), partition=0, offset=1)
+    _send(tracing, topic=_TOPIC[:length])
     records, stats = outcome()
-    assert [(record.beans[0].topic, record.beans[0].msg_id) for record in records] == [(topic, _IDS[0])]
+    assert [(record.beans[0].topic, record.beans[0].msg_id) for record in records] == [(_TOPIC[:length], _IDS[0])]
     assert stats == (1, 1, 0, 0)
 
 
@@ -253,11 +241,7 @@ def test_span_without_its_first_attributes_is_counted(limited, kept, caplog):
 
 def test_attributes_of_the_application_may_push_ours_out(limited):
     tracing, outcome = limited()
-    hook = ConsumeHook(tracing=tracing, group_name="billing")
-    [call] = hook.before([IncomingMessage(topic=_TOPIC, headers=[("UNIQ_KEY", _IDS[0].encode())])])
-    for number in range(200):
-        call.span.set_attribute(f"app.{number}", number)
-    hook.after(call)
+    _process(tracing, 0, write=lambda span: span.set_attributes({f"app.{number}": number for number in range(200)}))
     records, stats = outcome()
     assert [record.trace_type for record in records] == [TraceType.SUB_BEFORE]
     assert stats == (2, 1, 1, 0)
@@ -265,13 +249,8 @@ def test_attributes_of_the_application_may_push_ours_out(limited):
 
 def test_dropped_links_are_dropped_messages(limited, caplog):
     tracing, outcome = limited(max_links=3)
-    hook = ConsumeHook(tracing=tracing, group_name="billing")
-    [call] = hook.before(
-        [IncomingMessage(topic=_TOPIC, offset=n, headers=[("UNIQ_KEY", each.encode())]) for n, each in enumerate(_IDS)]
-    )
     other = tracing.tracer.start_span("elsewhere").get_span_context()
-    call.span.add_link(other)
-    hook.after(call)
+    _process(tracing, 0, 1, 2, write=lambda span: span.add_link(other))
     records, stats = outcome()
     ended = [record for record in records if record.trace_type is TraceType.SUB_AFTER]
     assert [each.msg_id for record in ended for each in record.beans] == _IDS[1:]
@@ -290,12 +269,13 @@ def test_links_without_attributes_are_logged_with_the_limit(limited, caplog):
 
 def test_dropped_links_of_the_application_lose_no_record(limited):
     tracing, outcome = limited(max_links=1)
-    hook = SendHook(tracing=tracing, group_name="shop")
-    call = hook.before(_TOPIC, headers={"UNIQ_KEY": _IDS[0]})
-    for number in range(3):
-        call.span.add_link(tracing.tracer.start_span(f"elsewhere {number}").get_span_context())
-    call.span.set_attribute("", "refused by the SDK")
-    hook.after(call, partition=0, offset=1)
+
+    def write(span):
+        for number in range(3):
+            span.add_link(tracing.tracer.start_span(f"elsewhere {number}").get_span_context())
+        span.set_attribute("", "refused by the SDK")
+
+    _send(tracing, write=write)
     records, stats = outcome()
     assert [record.beans[0].msg_id for record in records] == [_IDS[0]]
     assert stats == (1, 1, 0, 0)

@@ -30,8 +30,12 @@ def values(spool, count=1000):
     return [each.message.value.decode() for each in spool.oldest(count)]
 
 
-def test_spooled_messages_are_read_in_order_with_their_keys(tmp_path):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path, max_bytes=PLENTY)
+
+
+def test_spooled_messages_are_read_in_order_with_their_keys(spool):
     assert spool.put([message("a", keys="ä b"), message("b", keys="")]) == 2
     assert [(each.message.value, each.message.keys, each.message.contexts) for each in spool.oldest(5)] == [
         (b"a", "ä b", 1),
@@ -39,8 +43,7 @@ def test_spooled_messages_are_read_in_order_with_their_keys(tmp_path):
     ]
 
 
-def test_acknowledged_messages_are_removed_with_their_file(tmp_path):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_acknowledged_messages_are_removed_with_their_file(spool, tmp_path):
     spool.put([message("a"), message("b"), message("c")])
     spool.ack(spool.oldest(2))
     assert values(spool) == ["c"]
@@ -91,8 +94,7 @@ def test_torn_tail_loses_the_torn_message_only(tmp_path_factory, cut):
     assert reopened.corrupt_bytes == kept % frame_bytes
 
 
-def test_damaged_frame_ends_its_segment(tmp_path):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_damaged_frame_ends_its_segment(spool, tmp_path):
     spool.put([message("good"), message("bad"), message("lost")])
     spool.close()
     (path,) = tmp_path.iterdir()
@@ -152,8 +154,7 @@ def test_unreadable_file_does_not_break_the_spool(tmp_path, caplog):
     assert "spool-other-1-0.mqspool" in caplog.text
 
 
-def test_messages_that_could_not_be_synced_are_refused(tmp_path, monkeypatch):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_messages_that_could_not_be_synced_are_refused(spool, tmp_path, monkeypatch):
     spool.put([message("safe")])
 
     def refuse(_fd):
@@ -192,8 +193,7 @@ def test_removed_directory_is_made_again(tmp_path):
     assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
 
 
-def test_truncated_file_loses_the_truncated_message_only(tmp_path):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_truncated_file_loses_the_truncated_message_only(spool, tmp_path):
     spool.put([message("whole"), message("cut")])
     (path,) = tmp_path.iterdir()
     os.truncate(path, path.stat().st_size - 1)
@@ -201,8 +201,7 @@ def test_truncated_file_loses_the_truncated_message_only(tmp_path):
     assert (spool.waiting, spool.corrupt_bytes > 0) == (1, True)
 
 
-def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(tmp_path, monkeypatch):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_acknowledgement_that_cannot_be_written_is_kept_in_memory(spool, monkeypatch):
     spool.put([message("a"), message("b"), message("c")])
 
     def refuse(*_args):
@@ -228,8 +227,7 @@ def test_closed_spool_uses_no_file_descriptor(tmp_path):
         assert file.read() == b"own data"
 
 
-def test_forked_child_writes_a_file_of_its_own(tmp_path):
-    spool = Spool(tmp_path, max_bytes=PLENTY)
+def test_forked_child_writes_a_file_of_its_own(spool, tmp_path):
     spool.put([message("of the parent")])
     pid = os.fork()
     if not pid:
@@ -279,7 +277,7 @@ def test_spooled_records_arrive_once_in_order_when_the_broker_is_back(kafka, tra
     assert arrived() == ids(3, 0, 1, 2)
 
 
-def test_message_refused_for_ever_is_not_spooled(kafka, traced, arrived, tmp_path):
+def test_message_refused_for_ever_is_not_spooled_and_logged_as_lost(kafka, traced, arrived, tmp_path, caplog):
     kafka.push_request_errors(PRODUCE, TOO_LARGE)
     exporter = exporter_of(kafka.bootstrap_servers, tmp_path, export_timeout_millis=10_000)
     processor, trace = traced(exporter)
@@ -287,6 +285,7 @@ def test_message_refused_for_ever_is_not_spooled(kafka, traced, arrived, tmp_pat
     processor.run_once(now=10**18)
     assert processor.stats()[NAME]["failed"] == 1
     assert exporter.stats()["spool_waiting"] == 0
+    assert "native traces are not delivered" in caplog.text
     trace(pub(1))
     assert processor.force_flush()
     assert arrived() == ids(1)
@@ -315,10 +314,6 @@ def test_unusable_spool_is_logged_and_the_exporter_works(kafka, exported, arrive
 
 
 LATE = MonotonicNs(10**18)
-
-
-def spooled(text):
-    return TraceMessage(None, None, text.encode(), "", frozenset(), 1)
 
 
 class Broker:
@@ -365,8 +360,8 @@ def in_ms(clock, ms):
 def test_outage_delays_each_delivery_by_seconds_only(delivery, broker, clock):
     broker.takes = lambda _message: False
     for number in range(3):
-        assert delivery.deliver([spooled(str(number))], in_ms(clock, 30_000)).messages == ()
-        assert delivery.deliver([spooled(f"{number} more")], in_ms(clock, 30_000)).messages == ()
+        assert delivery.deliver([message(str(number))], in_ms(clock, 30_000)).messages == ()
+        assert delivery.deliver([message(f"{number} more")], in_ms(clock, 30_000)).messages == ()
         clock.advance(ms=5_000)
         delivery.idle()
         clock.advance(ms=5_000)
@@ -376,19 +371,19 @@ def test_outage_delays_each_delivery_by_seconds_only(delivery, broker, clock):
 
 def test_earlier_deadline_is_kept(delivery, broker, clock):
     broker.takes = lambda _message: False
-    delivery.deliver([spooled("a")], in_ms(clock, 300))
+    delivery.deliver([message("a")], in_ms(clock, 300))
     clock.advance(ms=5_000)
-    delivery.deliver([spooled("b")], in_ms(clock, 300))
+    delivery.deliver([message("b")], in_ms(clock, 300))
     assert broker.waited_ms == [300, 300]
 
 
 def test_accepted_oldest_message_ends_an_outage(delivery, broker, clock):
     broker.takes = lambda _message: False
     for text in ("a", "b", "c"):
-        delivery.deliver([spooled(text)], in_ms(clock, 30_000))
+        delivery.deliver([message(text)], in_ms(clock, 30_000))
     broker.takes = lambda _message: True
     clock.advance(ms=5_000)
-    assert delivery.deliver([spooled("new")], in_ms(clock, 30_000)).messages == ()
+    assert delivery.deliver([message("new")], in_ms(clock, 30_000)).messages == ()
     assert broker.taken == ["a", "new", "b", "c"]
     assert delivery.stats() == {
         "spooled": 3,
@@ -401,8 +396,8 @@ def test_accepted_oldest_message_ends_an_outage(delivery, broker, clock):
 
 def test_one_undeliverable_message_is_not_an_outage(delivery, broker, clock):
     broker.takes = lambda each: each.value != b"poison"
-    delivery.deliver([spooled("poison"), spooled("a")], in_ms(clock, 30_000))
-    delivery.deliver([spooled("b")], in_ms(clock, 30_000))
+    delivery.deliver([message("poison"), message("a")], in_ms(clock, 30_000))
+    delivery.deliver([message("b")], in_ms(clock, 30_000))
     assert broker.taken == ["a", "b"]
     assert delivery.stats()["spool_waiting"] == 1
 
@@ -410,7 +405,7 @@ def test_one_undeliverable_message_is_not_an_outage(delivery, broker, clock):
 def test_files_of_other_processes_are_read_twice_a_minute_and_at_once_after_a_fork(delivery, broker, clock, tmp_path):
     def leave(text):
         sibling = Spool(tmp_path, max_bytes=10**6)
-        sibling.put([spooled(text)])
+        sibling.put([message(text)])
         sibling.close()
 
     leave("a")
@@ -436,7 +431,7 @@ def test_shutdown_during_a_delivery_leaves_the_message_on_disk(delivery, broker,
 
     broker.takes = hang
     left = []
-    lane = threading.Thread(target=lambda: left.append(delivery.deliver([spooled("a")], LATE)))
+    lane = threading.Thread(target=lambda: left.append(delivery.deliver([message("a")], LATE)))
     lane.start()
     assert inside.wait(GENEROUS_S)
     delivery.close(MonotonicNs(0))
