@@ -278,24 +278,6 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
     assert err.endswith("has no column 'body', so it is not a native landing\n")
 
 
-@pytest.mark.parametrize(("format", "start"), [("jsonl", b'{"body_index":0'), ("table", b"body.record")])
-def test_closed_pipe_ends_the_command(tmp_path, format, start):  # noqa: A002 - the option's name
-    path = tmp_path / "many.jsonl"
-    path.write_bytes(body_line(PUB) * 20_000)
-    script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "decode", "--format", format, str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ,
-    )
-    assert process.stdout.readline().startswith(start)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(60) == 141
-
-
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
 def test_terminal_shows_the_progress_of_a_large_file(tmp_path):
     path = tmp_path / "large"
@@ -335,57 +317,52 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]
 
 
-@pytest.mark.parametrize("command", ["decode", "encode", "dialects", "inspect", "query", "reconcile", "forward"])
+COMPRESSED = [
+    ("a.jsonl", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
+    ("a.gz", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
+    ("a.jsonl.bz2", bz2.compress, "bzip2-compressed; decompress it first (bunzip2)"),
+    ("a.jsonl.xz", lzma.compress, "xz-compressed; decompress it first (unxz)"),
+    ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
+]
+LOCAL = ["reconcile", "--engine", "local", "--out", "out"]
+
+
 @pytest.mark.parametrize(
-    ("name", "compress", "text"),
+    "arguments",
     [
-        ("a.jsonl", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
-        ("a.gz", gzip.compress, "gzip-compressed; decompress it first (gunzip)"),
-        ("a.jsonl.bz2", bz2.compress, "bzip2-compressed; decompress it first (bunzip2)"),
-        ("a.jsonl.xz", lzma.compress, "xz-compressed; decompress it first (unxz)"),
-        ("a.jsonl.zst", zstandard.compress, "zstd-compressed; decompress it first (unzstd)"),
+        *(
+            ["decode", "FILE"],
+            ["encode", "FILE"],
+            ["dialects", "FILE"],
+            ["inspect", "FILE"],
+            ["query", "FILE", "--key", "a"],
+        ),
+        ["forward", "--once", "--landing", "landing", "--source", "FILE"],
+        [*LOCAL, "--native", "FILE", "--otlp", "FILE"],
+        *([*LOCAL, "--native", "native", "--otlp", "otlp", option, "FILE"] for option in ("--policy", "--ledger")),
     ],
+    ids=" ".join,
 )
-def test_compressed_native_file_is_one_line_that_names_the_way_out(mqtrace, tmp_path, command, name, compress, text):
-    path = tmp_path / name
-    path.write_bytes(compress(body_line(PUB)))
-    arguments = {
-        "forward": ["--once", "--landing", f"{tmp_path / 'landing'}", "--source", f"{path}"],
-        "query": [f"{path}", "--key", "a"],
-        "reconcile": ["--native", f"{path}", "--otlp", f"{path}", "--out", f"{tmp_path / 'out'}", "--engine", "local"],
-    }
-    code, out, err = mqtrace(command, *arguments.get(command, [f"{path}"]))
+@pytest.mark.parametrize(("name", "compress", "text"), COMPRESSED)
+def test_compressed_file_is_one_line_that_names_the_way_out(
+    mqtrace, tmp_path, monkeypatch, arguments, name, compress, text
+):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(compress(body_line(PUB)))
+    Path("native").write_bytes(body_line(PUB))
+    Path("otlp").write_bytes(b'{"resourceSpans": []}\n')
+    code, out, err = mqtrace(*(name if word == "FILE" else word for word in arguments))
     assert (code, out, err.count("\n")) == (2, b"", 1)
     assert err.endswith(f"{name}: {text}\n")
 
 
-@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
-def test_compressed_file_of_spans_is_one_line_that_names_the_way_out(mqtrace, tmp_path, compress):
-    path = tmp_path / "spans"
-    path.write_bytes(compress(b'{"resourceSpans": []}\n'))
-    code, out, err = mqtrace("inspect", path)
-    assert (code, out, err.count("\n")) == (2, b"", 1)
-    assert "-compressed; decompress it first (" in err
-
-
-def test_compressed_file_among_others_ends_the_run(mqtrace, tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"resourceSpans": []}\n')
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"resourceSpans": []}\n'))
+@pytest.mark.parametrize(("name", "compress", "text"), COMPRESSED[:-1])  # a Collector writes zstd
+def test_compressed_spans_among_other_files_end_the_run(mqtrace, tmp_path, name, compress, text):
+    (tmp_path / "0.jsonl").write_bytes(b'{"resourceSpans": []}\n')
+    (tmp_path / name).write_bytes(compress(b'{"resourceSpans": []}\n'))
     code, out, err = mqtrace("inspect", tmp_path)
     assert (code, out) == (2, b"")
-    assert err.endswith("b.jsonl.gz: gzip-compressed; decompress it first (gunzip)\n")
-
-
-@pytest.mark.parametrize("option", ["--policy", "--ledger"])
-def test_compressed_file_beside_the_sources_is_one_line_that_names_the_way_out(mqtrace, tmp_path, option):
-    path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b""))
-    (tmp_path / "native").write_bytes(body_line(PUB))
-    (tmp_path / "otlp").write_bytes(b'{"resourceSpans": []}\n')
-    sides = ["--native", tmp_path / "native", "--otlp", tmp_path / "otlp"]
-    code, out, err = mqtrace("reconcile", *sides, "--out", tmp_path / "out", "--engine", "local", option, path)
-    assert (code, out) == (2, b"")
-    assert err.endswith(f"{option} {path}: gzip-compressed; decompress it first (gunzip)\n")
+    assert err.endswith(f"{name}: {text}\n")
 
 
 @pytest.mark.parametrize("command", ["decode", "encode", "dialects"])

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
+from operator import attrgetter
 
 import pytest
 
-from spark_jobs.java import find_java
 from tests.peers.collector.server import Collector
 from tests.peers.go_build import HERE, PROGRAMS, built
 from tests.peers.jaeger.server import Jaeger
@@ -72,83 +72,39 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         builder.wait()
 
 
-@contextmanager
-def _peer(request, name, version, make, *, at):
-    """Give what ``make()`` opens and take note of it; where that cannot be had, skip with the reason."""
-    states = request.config.stash[STATES]
-    reason = request.config.stash[UNWANTED][name]
-    if reason is None:
-        states[name] = f"{version} DID NOT COME UP"
-        try:
-            with make() as running:
-                states[name] = f"{version} ran at {at(running)}"
-                yield running
-        except PeerUnavailableError as error:
-            reason = str(error)
-        else:
-            return
-    states[name] = f"SKIPPED: {reason}"
-    pytest.skip(f"peer {name}: {reason}")
+def _peer(fixture, name, version, make, *, at):
+    """Return a fixture: what ``make`` opens in a directory of its own, noted; without it, its tests are skipped."""
+
+    @pytest.fixture(scope="session", name=fixture)
+    def peer(request, tmp_path_factory):
+        states = request.config.stash[STATES]
+        reason = request.config.stash[UNWANTED][name]
+        if reason is None:
+            states[name] = f"{version} DID NOT COME UP"
+            try:
+                with make(tmp_path_factory.mktemp(name)) as running:
+                    states[name] = f"{version} ran at {at(running)}"
+                    yield running
+            except PeerUnavailableError as error:
+                reason = str(error)
+            else:
+                return
+        states[name] = f"SKIPPED: {reason}"
+        pytest.skip(f"peer {name}: {reason}")
+
+    return peer
 
 
-@pytest.fixture(scope="session")
-def kafka(request, tmp_path_factory):
-    """A running Apache Kafka; its tests are skipped, with the reason, where it cannot be had."""
-
-    def make():
-        find_java()
-        return broker.KafkaBroker(tmp_path_factory.mktemp("kafka"))
-
-    with _peer(request, "kafka", broker.VERSION, make, at=lambda running: running.bootstrap_servers) as running:
-        yield running
+def _built_peer(fixture, name, *, at, make=lambda program, _: nullcontext(program)):
+    program = PROGRAMS[name]
+    return _peer(fixture, name, program.version, lambda directory: make(built(program), directory), at=at)
 
 
-@pytest.fixture(scope="session")
-def rocketmq_server(request, tmp_path_factory):
-    """A running Apache RocketMQ with its gRPC proxy; its tests are skipped, with the reason, where it cannot be had."""
-
-    def make():
-        find_java()
-        return server.RocketMq(tmp_path_factory.mktemp("rocketmq"))
-
-    with _peer(request, "rocketmq", server.VERSION, make, at=lambda running: running.endpoints) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def jaeger(request, tmp_path_factory):
-    """A running Jaeger v2 that keeps its spans in memory; tests share it, each under service names of its own."""
-
-    def make():
-        return Jaeger(built(PROGRAMS["jaeger"]), tmp_path_factory.mktemp("jaeger"))
-
-    version = PROGRAMS["jaeger"].version
-    with _peer(request, "jaeger", version, make, at=lambda running: running.query_url) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def collector_program(request):
-    """The Collector, built; or its tests are skipped, with the reason."""
-    program = PROGRAMS["collector"]
-
-    def make():
-        return nullcontext(built(program))
-
-    with _peer(request, "collector", program.version, make, at=lambda _: "ports of each test's own") as path:
-        yield path
-
-
-@pytest.fixture(scope="session")
-def promtool(request):
-    """Prometheus' checker of rules and metrics, built; or its tests are skipped, with the reason."""
-    program = PROGRAMS["promtool"]
-
-    def make():
-        return nullcontext(built(program))
-
-    with _peer(request, "promtool", program.version, make, at=lambda path: path) as path:
-        yield path
+kafka = _peer("kafka", "kafka", broker.VERSION, broker.KafkaBroker, at=attrgetter("bootstrap_servers"))
+rocketmq_server = _peer("rocketmq_server", "rocketmq", server.VERSION, server.RocketMq, at=attrgetter("endpoints"))
+jaeger = _built_peer("jaeger", "jaeger", make=Jaeger, at=attrgetter("query_url"))
+collector_program = _built_peer("collector_program", "collector", at=lambda _: "ports of each test's own")
+promtool = _built_peer("promtool", "promtool", at=str)
 
 
 @pytest.fixture

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     Answer = TypeVar("Answer")
 
-START_SECONDS, STOP_SECONDS = 60, 15
+START_SECONDS, STOP_SECONDS = 150, 15
 _PROBE_SECONDS = 0.1
 _LOG_SHOWN = 2000
 
@@ -78,6 +81,7 @@ class ServerProcess:
 
     name: str
     log: Path
+    directory: Path | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], answers: Callable[[], bool]) -> None:
@@ -85,27 +89,31 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
+                cwd=self.directory,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
         pause, deadline = Event(), monotonic() + START_SECONDS
-        while not answers():
-            if monotonic() > deadline or self._process.poll() is not None:
-                self.kill()
-                text = self.log.read_text(encoding="utf-8", errors="replace")
-                raise PeerBrokenError(f"{self.name} did not come up:\n{text[-_LOG_SHOWN:]}")
+        while monotonic() < deadline and self._process.poll() is None:
+            with suppress(OSError, PeerError):  # not yet
+                if answers():
+                    return
             pause.wait(_PROBE_SECONDS)
+        self.kill()
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        raise PeerBrokenError(f"{self.name} did not come up:\n{text[-_LOG_SHOWN:]}")
 
-    def stop(self) -> None:
+    def stop(self, patience_s: float = STOP_SECONDS) -> int | None:
+        """Ask it to end, and return its exit code; ``None`` when it had to be killed."""
+        code = None
         if self._process is not None:
             self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._process = None
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(patience_s)
+        self.kill()
+        return code
 
     def kill(self) -> None:
         if self._process is not None:

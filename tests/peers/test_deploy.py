@@ -6,12 +6,9 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
 import pytest
 import yaml
@@ -19,6 +16,7 @@ from confluent_kafka import Producer
 
 from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery
+from tests.peers.peer import ServerProcess
 
 pytestmark = pytest.mark.peers
 
@@ -28,7 +26,6 @@ SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 RECORDED = ROOT / "tests" / "vectors" / "native" / "recorded" / "dual-app-4.9.8-dup.jsonl"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 INSTALL_SECONDS, PATIENCE_SECONDS = 600, 60
-ENDED_BY_A_PEER = 1
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +97,9 @@ def test_topic_is_made_and_the_health_check_answers(kafka):
     assert TRACE_TOPIC in listed.stdout.split()
 
 
-def test_deployed_forwarder_puts_a_java_application_into_jaeger(image, collector, bodies, kafka, jaeger, tmp_path):
+def test_deployed_forwarder_puts_a_java_application_into_jaeger(
+    image, collector, bodies, kafka, jaeger, tmp_path, monkeypatch
+):
     places = {
         "kafka:9092": kafka.bootstrap_servers,
         "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),
@@ -113,9 +112,12 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(image, collector
     entry = json.loads(re.findall(r"^ENTRYPOINT (.+)$", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)[0])
     command = [str(image / entry[0]), str(image / entry[1]), *(_elsewhere(word, places) for word in service["command"])]
     environment = {name: _elsewhere(value, places) for name, value in service["environment"].items()}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_", "PYTHON"))}
+    for name in [name for name in os.environ if name.startswith(("OTEL_", "MQTRACE_", "PYTHON"))]:
+        monkeypatch.delenv(name)
     log = tmp_path / "log"
-    running = _started_until(b" committed, ", command, {**clean, **environment}, log)
+    assert service["restart"] == "always"
+    forwarder = ServerProcess("the forwarder", log)
+    forwarder.start(command, environment, lambda: b" committed, " in log.read_bytes())
     try:
         query = JaegerQuery(jaeger.query_url)
         (trace_id,) = query.ids_with(
@@ -124,8 +126,7 @@ def test_deployed_forwarder_puts_a_java_application_into_jaeger(image, collector
         names = [span["name"].partition(" ")[0] for span in query.shown(trace_id, spans=9)]
         assert names == ["send", *["end_transaction"] * 2, *["process"] * 6]
     finally:
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(PATIENCE_SECONDS) == 0, log.read_text("utf-8")
+        assert forwarder.stop(PATIENCE_SECONDS) == 0, log.read_text("utf-8")
     assert collector.counters()["otelcol_receiver_accepted_metric_points"] > 0
     collector.stop()
 
@@ -141,20 +142,3 @@ def _elsewhere(word, places):
     for place, ours in places.items():
         word = word.replace(place, ours)
     return word
-
-
-def _started_until(pattern, command, environment, log):
-    """Start the command, again when it ends because a peer was not ready, as ``restart: always`` does, until it has ``said``."""
-    assert SERVICES["forwarder"]["restart"] == "always"
-    pause, deadline = Event(), monotonic() + PATIENCE_SECONDS
-    while monotonic() < deadline:
-        with log.open("ab") as out:
-            running = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        while running.poll() is None and monotonic() < deadline:
-            if pattern in log.read_bytes():
-                return running
-            pause.wait(0.1)
-        if running.poll() != ENDED_BY_A_PEER:
-            running.kill()
-            break
-    raise AssertionError(log.read_text("utf-8"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from bridge.codec.files import Reading
 from bridge.query.evidence import Query, mentioned
 from bridge.query.rocketmq_archive import BrokerArchive
-from bridge.query.search import Answer, Searched, search
+from bridge.query.search import Answer, Archive, Searched, search
 from bridge.query.timeline import MessageTimeline
 from otel_mqtrace.landing import LandedMessage, LandedPart, LandingWriter
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
@@ -170,3 +170,9 @@ def again(message: LandedMessage, *, offset: int) -> LandedMessage:
 def find_by_key(namesrv: str, topic: str, key: str) -> list[LandedMessage]:
     with closing(BrokerArchive(namesrv, [topic])) as archive:
         return list(archive.mentioning([key]))
+
+
+def search_once(archive: Archive, *msg_ids: str, key: str | None = None) -> Answer:
+    """Search an archive of a broker, and close it."""
+    with closing(archive):
+        return search(archive, Query(frozenset(msg_ids), key), Reading(), limit=100)

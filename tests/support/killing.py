@@ -51,16 +51,10 @@ def kafka_sender(
 
 @dataclass(frozen=True)
 class Killed:
-    """What came of it: messages sent, forwarders killed, so many of them at work, and what became of the spans.
+    """How many were killed at work, and what became of the spans; ``contradicted`` are ids with two different contents."""
 
-    ``contradicted`` are ids under which two different things were told; ``received`` counts repetitions, too.
-    """
-
-    messages: int
-    kills: int
     at_work: int
     spans: int
-    received: int
     lost: int
     unexpected: int
     contradicted: int
@@ -87,13 +81,9 @@ def forwarded_under_fire(
         assert (done.returncode, done.stderr) == (0, b"")
         expected = _expected_ids([each for lot in lots for body in lot for each in body])
         contents = receiver.contents()
-        received = sum(map(len, receiver.spans.values()))
     return Killed(
-        messages=sum(map(len, lots)),
-        kills=kills,
         at_work=at_work,
         spans=len(expected),
-        received=received,
         lost=len(expected - contents.keys()),
         unexpected=len(contents.keys() - expected),
         contradicted=sum(len(copies) > 1 for copies in contents.values()),

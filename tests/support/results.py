@@ -32,6 +32,7 @@ from spark_jobs.report.result import (
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
 
+ATTEMPT = "7F000001A3B418B4AAC20C9B7E5D0011"
 FINDINGS: dict[tuple[str, str | None], dict[str, int]] = {
     ("MATCHED_EXACT", None): {"publish": 1900, "consume": 3250, "transaction_end": 54},
     ("MATCHED_NORMALISED", None): {"publish": 80, "consume": 640, "transaction_end": 11},
@@ -49,6 +50,8 @@ FINDINGS: dict[tuple[str, str | None], dict[str, int]] = {
     ("PENDING", None): {"consume": 4},
 }
 
+NO_NUMBER = "Pub\x011795276800000\x01DefaultRegion\x01orders\x01OrderTopic\x01…\x01fourty\x01"
+
 BY_KIND: dict[str, Counter[str]] = defaultdict(Counter)
 for (_status, _), _kinds in FINDINGS.items():
     for _kind, _count in _kinds.items():
@@ -57,36 +60,27 @@ BY_KIND["consume"].update(OUT_OF_SCOPE=26, MALFORMED=2)
 STATUS = sum(BY_KIND.values(), Counter())
 
 
+def rows_of(kind: type, names: str, *rows: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a ``kind`` for each row, whose values stand in the order of ``names``."""
+    return tuple(kind(**dict(zip(names.split(), row, strict=True))) for row in rows)
+
+
 def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "offset_msg_id": "OrderTopic-2@118",
-        "topic": "OrderTopic",
+    message = {"offset_msg_id": "OrderTopic-2@118", "topic": "OrderTopic", "body_length": 312, "msg_type": "Normal_Msg"}
+    message |= {"tags": "created", "keys": ["订单-4711", "🧾4711"], "transaction_id": None}
+    call = {
         "group_name": "billing",
-        "attempt_id": "7F000001A3B418B4AAC20C9B7E5D0011",
+        "attempt_id": ATTEMPT,
         "retry_times": 0,
-        "region_id": "DefaultRegion",
-        "tags": "created",
-        "keys": ["订单-4711", "🧾4711"],
-        "store_host": "127.0.0.1:9092",
-        "client_host": "10.0.3.17",
-        "body_length": 312,
-        "msg_type": "Normal_Msg",
-        "start_ms": at_ms,
-        "end_ms": at_ms + 48,
-        "cost_ms": 48,
         "success": True,
         "context_code": "SUCCESS",
-        "transaction_id": None,
-        "trace_id": None,
-        "span_id": None,
-        "service": None,
-        "path": "native/date=2026-11-21/part-00000.parquet",
-        "line": 41,
-        "record_index": 3,
-        "writer": "mqtrace",
-        "raw_hash": -5512345678901234,
     }
-    return {**fields, **changes}
+    hosts = {"region_id": "DefaultRegion", "store_host": "127.0.0.1:9092", "client_host": "10.0.3.17"}
+    times = {"start_ms": at_ms, "end_ms": at_ms + 48, "cost_ms": 48}
+    span = dict.fromkeys(("trace_id", "span_id", "service"))
+    path = "native/date=2026-11-21/part-00000.parquet"
+    record = {"path": path, "line": 41, "record_index": 3, "writer": "mqtrace", "raw_hash": -5512345678901234}
+    return {**message, **call, **hosts, **times, **span, **record, **changes}
 
 
 def otlp_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
@@ -110,7 +104,7 @@ def sample(number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None
         "msg_id": f"7F000001A3B418B4AAC20C9B7E5D{number:04X}",
         "topic": "OrderTopic",
         "group": "billing",
-        "attempt_id": "7F000001A3B418B4AAC20C9B7E5D0011",
+        "attempt_id": ATTEMPT,
         "retry_times": 0,
         "status": status,
         "reason": reason,
@@ -162,60 +156,66 @@ def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -
 
 
 def fields() -> tuple[Field, ...]:
-    equal = {"EQUAL": 5942}
-    return (
-        Field(name="topic", verdicts=equal),
-        Field(name="group_name", verdicts=equal),
-        Field(name="keys", verdicts={"EQUAL": 5201, "EQUAL_NORMALISED": 731, "SANITISED": 8, "TRUNCATED": 2}),
-        Field(
-            name="store_host",
-            verdicts={"EQUAL": 5935, "DIFFERENT": 7},
-            differing_pairs=(("127.0.0.1:9092", "127.0.0.1:9093", 5), ("127.0.0.1:9094", "127.0.0.1:9092", 2)),
-        ),
-        Field(name="body_length", verdicts={"EQUAL": 5300, "NOT_COMPARABLE": 640, "DIFFERENT": 2}),
-        Field(name="start_ms", verdicts={"EQUAL": 5800, "WITHIN_TOLERANCE": 142}),
-        Field(name="client_host", verdicts={"EQUAL": 5938, "MISSING_OTLP": 3, "MISSING_NATIVE": 1}),
-        Field(name="transaction_id", verdicts={"EQUAL": 65, "NOT_COMPARABLE": 5877}),
+    hosts = (("127.0.0.1:9092", "127.0.0.1:9093", 5), ("127.0.0.1:9094", "127.0.0.1:9092", 2))
+    return rows_of(
+        Field,
+        "name verdicts differing_pairs",
+        ("topic", {"EQUAL": 5942}, ()),
+        ("group_name", {"EQUAL": 5942}, ()),
+        ("keys", {"EQUAL": 5201, "EQUAL_NORMALISED": 731, "SANITISED": 8, "TRUNCATED": 2}, ()),
+        ("store_host", {"EQUAL": 5935, "DIFFERENT": 7}, hosts),
+        ("body_length", {"EQUAL": 5300, "NOT_COMPARABLE": 640, "DIFFERENT": 2}, ()),
+        ("start_ms", {"EQUAL": 5800, "WITHIN_TOLERANCE": 142}, ()),
+        ("client_host", {"EQUAL": 5938, "MISSING_OTLP": 3, "MISSING_NATIVE": 1}, ()),
+        ("transaction_id", {"EQUAL": 65, "NOT_COMPARABLE": 5877}, ()),
     )
 
 
 def gates() -> tuple[Gate, ...]:
-    return (
-        Gate(
-            name="unexplained_loss_native",
-            op="<=",
-            threshold=0,
-            value=7,
-            outcome="fail",
-            explanation="7 settled events are on one side only, and neither a rule nor a counter says why.",
-        ),
-        Gate(name="conflicting_duplicates", op="<=", threshold=0, value=0, outcome="pass"),
-        Gate(name="malformed", op="<=", threshold=0, value=2, outcome="fail", explanation="See the positions below."),
-        Gate(name="critical_field_agreement", op=">=", threshold=1.0, value=0.999512, outcome="fail"),
-        Gate(name="duplicate_excess", op="<=", threshold=0.001, value=0.0015, outcome="warn", severity="warn"),
-        Gate(name="late_rate", op="<=", threshold=0.01, value=None, outcome="inconclusive", severity="warn"),
+    unexplained = "7 settled events are on one side only, and neither a rule nor a counter says why."
+    return rows_of(
+        Gate,
+        "name op threshold value outcome severity explanation",
+        ("unexplained_loss_native", "<=", 0, 7, "fail", "fail", unexplained),
+        ("conflicting_duplicates", "<=", 0, 0, "pass", "fail", ""),
+        ("malformed", "<=", 0, 2, "fail", "fail", "See the positions below."),
+        ("critical_field_agreement", ">=", 1.0, 0.999512, "fail", "fail", ""),
+        ("duplicate_excess", "<=", 0.001, 0.0015, "warn", "warn", ""),
+        ("late_rate", "<=", 0.01, None, "inconclusive", "warn", ""),
     )
 
 
 def groups() -> tuple[Group, ...]:
-    rows = (
-        ("OrderTopic", "billing", (1990, 2012, 22, 22, 14), (48, 410.5, 1210, 9_800), (12, 88, 240, 800)),
-        ("OrderTopic", "warehouse", (1988, 1998, 10, 10, 11), (3, 9, 31, 88), (10, 71, 180, 640)),
+    def latency(count: int, *values: float) -> Latency:
+        return Latency(count=count, **dict(zip(("p50", "p95", "p99", "max"), values, strict=True)))
+
+    return rows_of(
+        Group,
+        "topic group messages deliveries failures redeliveries unmatched process queue",
+        (
+            "OrderTopic",
+            "billing",
+            1990,
+            2012,
+            22,
+            22,
+            14,
+            latency(2012, 48, 410.5, 1210, 9_800),
+            latency(2012, 12, 88, 240, 800),
+        ),
+        (
+            "OrderTopic",
+            "warehouse",
+            1988,
+            1998,
+            10,
+            10,
+            11,
+            latency(1998, 3, 9, 31, 88),
+            latency(1998, 10, 71, 180, 640),
+        ),
+        ("退款-🧾", "audit", 0, 0, 0, 0, 0, Latency(), Latency()),
     )
-    names = ("messages", "deliveries", "failures", "redeliveries", "unmatched")
-    shares = ("p50", "p95", "p99", "max")
-    busy = tuple(
-        Group(
-            topic=topic,
-            group=group,
-            **dict(zip(names, counts, strict=True)),
-            process=Latency(count=counts[1], **dict(zip(shares, process, strict=True))),
-            queue=Latency(count=counts[1], **dict(zip(shares, queue, strict=True))),
-        )
-        for topic, group, counts, process, queue in rows
-    )
-    idle = Group(topic="退款-🧾", group="audit", **dict.fromkeys(names, 0), process=Latency(), queue=Latency())
-    return (*busy, idle)
 
 
 SHARES = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
@@ -247,16 +247,17 @@ def slowest(msg_id: str) -> dict[str, tuple[Exemplar, ...]]:
 def timelines(msg_id: str) -> dict[str, tuple[MessageEvent, ...]]:
     sent, first = Interval(T0 - 17, T0 - 9, True), Interval(T0 + 3, T0 + 51, False)
     again = Interval(T0 + 600_003, T0 + 600_051, True)
-    rows = (
-        ("publish", "orders-out", None, None, sent, sent),
-        ("consume", "billing", "A1", 0, first, first),
-        ("consume", "stock", "A2", 0, None, first),
-        ("consume", "billing", "A3", 1, again, None),
-        ("consume", "mail", "A4", 0, Interval(T0 + 5, None), None),
+    known = ("MATCHED_EXACT", "127.0.0.1:9092")
+    events = rows_of(
+        MessageEvent,
+        "kind group attempt_id retry_times native otlp status store_host",
+        ("publish", "orders-out", None, None, sent, sent, *known),
+        ("consume", "billing", "A1", 0, first, first, *known),
+        ("consume", "stock", "A2", 0, None, first, *known),
+        ("consume", "billing", "A3", 1, again, None, *known),
+        ("consume", "mail", "A4", 0, Interval(T0 + 5, None), None, *known),
     )
-    names = ("kind", "group", "attempt_id", "retry_times", "native", "otlp")
-    known = {"status": "MATCHED_EXACT", "store_host": "127.0.0.1:9092"}
-    return {msg_id: tuple(MessageEvent(**dict(zip(names, row, strict=True)), **known) for row in rows)}
+    return {msg_id: events}
 
 
 def topics() -> tuple[Topic, ...]:
@@ -267,23 +268,22 @@ def topics() -> tuple[Topic, ...]:
 
 
 def instances() -> tuple[Instance, ...]:
-    named = {"lost_native": 3, "lost_otlp": 2, "attributed": 8, "first_ms": T0 + 180_000, "last_ms": T0 + 600_000}
-    nameless = {"lost_native": 0, "lost_otlp": 2, "attributed": 0, "first_ms": T0 + 1_000, "last_ms": T0 + 1_000}
-    return (
-        Instance(host="10.0.3.17", service="order-service", events=2_410, **named),
-        Instance(host=None, service=None, events=40, **nameless),
+    return rows_of(
+        Instance,
+        "host service events lost_native lost_otlp attributed first_ms last_ms",
+        ("10.0.3.17", "order-service", 2_410, 3, 2, 8, T0 + 180_000, T0 + 600_000),
+        (None, None, 40, 0, 2, 0, T0 + 1_000, T0 + 1_000),
     )
 
 
 def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
+    passed = {"verdict": "PASS", "exit_code": 0, "match_rate": 1.0, "unexplained": {"native": 0, "otlp": 0}}
+    failed = {"verdict": "FAIL", "exit_code": 1, "match_rate": 0.9931, "unexplained": {"native": 3, "otlp": 4}}
     return tuple(
         {
             "run": run,
             "time": f"2026-11-{run + 9:02}T16:35:00.000Z",
-            "verdict": "FAIL" if run in {4, runs} else "PASS",
-            "exit_code": int(run in {4, runs}),
-            "match_rate": 0.9931 if run in {4, runs} else 1.0,
-            "unexplained": {"native": 3, "otlp": 4} if run in {4, runs} else {"native": 0, "otlp": 0},
+            **(failed if run in {4, runs} else passed),
             "lifecycle": {"NEW": 7, "STILL_OPEN": 2} if run in {4, runs} else {},
             "pending": 4,
             "records_read": {"native": 9958, "otlp": 5950},
@@ -293,14 +293,14 @@ def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
 
 
 def graph() -> Graph:
-    made = {
-        "producer": ("shop",),
-        "topic": ("OrderTopic", "退款-🧾"),
-        "consumer_group": ("billing", "a-consumer-group-with-a-name-as-long-as-they-are-in-real-systems"),
-    }
-    nodes = tuple(Node(id=node_id(kind, name), kind=kind, name=name) for kind, names in made.items() for name in names)
+    long = "a-consumer-group-with-a-name-as-long-as-they-are-in-real-systems"
+    names = (("producer", "shop"), ("topic", "OrderTopic"), ("topic", "退款-🧾"))
+    names += (("consumer_group", "billing"), ("consumer_group", long))
+    nodes = tuple(Node(id=node_id(kind, name), kind=kind, name=name) for kind, name in names)
     shop, orders, refunds, billing, long_name = (node.id for node in nodes)
     spread = Spread(count=1900, p50=2, p95=9, p99=31, min=0, max=310)
+    sent = {"failures": 6, "fates": {"consumed": 1880, "never_consumed": 14}, "took": spread}
+    read = {"failures": 22, "again": 132, "origins": {"published": 1878, "never_published": 2}, "took": spread}
     return Graph(
         sides=("native", "otlp"),
         first_ms=T0,
@@ -309,29 +309,9 @@ def graph() -> Graph:
         horizon_ms=T0 + 1_738_000,
         nodes=nodes,
         edges=(
-            Edge(
-                source=shop,
-                target=orders,
-                kind=PUBLISH,
-                count=1900,
-                messages=1894,
-                failures=6,
-                fates={"consumed": 1880, "never_consumed": 14},
-                took=spread,
-            ),
+            Edge(source=shop, target=orders, kind=PUBLISH, count=1900, messages=1894, **sent),
             Edge(source=shop, target=refunds, kind=PUBLISH, count=91, messages=91, fates={"never_consumed": 91}),
-            Edge(
-                source=orders,
-                target=billing,
-                kind=CONSUME,
-                count=2012,
-                messages=1880,
-                failures=22,
-                again=132,
-                origins={"published": 1878, "never_published": 2},
-                took=spread,
-                queued=spread,
-            ),
+            Edge(source=orders, target=billing, kind=CONSUME, count=2012, messages=1880, queued=spread, **read),
             Edge(source=orders, target=long_name, kind=CONSUME, count=12, messages=12, is_loop=True),
         ),
         calls=(Call(parent="shop", child="billing", messages=2012),),
@@ -353,11 +333,6 @@ def measured(msg_id: str) -> dict[str, Any]:
         "trend": trend(),
         "graph": graph(),
     }
-
-
-def ledger_line(*values: Any) -> LedgerLine:
-    names = ("side", "component", "cause", "service", "counted", "attributed", "surplus")
-    return LedgerLine(**dict(zip(names, values, strict=True)))
 
 
 def result(**changes: Any) -> Result:
@@ -410,9 +385,11 @@ def result(**changes: Any) -> Result:
             rows_read=3,
             attributed={"native": 5, "otlp": 3},
             surplus={"native": 0, "otlp": 12},
-            lines=(
-                ledger_line("otlp", "batching_span_processor/0", "queue_full", "shop", 15, 3, 12),
-                ledger_line("native", "NativeKafkaSpanExporter", "export_failed", None, 5, 5, 0),
+            lines=rows_of(
+                LedgerLine,
+                "side component cause service counted attributed surplus",
+                ("otlp", "batching_span_processor/0", "queue_full", "shop", 15, 3, 12),
+                ("native", "NativeKafkaSpanExporter", "export_failed", None, 5, 5, 0),
             ),
             notes=("12 spans were counted as lost that nothing misses",),
             over_time=((T0 + 180_000, "otlp", 15), (T0 + 600_000, "native", 5), (T0 - 1, "native", 1)),
@@ -425,25 +402,11 @@ def result(**changes: Any) -> Result:
         groups=groups(),
         timeline=timeline(),
         samples=findings(),
-        malformed=(
-            MalformedSample(
-                side="native",
-                path="native/part-00000.parquet",
-                line=77,
-                record_index=2,
-                field="cost_ms",
-                reason="not a number",
-                text="Pub\x011795276800000\x01DefaultRegion\x01orders\x01OrderTopic\x01…\x01fourty\x01",
-            ),
-            MalformedSample(
-                side="native",
-                path="native/part-00001.jsonl",
-                line=None,
-                record_index=None,
-                field=None,
-                reason="cut off",
-                text='{"source": "RMQ_SYS',
-            ),
+        malformed=rows_of(
+            MalformedSample,
+            "side path line record_index field reason text",
+            ("native", "native/part-00000.parquet", 77, 2, "cost_ms", "not a number", NO_NUMBER),
+            ("native", "native/part-00001.jsonl", None, None, None, "cut off", '{"source": "RMQ_SYS'),
         ),
         spark=SparkCost(jobs=14, stages=31, wall_seconds=21.4),
         versions={"otel-mqtrace": "0.1.0", "pyspark": "4.0.1", "python": "3.11.7"},

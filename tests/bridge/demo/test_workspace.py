@@ -1,11 +1,19 @@
-"""The demo replaces its own output and nothing else, one run at a time."""
+"""The demo needs one extra; it replaces its own output and nothing else, one run at a time."""
 
 import fcntl
 
 import pytest
 
+from bridge.demo import command
 from bridge.demo.run import claim
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import MissingExtraError, UsageError
+
+
+@pytest.mark.parametrize("absent", ["confluent_kafka", "opentelemetry.exporter.otlp.json.file", "pyspark"])
+def test_one_extra_is_named_whatever_is_missing(monkeypatch, tmp_path, absent):
+    monkeypatch.setattr(command, "_present", lambda module: module != absent)
+    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[all\]"):
+        command.demo(out=tmp_path)
 
 
 def test_directory_is_made_and_a_second_run_replaces_the_first(tmp_path):

@@ -92,11 +92,6 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     assert new() == []
 
 
-def test_uncommitted_spans_are_read_again(source, tmp_path):
-    first = _drained(_reader(source, tmp_path))
-    assert [each.body for each in _drained(_reader(source, tmp_path))] == [each.body for each in first]
-
-
 def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
     line = (source / "otlp.jsonl").read_bytes().splitlines()[0]
     (source / "otlp.jsonl").write_bytes(b"".join(line + b" " * number + b"\n" for number in range(250)))
@@ -162,12 +157,3 @@ def test_unknown_dialect_is_refused_without_a_warning(native, source, monkeypatc
     with pytest.raises(UsageError, match=r"unknown dialect '6\.6\.6'"):
         run(ForwardOptions(source=str(source), native=native, dialect="6.6.6", once=True))
     assert caplog.records == []
-
-
-@pytest.mark.parametrize("form", ["in/otlp.jsonl", "in/*.jsonl", "files:in", "file://{}/in"])
-@pytest.mark.usefixtures("source")
-def test_source_is_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    address = form.format(tmp_path)
-    assert _forward(address, "out", capsys)["records"] == sum(RECORDS.values())
-    assert _forward(address, "out", capsys)["records"] == 0

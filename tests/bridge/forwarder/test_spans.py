@@ -1,10 +1,6 @@
 """Spans of forwarded records: ids, names, times, services, outcomes, and merged halves."""
 
-from dataclasses import replace
-
 import pytest
-from hypothesis import given
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.forwarder.pairing import Event, Half
@@ -13,7 +9,6 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import decode_body, explode
 from tests.support.forwarded_spans import record_of, span_of
-from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, cloud, end_transaction, pub
 
 ARRIVAL_MS = START_MS + 5_000
@@ -41,16 +36,12 @@ def _times_ms(span):
 
 
 def test_send_is_the_root_of_its_trace():
+    """The ids are fixed for all time (b2sum gives the same): what was forwarded last year is still the same span."""
     span = _span(pub())
+    assert f"{trace_id_of('M1'):032x}" == "9c9be8b9d792333c124a62ffb54baf2d"
     assert (span.context.trace_id, span.context.span_id, span.parent) == (trace_id_of("M1"), ROOT_SPAN_ID, None)
     assert (span.name, span.kind, span.status.status_code) == ("send orders", SpanKind.PRODUCER, StatusCode.UNSET)
     assert _times_ms(span) == (START_MS, START_MS + 9)
-
-
-def test_ids_are_the_documented_digests():
-    """Fixed for all time (b2sum gives the same): what was forwarded last year is still the same span."""
-    assert f"{trace_id_of('M1'):032x}" == "9c9be8b9d792333c124a62ffb54baf2d"
-    assert _span(pub()).context.span_id == ROOT_SPAN_ID
 
 
 @pytest.mark.parametrize(
@@ -161,17 +152,6 @@ def test_span_of_another_system_has_no_rocketmq_names():
     attributes = _span(pub(), SpanRules(system="kafka")).attributes
     assert attributes[semconv.MESSAGING_SYSTEM] == "kafka"
     assert not [name for name in attributes if name.startswith("messaging.rocketmq")]
-
-
-@given(sayable())
-def test_any_record_can_be_encoded(values):
-    trace_ctx, dialect, channel = values
-    body = body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)
-    for each in decode_body(body).contexts:
-        half = {TraceType.SUB_BEFORE: Half.BEFORE, TraceType.SUB_AFTER: Half.AFTER}.get(each.trace_type)
-        span = _span(each, half=half)
-        assert encode_spans([span]).SerializeToString()
-        assert 0 <= span.start_time <= span.end_time < 1 << 63
 
 
 def test_record_without_a_message_id_has_ids_of_all_its_fields():

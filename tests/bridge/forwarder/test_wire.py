@@ -109,6 +109,8 @@ def test_span_is_encoded_like_opentelemetry(values, how):
     ours, theirs = _written(values, how), encode_spans([span_of(event, how) for event in values])
     assert ExportTraceServiceRequest.FromString(ours) == theirs
     assert ours == theirs.SerializeToString()
+    spans = [span for each in theirs.resource_spans for scope in each.scope_spans for span in scope.spans]
+    assert all(0 <= span.start_time_unix_nano <= span.end_time_unix_nano < 1 << 63 for span in spans)
 
 
 def _events_of(bodies):

@@ -373,17 +373,6 @@ def test_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
         source_files([str(tmp_path)], Side.NATIVE)
 
 
-@pytest.mark.parametrize("name", ["append-after-kill/torn.pb.framed", "killed/kill.pb.zst.framed", "odd/traces.jsonl"])
-def test_expected_spans_are_counted_apart_from_rows(name):
-    path = OTLP / name
-    pieces = split_file(SourceFile(path, detect(path).layout, Side.OTLP))
-    counts = InputCounts()
-    listed = [row for batch in split_batches(pieces, counts) for row in batch.to_pylist()]
-    spans, bad, tails = read(path)
-    assert counts.expected == len(listed) == len(spans) + len(bad)
-    assert counts.tails == len(tails)
-
-
 def test_bad_text_in_whole_zstd_frames_is_bad_piece_by_piece(tmp_path):
     good = b'{"resourceSpans": []}'
     path = tmp_path / "spans.zst"

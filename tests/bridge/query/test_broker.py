@@ -2,15 +2,13 @@
 
 import pytest
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.rocketmq_archive import BrokerArchive
-from bridge.query.search import ArrivalRange, search
+from bridge.query.search import ArrivalRange
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main
 from otel_mqtrace.rocketmq.commands import ResponseCode
-from tests.support.archives import ID, T0, consume, landed, pub
+from tests.support.archives import ID, T0, consume, landed, pub, search_once
 from tests.support.rocketmq_remoting import RemotingCluster
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
@@ -34,11 +32,7 @@ def _put(broker, message, queue_id=0, **fields):
 
 
 def _search(cluster, *msg_ids, topics=("T",), **options):
-    archive = BrokerArchive(cluster.namesrv, topics, **options)
-    try:
-        return search(archive, Query(frozenset(msg_ids or {ID})), Reading(), limit=10)
-    finally:
-        archive.close()
+    return search_once(BrokerArchive(cluster.namesrv, topics, **options), *(msg_ids or (ID,)))
 
 
 @pytest.mark.parametrize("scan", [False, True])

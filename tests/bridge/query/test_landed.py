@@ -31,9 +31,10 @@ def test_every_message_is_found_as_it_was_landed(tmp_path, suffix):
     assert messages == sorted(MESSAGES, key=lambda message: message.offset)
 
 
-def test_native_directory_is_searched_like_its_landing(tmp_path):
+@pytest.mark.parametrize("named", ["native", "native/*/part-*"])
+def test_directory_and_glob_below_a_landing_are_searched_like_it(tmp_path, named):
     land(tmp_path, MESSAGES)
-    assert _bodies(FilesArchive([tmp_path / "native"])) == _bodies(FilesArchive([tmp_path]))
+    assert _bodies(FilesArchive([tmp_path / named])) == _bodies(FilesArchive([tmp_path]))
 
 
 def test_message_without_the_text_is_counted_but_not_found(tmp_path):

@@ -56,16 +56,13 @@ def test_bodies_that_records_share_change_nothing(contexts, cuts):
     assert _story(story) == WHOLE
 
 
-def test_every_send_attempt_is_kept_with_its_host_and_cost():
+def test_attempts_of_sends_and_of_a_group_are_distinct_and_in_order():
     story = story_of(*LIFE)
     assert [(send.outcome, send.cost_ms, send.store_host) for send in story.sends] == [
         (Outcome.FAILED, 3000, "broker-a:10911"),
         (Outcome.SUCCESS, 10, "broker-b:10911"),
     ]
-
-
-def test_attempts_of_a_group_are_distinct_and_in_order():
-    billing = story_of(*LIFE).groups[0]
+    billing = story.groups[0]
     assert billing.group == "billing"
     assert [(one.request_id, one.retry_times, one.outcome, one.context_code) for one in billing.attempts] == [
         ("R1", 0, Outcome.FAILED, ContextCode.EXCEPTION),
@@ -82,18 +79,16 @@ def test_single_half_is_shown_as_such():
     assert not event.begin_known
 
 
-def test_halves_of_different_groups_with_one_request_id_are_no_pair():
-    """Two clients' counters may meet."""
-    story = story_of(*consume("R", T0)[:1], *consume("R", T0, group="stock")[1:])
-    assert [(group.group, group.attempts[0].missing) for group in story.groups] == [
-        ("billing", Half.END),
-        ("stock", Half.BEGIN),
-    ]
-
-
-def test_halves_without_a_request_id_are_never_paired():
-    story = story_of(*consume("null", T0))
-    assert [one.missing for one in story.groups[0].attempts] == [Half.END, Half.BEGIN]
+@pytest.mark.parametrize(
+    ("halves", "groups"),
+    [
+        ([consume("R", T0)[0], consume("R", T0, group="stock")[1]], [("billing", [Half.END]), ("stock", [Half.BEGIN])]),
+        (consume("null", T0), [("billing", [Half.END, Half.BEGIN])]),
+    ],
+    ids=["the counters of two clients meet", "no request id"],
+)
+def test_halves_of_two_calls_are_never_paired(halves, groups):
+    assert [(each.group, [one.missing for one in each.attempts]) for each in story_of(*halves).groups] == groups
 
 
 def test_halves_that_share_a_request_id_are_paired_in_their_order():
@@ -114,17 +109,16 @@ def test_end_alone_without_a_group_is_shown_under_no_name():
     assert (group.group, group.attempts[0].from_ms) == (None, None)
 
 
-def test_cost_of_a_batch_listener_is_a_share_beside_its_duration():
-    """RocketMQ divides by the number of messages."""
+@pytest.mark.parametrize(
+    ("changes", "cost_ms", "end_ms"),
+    [({"cost_ms": 20}, 20, T0 + 60), ({"timestamp_ms": T0 - 900}, 60, T0 - 900)],
+    ids=["RocketMQ divides the cost of a batch by its messages", "the clock was set back"],
+)
+def test_elapsed_time_is_right_beside_a_share_of_the_cost_or_a_wrong_clock(changes, cost_ms, end_ms):
     before, after = consume("R", T0, 60)
-    (group,) = story_of(before, replace(after, cost_ms=20)).groups
-    assert (group.attempts[0].cost_ms, group.attempts[0].elapsed_ms) == (20, 60)
-
-
-def test_clock_set_back_leaves_the_elapsed_time():
-    before, after = consume("R", T0, 60)
-    (group,) = story_of(before, replace(after, timestamp_ms=T0 - 900)).groups
-    assert (group.attempts[0].end_ms, group.attempts[0].elapsed_ms) == (T0 - 900, 60)
+    (group,) = story_of(before, replace(after, **changes)).groups
+    attempt = group.attempts[0]
+    assert (attempt.cost_ms, attempt.end_ms, attempt.elapsed_ms) == (cost_ms, end_ms, 60)
 
 
 def test_client_host_is_shown_if_on_the_wire():

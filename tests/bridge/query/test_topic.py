@@ -4,14 +4,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.kafka_archive import TopicArchive
-from bridge.query.search import ArrivalRange, search
+from bridge.query.search import ArrivalRange
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.archives import ID, T0, TOPIC, consume, landed, pub
+from tests.support.archives import ID, T0, TOPIC, consume, landed, pub, search_once
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
@@ -37,12 +35,8 @@ def _filled(kafka, topic, messages, *, partitions=3):
     return topic
 
 
-def _search(kafka, *topics, query=None, **options):
-    archive = TopicArchive(kafka.bootstrap_servers, topics, **options)
-    try:
-        return search(archive, query or Query(frozenset({ID})), Reading(), limit=10)
-    finally:
-        archive.close()
+def _search(kafka, *topics, **options):
+    return search_once(TopicArchive(kafka.bootstrap_servers, topics, **options), ID)
 
 
 def test_all_partitions_are_read_to_their_end(kafka):
@@ -87,10 +81,8 @@ def test_large_topic_is_read_in_batches_with_progress(kafka):
 
 
 def test_broker_that_does_not_answer_is_one_line():
-    archive = TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200)
     with pytest.raises(PeerError, match=r"127\.0\.0\.1:1 does not answer.*check the address"):
-        search(archive, Query(frozenset({ID})), Reading(), limit=1)
-    archive.close()
+        search_once(TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200), ID)
 
 
 def test_properties_that_the_client_refuses_are_a_usage_error():

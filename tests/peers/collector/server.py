@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from typing_extensions import Self
@@ -87,6 +87,4 @@ class Collector:
             urlopen(self.traces_url, timeout=_ANSWER_SECONDS).close()
         except HTTPError as answer:
             return answer.code == HTTPStatus.METHOD_NOT_ALLOWED  # it takes a POST only
-        except (URLError, OSError):
-            pass
         return False

@@ -97,7 +97,8 @@ def test_records_partitioned_by_trace_hold_one_trace_each(ran):
 def test_jaeger_behind_the_collector_has_the_same_traces(ran, jaeger):
     held = JaegerQuery(jaeger.query_url).search("piped-shop", spans=2 * MESSAGES)
     kept = answers("inspect", ran / "collector" / "out", "--spans")
-    assert {(span["trace_id"], span["span_id"], span["parent"]) for span in held} == {
-        (span["trace_id"], span["span_id"], span["parent_span_id"] or "") for span in kept
+    names = ("trace_id", "span_id", "parent_span_id")
+    assert {tuple(span[name] for name in names) for span in held} == {
+        tuple(span[name] for name in names) for span in kept
     }
     assert len({span["trace_id"] for span in held}) == MESSAGES

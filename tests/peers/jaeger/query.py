@@ -1,25 +1,20 @@
-"""Jaeger's query API: the traces, services and operations it holds, spans in the plain form.
+"""Jaeger's query API: the traces, services and operations it holds, spans as ``otlp_spans`` has them.
 
 ``/api/v3`` answers in OTLP/JSON; a search there must name its time range and how many traces it wants, and cannot ask
 for attributes, which ``/api/traces``, the API of Jaeger's own page, can.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from tests.peers.otlp_spans import of_json
+from tests.peers.otlp_spans import of_message
 from tests.peers.peer import until
-
-if TYPE_CHECKING:
-    pass
 
 _ANSWER_SECONDS, _PATIENCE_SECONDS = 5, 20
 _SOON, _LONG = timedelta(hours=1), timedelta(days=3650)
@@ -77,7 +72,7 @@ class JaegerQuery:
 
     def _spans(self, path: str, parameters: dict[str, Any], count: int) -> list[dict[str, Any]]:
         def ask() -> list[dict[str, Any]]:
-            return list(of_json(self._ask(path, parameters).get("result", {})))
+            return of_message(json.dumps(self._ask(path, parameters)).encode())
 
         answer = until(ask, lambda spans: len(spans) >= count, patience_s=_PATIENCE_SECONDS)
         return sorted(answer, key=lambda span: (span["start_ns"], span["span_id"]))

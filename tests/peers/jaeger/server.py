@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from typing_extensions import Self
@@ -41,8 +40,5 @@ class Jaeger:
         self._server.stop()
 
     def _answers(self) -> bool:
-        try:
-            urlopen(f"{self.query_url}/api/v3/services", timeout=_ANSWER_SECONDS).close()
-        except (URLError, OSError):
-            return False
+        urlopen(f"{self.query_url}/api/v3/services", timeout=_ANSWER_SECONDS).close()
         return True

@@ -10,7 +10,7 @@ from otel_mqtrace.cli import main
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
-from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.otlp_spans import of_sdk
 from tests.peers.traced import send, traced
@@ -37,11 +37,10 @@ def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_p
     address = JaegerAddress(urlsplit(jaeger.query_url).netloc, (SERVICE,))
     path = tmp_path / "spans.jsonl"
     fetch_spans(address, path, traces_per_page=2)
-    span_ids = [item["span_id"] for _, item in inspect_sources([str(path)], Inventory())]
-    assert sorted(span_ids) == sorted(sent)
-    assert len(span_ids) == MESSAGES
+    inventory = Inventory()
+    assert sorted(item["span_id"] for _, item in inspect_sources([str(path)], inventory)) == sorted(sent)
+    assert (len(sent), inventory.topics, inventory.malformed) == (MESSAGES, {TOPIC}, 0)
     assert len(path.read_text(encoding="utf-8").splitlines()) > 1
-    assert all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def test_reconcile_reads_the_spans_of_the_address(jaeger, sent, tmp_path, capsys):
@@ -52,12 +51,3 @@ def test_reconcile_reads_the_spans_of_the_address(jaeger, sent, tmp_path, capsys
     main(["reconcile", "--native", str(native), "--otlp", src, "--out", str(tmp_path / "out"), *options])
     result = json.loads(capsys.readouterr().out)
     assert result["inputs"]["otlp"]["records_read"] == len(sent) == MESSAGES
-
-
-def test_inspect_sees_the_spans_of_the_address(jaeger, sent):
-    src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"
-    with local_sources([src]) as files:
-        inventory = Inventory()
-        span_ids = {item["span_id"] for _, item in inspect_sources(files, inventory)}
-    assert span_ids == sent
-    assert (inventory.topics, inventory.malformed) == ({TOPIC}, 0)

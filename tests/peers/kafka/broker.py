@@ -1,9 +1,9 @@
 """Run a real Apache Kafka from Maven's jars on a free loopback port, and stop it."""
 
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -12,11 +12,11 @@ from typing_extensions import Self
 
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
-from tests.peers.peer import PeerBrokenError, free_ports
+from tests.peers.peer import PeerBrokenError, ServerProcess, free_ports
 
 HERE = Path(__file__).resolve().parent
 VERSION = "4.3.1"
-START_SECONDS, STOP_SECONDS = 120, 30
+PATIENCE_SECONDS = 120
 
 
 @dataclass
@@ -26,7 +26,7 @@ class KafkaBroker:
     directory: Path
     bootstrap_servers: str = ""
     _command: list[str] = field(default_factory=list, repr=False)
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _server: ServerProcess | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
         java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -36,52 +36,40 @@ class KafkaBroker:
         properties = self._write_properties(broker_port, controller_port)
         cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
         tool = [*java, "kafka.tools.StorageTool", "format", *cluster, "--config", str(properties)]
-        formatted = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+        formatted = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
         if formatted.returncode:
             raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
         self._command = [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)]
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
+        self._server = ServerProcess(f"Kafka {VERSION}", self.directory / "log")
         self.start()
         return self
 
     def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*self._command[:1], *self._command[2:-2], "org.apache.kafka.tools.TopicCommand", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
-        self._wait_until_it_answers()
+        self._server.start(self._command, {}, self._answers)
 
     def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self._server.kill()
 
     def __exit__(self, *_: object) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._server.stop()
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        admin.create_topics([topic])[name].result(START_SECONDS)
+        admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
         return name
 
     def settle(self, transactional_id: str) -> None:
         """Wait until the markers of the id's last transaction are written; the earlier holder of the id is fenced off."""
         settings = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0}
         producer = OwnProducer(settings)
-        producer.init_transactions(START_SECONDS)  # to end one returns before they are; this does not
+        producer.init_transactions(PATIENCE_SECONDS)  # to end one returns before they are; this does not
 
     def _write_properties(self, broker_port: int, controller_port: int) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -96,15 +84,8 @@ class KafkaBroker:
         )
         return target
 
-    def _wait_until_it_answers(self) -> None:
-        deadline = monotonic() + START_SECONDS
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        while monotonic() < deadline and self._process is not None and self._process.poll() is None:
-            try:
-                if admin.list_topics(timeout=2).brokers:
-                    return
-            except KafkaException:
-                continue  # refused so far; list_topics itself has waited
-        log = (self.directory / "log").read_text(encoding="utf-8", errors="replace")
-        self.__exit__()
-        raise PeerBrokenError(f"Kafka {VERSION} did not come up:\n{log[-2000:]}")
+    def _answers(self) -> bool:
+        with suppress(KafkaException):  # refused so far; list_topics itself has waited
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+            return bool(admin.list_topics(timeout=2).brokers)
+        return False

@@ -1,34 +1,29 @@
 """The query against a real Kafka: a range of time becomes the offsets that hold it."""
 
-from itertools import count
+from time import time
 
 import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query
 from bridge.query.kafka_archive import MARGIN_MS, TopicArchive
-from bridge.query.search import ArrivalRange, search
-from tests.support.archives import landed, pub
+from bridge.query.search import ArrivalRange
+from tests.support.archives import landed, pub, search_once
 
 pytestmark = pytest.mark.peers
 
 HOUR_MS = 3_600_000
-_numbers = count(1)
 
 
-@pytest.fixture
-def begin_ms(kafka):
-    """Twelve hours of an hourly message ago: retention leaves it alone."""
-    from time import time  # noqa: PLC0415 - the broker's retention goes by the machine's clock
-
+@pytest.fixture(scope="module")
+def begin_ms():
+    """Twelve hours ago by the machine's clock, as the broker's retention goes."""
     return int(time() * 1000) - 12 * HOUR_MS
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def topic(kafka, begin_ms):
     """One trace message an hour, M0 to M11, over two partitions, the second one behind the first."""
-    name = kafka.create_topic(f"peer-query-{next(_numbers)}", partitions=2)
+    name = kafka.create_topic("peer-query-hours", partitions=2)
     producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for hour in range(12):
         (message,) = landed(pub(begin_ms + hour * HOUR_MS, msg_id=f"M{hour}"))
@@ -38,11 +33,7 @@ def topic(kafka, begin_ms):
 
 
 def _search(kafka, topic, arrivals, *msg_ids, key=None):
-    archive = TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals)
-    try:
-        return search(archive, Query(frozenset(msg_ids), key), Reading(), limit=100)
-    finally:
-        archive.close()
+    return search_once(TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals), *msg_ids, key=key)
 
 
 def _offsets_of(answer):
@@ -69,7 +60,7 @@ def test_messages_of_a_time_range_are_found(kafka, topic, begin_ms, first, last,
 
 
 def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
-    name = kafka.create_topic(f"peer-query-{next(_numbers)}")
+    name = kafka.create_topic("peer-query-out-of-order")
     producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for number, late_ms in enumerate((0, MARGIN_MS - 1_000, 500)):
         (message,) = landed(pub(begin_ms, msg_id=f"M{number}"))
@@ -80,7 +71,7 @@ def test_message_with_a_timestamp_out_of_order_is_found(kafka, begin_ms):
 
 
 def test_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
-    name = kafka.create_topic(f"peer-query-{next(_numbers)}")
+    name = kafka.create_topic("peer-query-transactions")
     producer = OwnProducer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0},
     )

@@ -1,13 +1,12 @@
 """Spans and native records of an instrumented application on a real RocketMQ 5."""
 
-from itertools import count
 from queue import SimpleQueue
 from time import time
 
 import pytest
 import rocketmq
 from rocketmq import ConsumeResult, TransactionResolution
-from rocketmq.v5.exception import ClientException, InternalErrorException
+from rocketmq.v5.exception import ClientException
 
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
@@ -15,7 +14,6 @@ from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 pytestmark = pytest.mark.peers
 
-_numbers = count(1)
 _PATIENCE_SECONDS = 60
 
 
@@ -42,64 +40,12 @@ def instrument(spans):
     provider.shutdown()
 
 
-@pytest.fixture
-def started(rocketmq_server):
-    """Start clients of the real proxy, given their class and further arguments; all are shut down at the end."""
-    running = []
-
-    def start(make, *args, **kwargs):
-        conf = rocketmq.ClientConfiguration(rocketmq_server.endpoints, rocketmq.Credentials())
-        client = make(conf, *args, **kwargs)
-        client.startup()
-        running.append(client)
-        return client
-
-    yield start
-    for client in running:
-        if client.is_running:
-            client.shutdown()
-
-
 def _message(topic, body=b"hello", **fields):
     made = rocketmq.Message()
     made.topic, made.body = topic, body
     for name, value in fields.items():
         setattr(made, name, value)
     return made
-
-
-@pytest.fixture
-def receive_from(rocketmq_server, started):
-    """Make a consumer of a topic and a function that receives from it until something comes."""
-
-    def make(topic):
-        group = rocketmq_server.create_group(f"{topic}-billing")
-        subscription = {topic: rocketmq.FilterExpression()}
-        consumer = started(rocketmq.SimpleConsumer, group, subscription, await_duration=5)
-
-        def receive(invisible_seconds=30):
-            for _ in range(_PATIENCE_SECONDS):
-                try:
-                    messages = consumer.receive(16, invisible_seconds)
-                except InternalErrorException:
-                    continue  # "settings is null": the proxy does not know the new consumer yet
-                if messages:
-                    return messages
-            raise AssertionError(f"nothing came from {topic}")
-
-        return consumer, receive
-
-    return make
-
-
-@pytest.fixture
-def topic_of(rocketmq_server):
-    """Create a topic for messages of a type."""
-
-    def create(message_type="NORMAL"):
-        return rocketmq_server.create_topic(f"peer-{message_type.lower()}-{next(_numbers)}", message_type)
-
-    return create
 
 
 def test_spans_of_a_message_agree_with_the_broker(instrument, started, topic_of, receive_from, spans, rocketmq_server):
@@ -228,15 +174,3 @@ def test_push_consumer_retries_after_a_failure(instrument, rocketmq_server, star
     ]
     assert {span.context.trace_id for span in processed} == {sent.context.trace_id}
     assert [len(spans.take_all(f"{name} {topic}")) for name in ("nack", "ack")] == [2, 1]
-
-
-def test_broker_refuses_reserved_property_and_topic(started, rocketmq_server, topic_of):
-    """Why the adapter writes no ``UNIQ_KEY``, and why a trace topic is not written through the proxy."""
-    topic = topic_of()
-    producer = started(rocketmq.Producer, [topic])
-    with_own_id = _message(topic)
-    with_own_id.add_property("UNIQ_KEY", "0102")
-    with pytest.raises(ClientException, match="property is used by system: UNIQ_KEY"):
-        producer.send(with_own_id)
-    with pytest.raises(Exception, match="RMQ_SYS_TRACE_TOPIC"):
-        producer.send(_message("RMQ_SYS_TRACE_TOPIC"))

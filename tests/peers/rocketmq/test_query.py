@@ -1,34 +1,29 @@
 """The query against a real RocketMQ: what mqadmin finds, and what it does not."""
 
 from dataclasses import replace
-from itertools import count
-from threading import Event
 from time import time
 
 import pytest
 
-from bridge.codec.files import Reading
-from bridge.query.evidence import Query
 from bridge.query.findings import in_one_sentence
 from bridge.query.rocketmq_archive import BrokerArchive
-from bridge.query.search import ArrivalRange, search
+from bridge.query.search import ArrivalRange
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import new_unique_id
+from tests.peers.peer import until
+from tests.support.archives import search_once
 from tests.support.native_spans import pub, sub, traced
 
 pytestmark = pytest.mark.peers
 
-_PATIENCE_SECONDS = 30
-_numbers = count(1)
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def topic(rocketmq_server):
-    """A trace topic of the test's own."""
-    return rocketmq_server.create_topic(f"peer-query-{next(_numbers)}", queues=4)
+    """A trace topic of these tests' own."""
+    return rocketmq_server.create_topic("peer-query", queues=4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sent(rocketmq_server, topic):
     """A message that was sent and consumed by two groups, traced to the topic; its id."""
     exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
@@ -45,20 +40,15 @@ def sent(rocketmq_server, topic):
 
 
 def _search(rocketmq_server, topic, msg_id, **options):
-    archive = BrokerArchive(rocketmq_server.name_server, [topic], **options)
-    try:
-        return search(archive, Query(frozenset({msg_id})), Reading(), limit=10)
-    finally:
-        archive.close()
+    return search_once(BrokerArchive(rocketmq_server.name_server, [topic], **options), msg_id)
 
 
 def test_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
-    pause = Event()
-    for _ in range(_PATIENCE_SECONDS * 10):
-        stories = _search(rocketmq_server, topic, sent).stories
-        if stories and len(stories[0].groups) == 2:
-            break
-        pause.wait(0.1)
+    stories = until(
+        lambda: _search(rocketmq_server, topic, sent).stories,
+        lambda stories: [len(story.groups) for story in stories] == [2],
+        patience_s=30,
+    )
     assert [in_one_sentence(story) for story in stories] == ["Sent once; consumed by 2 groups."]
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import closing
 from itertools import count
-from threading import Event
 
 import pytest
 
@@ -12,7 +11,6 @@ from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace.wire.native import decode_body
 from tests.peers.rocketmq.server import RocketMq
-from tests.support.archives import find_by_key
 from tests.support.native_spans import pub, traced
 
 pytestmark = pytest.mark.peers
@@ -187,15 +185,3 @@ def test_broker_with_access_control_refuses_other_requests(guarded, access):
         list(source.drain())
     assert guarded.broker in str(refused.value)
     assert "secret" not in str(refused.value).replace("AclException", "")
-
-
-def test_messages_with_a_key_are_found_by_it(rocketmq_server, client, topic):
-    _send(client, topic, b"mine", KEYS="order-1 order-2")
-    _send(client, topic, b"yours", KEYS="order-3")
-    messages, pause = [], Event()
-    for _ in range(100):  # the index follows the store
-        messages = find_by_key(rocketmq_server.name_server, topic, "order-2")
-        if messages or pause.wait(0.1):
-            break
-    assert [message.body for message in messages] == [b"mine"]
-    assert find_by_key(rocketmq_server.name_server, topic, "order") == []
