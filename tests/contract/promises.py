@@ -81,10 +81,10 @@ every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py:
 every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_message_is_processed_from_receive_to_ack
 every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_written_context_is_read_back
 msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
-offsetMsgId: an id where the message has none -> {_HOOKS}/test_headers.py::test_message_without_an_id_has_its_offset_as_id
+offsetMsgId: an id where the message has none -> {_HOOKS}/test_attributes.py::test_message_without_an_id_has_its_offset_as_id
 storeHost: the leader of the partition -> {_CLIENTS}/test_leaders.py::test_send_span_and_record_have_the_leader_of_the_partition
 bodyLength: a tombstone has none -> {_CLIENTS}/test_producer.py::test_tombstone_is_marked_and_binary_key_is_left_out_of_the_span
-retryTimes -> {_HOOKS}/test_headers.py::test_retry_header_is_a_setting, {_HOOKS}/test_headers.py::test_retry_count_other_than_a_32_bit_number_is_zero
+retryTimes -> {_HOOKS}/test_attributes.py::test_retry_header_is_a_setting, {_HOOKS}/test_attributes.py::test_retry_count_other_than_a_32_bit_number_is_zero
 msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_settlement.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 success, contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised

@@ -1,5 +1,6 @@
 """What the tests of several clients share."""
 
+import gc
 import signal
 import sys
 from types import ModuleType
@@ -21,6 +22,20 @@ def application():
     sys.modules["application"] = module
     yield module
     del sys.modules["application"]
+
+
+@pytest.fixture
+def short_lived():
+    """Make classes that are collected after the test."""
+    made = []
+
+    def make(name, base, metaclass=type, **body):
+        made.append(metaclass(name, (base,), body))
+        return made[-1]
+
+    yield make
+    made.clear()
+    gc.collect()
 
 
 @pytest.fixture

@@ -417,16 +417,8 @@ SHAPES = {
 
 
 @pytest.fixture
-def stranger():
-    made = []
-
-    def make(module, base=None):
-        made.append(type("Producer", (base or confluent_kafka.Producer,), {"__module__": module}))
-        return made[-1]
-
-    yield make
-    made.clear()
-    gc.collect()
+def stranger(short_lived):
+    return lambda module, base=None: short_lived("Producer", base or confluent_kafka.Producer, __module__=module)
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))

@@ -3,9 +3,9 @@
 import contextlib
 import gc
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from unittest.mock import MagicMock
 
 import confluent_kafka
 import pytest
@@ -175,23 +175,11 @@ async def test_closed_loop_closes_its_generator(spans):
 
 def test_closed_loop_leaves_another_iterator_open(spans):
     """An iterator with a close() of its own may be the consumer itself."""
-
-    class Stream:
-        closed = False
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            return 1
-
-        def close(self):
-            self.closed = True
-
-    stream = Stream()
+    stream = MagicMock(spec=["__iter__", "__next__", "close"])
+    stream.__iter__, stream.__next__ = lambda itself: itself, lambda _: 1
     with contextlib.closing(process.each(stream)) as loop:
         assert next(loop) == 1
-    assert not stream.closed
+    stream.close.assert_not_called()
 
 
 class _Owner:
@@ -222,30 +210,14 @@ def test_registry_is_limited_while_threads_add_messages(impatient):
     del owner
 
 
-class _SecondLookFails(Sequence):
-    """Messages that can be gone through once."""
-
-    def __init__(self, *messages):
-        self._messages = messages
-        self._looks = 0
-
-    def __len__(self):
-        return len(self._messages)
-
-    def __getitem__(self, index):
-        raise MemoryError
-
-    def __iter__(self):
-        self._looks += 1
-        if self._looks > 1:
-            raise MemoryError
-        return iter(self._messages)
-
-
 def test_failed_delivery_keeps_its_spans(spans):
     tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(spans))
     state = ConsumerState({"group.id": "billing"})
-    broken = _SecondLookFails(Message(topic="orders", partition=0, offset=1))
+    broken = MagicMock(**{"__len__.return_value": 1, "__getitem__.side_effect": MemoryError})
+    broken.__iter__.side_effect = [
+        iter([Message(topic="orders", partition=0, offset=1)]),
+        MemoryError,
+    ]  # can be read once
     with pytest.raises(MemoryError):
         state.hand_over(tracing, broken, start_ns=tracing.clock.wall_ns(), batch=False)
     state.closing()

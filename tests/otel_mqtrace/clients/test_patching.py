@@ -211,23 +211,10 @@ class _Frozen(type):
         raise RuntimeError("frozen")
 
 
-@pytest.fixture
-def short_lived():
-    made = []
-
-    def make(metaclass, base):
-        made.append(metaclass("Guest", (base,), {}))
-        return made[-1]
-
-    yield make
-    made.clear()
-    gc.collect()
-
-
 def test_class_that_cannot_be_changed_is_reported_and_the_others_are_traced(
     short_lived, producer_of, kafka, spans, topic
 ):
-    frozen = short_lived(_Frozen, cimpl.Producer)
+    frozen = short_lived("Guest", cimpl.Producer, _Frozen, __module__=__name__)
     producer = producer_of()
     assert f"{__name__}.Guest.produce" in MqTraceInstrumentor().patches.untraceable
     _send(producer, topic)
@@ -237,7 +224,7 @@ def test_class_that_cannot_be_changed_is_reported_and_the_others_are_traced(
 
 def test_interrupted_patching_is_taken_back(short_lived, application):
     before = _fingerprint()
-    short_lived(_Interrupted, cimpl.Consumer)
+    short_lived("Guest", cimpl.Consumer, _Interrupted)
     with pytest.raises(KeyboardInterrupt):
         ClientPatches.apply(Tracing.create(settings=Settings()))
     assert _fingerprint() == before

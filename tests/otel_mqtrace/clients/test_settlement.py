@@ -178,9 +178,8 @@ def transactional_of(instrument, kafka, topic):
 
     def make(**options):
         instrument(**options)
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}", "client.id": "shop"}
-        )
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}"}
+        producer = confluent_kafka.Producer(conf)
         producer.init_transactions(10)
         producer.begin_transaction()
         return producer

@@ -40,16 +40,25 @@ def tracing(tracing_with):
 
 
 @pytest.fixture
-def mailbox(tracing):
-    """A mailbox whose letters ``process`` handles; what stays current after the test fails it."""
-    box = Mailbox.of(tracing)
-    sources.append(box)
+def mailbox_with(tracing_with):
+    """Make a mailbox of settings, whose letters ``process`` handles; what stays current after the test fails it."""
+    known = len(sources)
     before = context.get_current()
-    yield box
-    sources.remove(box)
+
+    def make(collaborators=None, **settings):
+        sources.append(box := Mailbox.of(tracing_with(collaborators, **settings)))
+        return box
+
+    yield make
+    del sources[known:]
     leaked = trace.get_current_span()
     context.attach(before)
     assert leaked is trace.INVALID_SPAN
+
+
+@pytest.fixture
+def mailbox(mailbox_with):
+    return mailbox_with()
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook, process
 from otel_mqtrace.hooks import settle
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.propagation import index_headers, pairs_of, replace_headers
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, host_and_port
@@ -28,7 +27,7 @@ from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
-from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
+from tests.support.mailbox import SENDER, TRACEPARENT, Letter
 from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
 
@@ -251,26 +250,21 @@ def _handle(mailbox, *, automatic):
 both_ways = pytest.mark.parametrize("automatic", [False, True], ids=["block", "automatic"])
 
 
-@pytest.mark.parametrize(("ms", "code"), [(999, ContextCode.SUCCESS), (1_000, ContextCode.TIME_OUT)])
+@pytest.mark.parametrize(
+    ("fails", "ms", "code"),
+    [
+        (False, 999, ContextCode.SUCCESS),
+        (False, 1_000, ContextCode.TIME_OUT),
+        (True, 50_000, ContextCode.FAILED),
+    ],
+)
 @both_ways
-def test_success_slower_than_the_limit_is_a_time_out(tracing_with, exporter, clock, automatic, ms, code):
-    mailbox = Mailbox.of(tracing_with(process_timeout_ms=1_000))
-    sources.append(mailbox)
-    try:
-        with _handle(mailbox, automatic=automatic):
-            clock.advance(ms=ms)
-    finally:
-        sources.remove(mailbox)
+def test_success_slower_than_the_limit_is_a_time_out(mailbox_with, exporter, clock, automatic, fails, ms, code):
+    with _handle(mailbox_with(process_timeout_ms=1_000), automatic=automatic):
+        clock.advance(ms=ms)
+        if fails:
+            process.failed()
     assert _taken(exporter)[1] is code
-
-
-def test_failure_slower_than_the_limit_stays_a_failure(tracing_with, exporter, clock):
-    mailbox = Mailbox.of(tracing_with(process_timeout_ms=1))
-    mailbox.take(Letter(1))
-    process.failed()
-    clock.advance(ms=50)
-    mailbox.done()
-    assert _taken(exporter)[1] is ContextCode.FAILED
 
 
 @pytest.mark.parametrize("code", [ContextCode.FAILED, ContextCode.RETURNNULL, ContextCode.EXCEPTION])

@@ -14,10 +14,9 @@ from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.attributes import OPT_IN
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.metrics import MessagingMetrics
-from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
 from otel_mqtrace.model import ContextCode
-from tests.support.mailbox import Letter, Mailbox
+from tests.support.mailbox import Letter
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 OF_SEND = {
@@ -183,9 +182,8 @@ def test_poll_without_a_span_has_no_operation_duration(metered, clock, points):
     ]
 
 
-def test_pushed_messages_count_when_their_processing_begins(metered, points):
-    sources.append(mailbox := Mailbox.of(metered()))
+def test_pushed_messages_count_when_their_processing_begins(mailbox_with, reader, points):
+    mailbox_with({"meter_provider": MeterProvider([reader]), "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)})
     for _ in process.each([Letter(1), Letter(2)]):
         pass
-    sources.remove(mailbox)
     assert sum(point.value for _, point in points("messaging.client.consumed.messages")) == 2

@@ -50,7 +50,7 @@ async def test_message_has_the_span_in_its_headers_and_the_callers_are_unchanged
     async with sending() as producer:
         await producer.send_and_wait(topic, b"1", headers=mine)
         await producer.send_and_wait(topic, b"2", None, None, None, mine)
-    (headers,) = [await _headers_of_first(kafka, topic)]
+    headers = await _headers_of_first(kafka, topic)
     first, _second = spans.take_all(f"send {topic}")
     assert mine == [("TAGS", b"paid"), ("empty", None)]
     assert [name for name, _ in headers] == ["TAGS", "empty", "traceparent", "UNIQ_KEY"]
@@ -121,42 +121,33 @@ async def test_send_the_broker_refuses_is_an_error(sending, spans, kafka, topic)
     assert trace_context_of(span).success is False
 
 
-def test_asyncio_still_logs_an_unretrieved_failure(instrument, spans, kafka, topic):
-    instrument()
+async def test_asyncio_still_logs_an_unretrieved_failure(sending, spans, kafka, topic):
     kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
     complaints = []
-
-    async def story():
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
-        async with producing(kafka) as producer:
-            await producer.send(topic, b"1")
-            await producer.flush()
-        gc.collect()
-
-    play(story)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    async with sending() as producer:
+        await producer.send(topic, b"1")
+        await producer.flush()
+    gc.collect()
     assert spans.take().attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
     assert complaints == ["Future exception was never retrieved"]
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_send_whose_caller_stops_waiting_is_recorded(instrument, spans, topic, stops):
+async def test_send_whose_caller_stops_waiting_is_recorded(instrument, spans, topic, stops):
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
-
-        async def story():
-            async with producing(slow, linger_ms=20) as producer:
-                await producer.send_and_wait(topic, b"1")
-                slow.set_rtt(-1, 150)
-                beside = await producer.send(topic, b"2")
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(producer.send_and_wait(topic, b"3"), 0.05)
-                slow.set_rtt(-1, 0)
-                if not stops:
-                    await beside
-                    await let_others_run()
-
-        play(story)
+        async with producing(slow, linger_ms=20) as producer:
+            await producer.send_and_wait(topic, b"1")
+            slow.set_rtt(-1, 150)
+            beside = await producer.send(topic, b"2")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(producer.send_and_wait(topic, b"3"), 0.05)
+            slow.set_rtt(-1, 0)
+            if not stops:
+                await beside
+                await let_others_run()
     sent = [trace_context_of(span) for span in spans.take_all(f"send {topic}")]
     assert sorted(each.beans[0].offset_msg_id for each in sent) == [f"{topic}-0@{n}" for n in range(3)]
     assert {each.success for each in sent} == {True}
