@@ -48,11 +48,3 @@ def test_one_client_is_traced_without_a_warning(extra, program, wheel, make_envi
     assert "mqtrace" not in done.stderr
     assert '"name": "send orders"' in done.stdout
     assert list((tmp_path / "landing").rglob("part-*.jsonl"))
-
-
-def test_command_without_its_extra_names_it(wheel, make_environment):
-    programs = make_environment(str(wheel))
-    done = subprocess.run([programs / "mqtrace", "decode"], env=CLEAN, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'otel-mqtrace[cli]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1

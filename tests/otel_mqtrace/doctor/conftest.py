@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-ASK = "from otel_mqtrace.cli import main; raise SystemExit(main())"
+DOCTOR = (sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor")
 HEALTHY = {
     "MQTRACE_EXPORTERS": "mqtrace_native_file",
     "OTEL_TRACES_EXPORTER": "none",
@@ -37,7 +38,7 @@ def doctor(environment):
 
     def run(*arguments, typed=None, **changes):
         return subprocess.run(
-            [sys.executable, "-c", ASK, "doctor", *arguments],
+            [*DOCTOR, *arguments],
             env=environment(**changes),
             input=typed,
             capture_output=True,
@@ -65,11 +66,12 @@ def ask(doctor):
 
 @pytest.fixture
 def application(tmp_path):
-    """Write a program and return the command line that runs it."""
+    """Write a program and return the command line that runs it, under ``opentelemetry-instrument`` if asked for."""
 
-    def write(text):
+    def write(text, *, instrumented=False):
         path = tmp_path / "app.py"
         path.write_text(text, encoding="utf-8")
-        return [sys.executable, str(path)]
+        launcher = [str(Path(sys.executable).with_name("opentelemetry-instrument"))]
+        return [*launcher * instrumented, sys.executable, str(path)]
 
     return write

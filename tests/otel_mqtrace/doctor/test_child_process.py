@@ -4,13 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.doctor.checks import Checkup
 from otel_mqtrace.doctor.child_process import examine_reports
+from tests.otel_mqtrace.doctor.conftest import DOCTOR
 from tests.support.opentelemetry_release import needs_sdk
 
 SDK = """
@@ -86,8 +86,7 @@ def test_command_that_never_instruments_is_reported(ask):
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
 def test_other_instrumentation_is_reported_under_opentelemetry_instrument(application, ask, kafka, topic):
     program = "import sys, confluent_kafka; confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]})"
-    instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
-    command = [instrumented, *application(program), kafka.bootstrap_servers]
+    command = [*application(program, instrumented=True), kafka.bootstrap_servers]
     code, findings, _ = ask("--", *command, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="aiokafka")
     assert code == 1
     assert "other_instrumentation" in findings
@@ -106,10 +105,8 @@ signal.signal(signal.SIGTERM, leave)
 print("ready", flush=True)
 signal.pause()
 """
-    asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--json"]
-    with subprocess.Popen(
-        [*asked, "--", *application(program)], env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [*DOCTOR, "--json", "--", *application(program)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         report = process.stdout.read()
@@ -163,10 +160,9 @@ def test_configuration_file_without_a_propagator_is_found(application, ask, kafk
     pytest.importorskip("opentelemetry.configuration", reason="opentelemetry-configuration is not installed")
     path = tmp_path / "otel.yaml"
     path.write_text(CONFIGURATION.format(landing=tmp_path / "landing"), encoding="utf-8")
-    instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
     program = "import sys, confluent_kafka; p = confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]}); "
     program += "p.produce(sys.argv[2], b'x'); p.flush()"
-    command = [instrumented, *application(program), kafka.bootstrap_servers, topic]
+    command = [*application(program, instrumented=True), kafka.bootstrap_servers, topic]
     code, findings, _ = ask("--", *command, OTEL_CONFIG_FILE=str(path))
     assert (code, set(findings)) == (1, {"no_propagator"})
     assert "(pid " in findings["no_propagator"]["where"]
@@ -212,6 +208,12 @@ def _output(**changes):
     }
 
 
+def _findings(*reports):
+    checkup = Checkup()
+    examine_reports(checkup, reports)
+    return checkup.findings
+
+
 @pytest.mark.parametrize(
     ("changes", "findings"),
     [
@@ -238,15 +240,13 @@ def _output(**changes):
     ],
 )
 def test_report_of_a_process_becomes_findings(changes, findings):
-    checkup = Checkup()
-    examine_reports(checkup, [_output(**changes)])
-    assert [each.code for each in checkup.findings] == findings
+    assert [each.code for each in _findings(_output(**changes))] == findings
 
 
 def test_process_without_a_span_beside_one_with_spans_is_no_finding():
-    checkup = Checkup()
-    examine_reports(checkup, [_output(), _output(account={"offered": 0}), _output(account={"offered": 0}, ended=False)])
-    assert [each.code for each in checkup.findings] == ["ended_abruptly"]
+    none = {"account": {"offered": 0}}
+    findings = _findings(_output(), _output(**none), _output(**none, ended=False))
+    assert [each.code for each in findings] == ["ended_abruptly"]
 
 
 PROCESSES = f"""{SDK}
@@ -269,23 +269,13 @@ if __name__ == "__main__":
 
 def test_processes_of_multiprocessing_are_no_findings(application, ask, kafka, topic):
     """Its resource tracker is a Python process as any other, instrumented at its start, and sends nothing."""
-    instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
-    command = [instrumented, *application(PROCESSES), kafka.bootstrap_servers, topic]
-    code, findings, facts = ask("--", *command)
+    code, findings, facts = ask("--", *application(PROCESSES, instrumented=True), kafka.bootstrap_servers, topic)
     assert (code, findings) == (0, {})
-    assert (
-        sum(
-            lane["exported"]
-            for each in facts["processes"]
-            for processor in each["processors"]
-            for lane in processor.values()
-        )
-        == 2
-    )
+    processors = [processor for each in facts["processes"] for processor in each["processors"]]
+    assert sum(lane["exported"] for processor in processors for lane in processor.values()) == 2
 
 
 def test_loss_warning_of_a_process_is_the_fix():
-    checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
-    examine_reports(checkup, [_output(account={"failed": 3}, warnings=warnings)])
-    assert checkup.findings[0].fix.endswith("No such configuration property")
+    first, *_ = _findings(_output(account={"failed": 3}, warnings=warnings))
+    assert first.fix.endswith("No such configuration property")

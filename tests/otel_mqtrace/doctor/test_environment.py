@@ -1,14 +1,12 @@
 """``mqtrace doctor`` on a healthy installation, and one finding for each deliberate fault."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 
 from otel_mqtrace.config import Settings
 from otel_mqtrace.doctor.broker import examine_broker
 from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
 from tests.support.opentelemetry_release import needs_sdk
+from tests.support.otlp_receiver import OtlpReceiver
 
 NOBODY = "127.0.0.1:1"
 SECRET = "hush-hush"
@@ -18,12 +16,12 @@ SECRET = "hush-hush"
 def examine(environment):
     """Make the doctor's checks in this process; return the findings by code, and the facts."""
 
-    def run(**changes):
+    def run(*, servers=None, **changes):
         checkup, environ = Checkup(), environment(**changes)
         settings = examine_environment(checkup, environ)
         examine_directories(checkup, settings)
         examine_otlp(checkup, settings, environ)
-        examine_broker(checkup, settings, servers=None, probe=False)
+        examine_broker(checkup, settings, servers=servers, probe=False)
         report = checkup.as_dict()
         return {each["code"]: each for each in report["findings"]}, report["facts"]
 
@@ -120,14 +118,6 @@ def test_refused_client_property_is_found(examine, kafka, tmp_path):
     assert 'No such configuration property: "nonsense.key"' in findings["kafka_config_refused"]["what"]
 
 
-def test_invalid_topic_name_is_found_without_advice_to_create_it(kafka):
-    checkup = Checkup()
-    examine_broker(checkup, Settings(trace_topic="bad topic/x"), servers=kafka.bootstrap_servers, probe=False)
-    (finding,) = checkup.findings
-    assert finding.code == "trace_topic_missing"
-    assert "create" not in finding.fix
-
-
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
 def test_all_findings_are_reported_at_once(ask):
     together = {name: value for changes in BROKEN.values() for name, value in changes.items()}
@@ -142,25 +132,25 @@ def test_doctor_leaves_no_files(examine, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_trace_topic_is_found_and_not_created(examine, kafka):
+@pytest.mark.parametrize(("topic", "is_advised"), [("nobody-made-this", True), ("bad topic/x", False)])
+def test_missing_trace_topic_is_found_and_not_created(examine, kafka, topic, is_advised):
     changes = {
         "MQTRACE_EXPORTERS": "mqtrace_native",
         "MQTRACE_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-        "MQTRACE_TRACE_TOPIC": "nobody-made-this",
+        "MQTRACE_TRACE_TOPIC": topic,
     }
     for _ in range(2):
         findings, facts = examine(**changes)
         assert set(findings) == {"trace_topic_missing"}
     assert facts["broker"]["brokers"] == 1
-    assert examine(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[0] == {}
+    assert ("create" in findings["trace_topic_missing"]["fix"]) is is_advised
+    assert (examine(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[0] == {}) is is_advised
 
 
-def test_existing_trace_topic_is_reported(examine, kafka, topic):
-    findings, facts = examine(
-        MQTRACE_EXPORTERS="mqtrace_native",
-        MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
-        MQTRACE_TRACE_TOPIC=topic,
-    )
+@pytest.mark.parametrize("named_by", ["the environment", "the application"])
+def test_existing_trace_topic_is_reported(examine, kafka, topic, named_by):
+    servers = {"MQTRACE_BOOTSTRAP_SERVERS" if named_by == "the environment" else "servers": kafka.bootstrap_servers}
+    findings, facts = examine(MQTRACE_EXPORTERS="mqtrace_native", MQTRACE_TRACE_TOPIC=topic, **servers)
     assert findings == {}
     assert facts["broker"]["partitions"] == 1
     assert "--probe" in facts["broker"]["clock"]
@@ -184,60 +174,36 @@ def test_password_is_not_shown_by_the_doctor(doctor, tmp_path, broken):
     assert "Traceback" not in done.stderr
 
 
-class _Collector(BaseHTTPRequestHandler):
-    """Answers with the status the test wants."""
-
-    status = 200
-
-    def do_POST(self):
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
+def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint):
+    checkup = Checkup()
+    environ = {
+        "OTEL_TRACES_EXPORTER": exporter,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+    }
+    examine_otlp(checkup, Settings(), environ)
+    return [each.code for each in checkup.findings], checkup
 
 
 @pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])
 def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
-    handler = type("Answering", (_Collector,), {"status": status})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.handle_request, daemon=True)
-        thread.start()
-        checkup = Checkup()
-        environ = {
-            "OTEL_TRACES_EXPORTER": "otlp",
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}/",
-        }
-        examine_otlp(checkup, Settings(), environ)
-        thread.join(10)
-    assert [each.code for each in checkup.findings] == findings
+    with OtlpReceiver() as receiver:
+        receiver.status = status
+        codes, _ = _examined_otlp("http/protobuf", endpoint=f"{receiver.endpoint}/")
+    assert (codes, receiver.paths) == (findings, ["/v1/traces"])
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_endpoint_that_is_no_address_is_found(protocol):
-    checkup = Checkup()
-    environ = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}
-    examine_otlp(checkup, Settings(), {"OTEL_TRACES_EXPORTER": "otlp", **environ})
-    (finding,) = checkup.findings
-    assert finding.code == "otlp_unreachable"
-    assert "Invalid IPv6 URL" in finding.what
+    codes, checkup = _examined_otlp(protocol, endpoint="http://[::1")
+    assert codes == ["otlp_unreachable"]
+    assert "Invalid IPv6 URL" in checkup.findings[0].what
 
 
 @pytest.mark.parametrize(
     ("exporter", "is_used"), [("otlp", True), ("mqtrace_otlp", True), ("otlp_json_file", False), ("console", False)]
 )
 def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
-    checkup = Checkup()
-    environ = {"OTEL_TRACES_EXPORTER": exporter, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
-    examine_otlp(checkup, Settings(), environ)
-    assert [each.code for each in checkup.findings] == ["otlp_unreachable"] * is_used
+    codes, checkup = _examined_otlp(exporter=exporter, endpoint="http://127.0.0.1:9")
+    assert codes == ["otlp_unreachable"] * is_used
     assert (checkup.facts["otlp"] == "not used") is not is_used
-
-
-def test_application_brokers_are_checked_when_no_others_are_named(kafka, topic):
-    checkup = Checkup()
-    examine_broker(checkup, Settings(trace_topic=topic), servers=kafka.bootstrap_servers, probe=False)
-    assert checkup.healthy
-    assert checkup.facts["broker"]["partitions"] == 1

@@ -1,0 +1,134 @@
+"""Applications in processes of their own: unchanged, or with packages named like ours, they are traced in both formats."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.testing.embedded import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import landed_lines
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.source_tree import ROOT
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+APPLICATION = """
+import sys
+from confluent_kafka import Consumer, Producer
+
+producer = Producer({"bootstrap.servers": sys.argv[1], "client.id": "shop"})
+producer.produce("orders", "paid", key="order-1", headers={"TAGS": "paid", "KEYS": "order-1"})
+assert producer.flush(20) == 0
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "billing", "auto.offset.reset": "earliest"})
+consumer.subscribe(["orders"])
+message = None
+while message is None:
+    message = consumer.poll(1)
+consumer.close()
+print(message.value())
+"""
+INSTRUMENTED = f"""
+import logging, sys
+import bridge, spark_jobs
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace import MqTraceInstrumentor
+
+logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+provider = TracerProvider()
+trace.set_tracer_provider(provider)
+MqTraceInstrumentor().instrument()
+{APPLICATION}
+provider.shutdown()
+print(bridge.MINE, spark_jobs.MINE)
+"""
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedKafka() as broker:
+        broker.create_topic(TRACE_TOPIC, partitions=1)
+        broker.create_topic("orders", partitions=1)
+        yield broker
+
+
+def _run(*command, cwd, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+    return subprocess.run(
+        command, env={**clean, **environment}, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def _trace_records(kafka):
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"})
+    consumer.assign([TopicPartition(TRACE_TOPIC, 0, 0)])
+    high = consumer.get_watermark_offsets(TopicPartition(TRACE_TOPIC, 0), 10)[1]
+    bodies = consumer.consume(high, 10) if high else []
+    consumer.close()
+    return [record for body in bodies for record in decode_body(body.value()).contexts]
+
+
+def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
+    (tmp_path / "application.py").write_text(APPLICATION)
+    launcher = Path(sys.executable).with_name("opentelemetry-instrument")
+    done = _run(
+        *(launcher, sys.executable, "application.py", kafka.bootstrap_servers),
+        cwd=tmp_path,
+        OTEL_TRACES_EXPORTER="console",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+        OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="confluent_kafka",
+        OTEL_SERVICE_NAME="shop",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b'paid'" in done.stdout
+    assert "Traceback" not in done.stderr
+    records = {record.trace_type: record for record in _trace_records(kafka)}
+    assert set(records) == {TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER}
+    assert len({record.beans[0].msg_id for record in records.values()}) == 1
+    assert records[TraceType.PUB].group_name == "shop"
+    assert records[TraceType.SUB_BEFORE].group_name == "billing"
+    names = [line.split(":", 1)[1].strip(' ",') for line in done.stdout.splitlines() if line.startswith('    "name"')]
+    assert sorted(names) == ["process orders", "send orders"]
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A directory with packages named as ours; it comes first, as it does for every script, ours behind it."""
+    for name in ("bridge", "spark_jobs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"MINE = {name!r}\n", encoding="utf-8")
+    return {"cwd": tmp_path, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+
+
+def test_application_with_its_own_bridge_keeps_both_formats(kafka, packages, tmp_path):
+    with OtlpReceiver() as receiver:
+        done = _run(
+            *(sys.executable, "-c", INSTRUMENTED, kafka.bootstrap_servers),
+            **packages,
+            MQTRACE_EXPORTERS="mqtrace_native_file,mqtrace_otlp",
+            MQTRACE_LANDING_DIR=str(tmp_path / "landing"),
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        )
+        assert done.returncode == 0, done.stderr
+        assert "mqtrace" not in done.stderr
+        assert done.stdout.splitlines()[-1] == "bridge spark_jobs"
+        assert len(receiver.spans) == 2
+    assert len(landed_lines(tmp_path / "landing")) > 0
+
+
+def test_command_names_the_package_that_shadows_ours(packages, tmp_path):
+    # An editable install of this checkout has an import finder of its own, which a user's installation has not.
+    console_script = (
+        "import sys; sys.meta_path[:] = [each for each in sys.meta_path if 'editable' not in str(each)];"
+        "from otel_mqtrace.cli import main; sys.exit(main(['decode', 'x']))"
+    )
+    done = _run(sys.executable, "-c", console_script, **packages)
+    assert done.returncode == 2
+    assert f"the package 'bridge' at {tmp_path / 'bridge'} shadows the one of otel-mqtrace" in done.stderr
+    assert done.stderr.count("\n") == 1
