@@ -27,6 +27,8 @@ from otel_mqtrace.wire.native.decode import PART_BYTES
 from tests.bridge.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
 
+LONG = PUB.replace(b"[bold]", b"x" * 8_000)
+
 
 def test_raw_body_becomes_one_object_per_record(mqtrace):
     code, out, err = mqtrace("decode", stdin=PUB + SUB_BEFORE)
@@ -161,8 +163,8 @@ def test_real_bodies_are_read_from_several_files(mqtrace):
 
 def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
     large, small, empty = (tmp_path / name for name in ("large", "small", "empty"))
-    records = 3 * PART_BYTES // len(PUB)
-    large.write_bytes(PUB * records)
+    records = 3 * PART_BYTES // len(LONG)
+    large.write_bytes(LONG * records)
     small.write_bytes(SUB_BEFORE + BAD)
     empty.write_bytes(b"")
     code, out, err = mqtrace("decode", large, small, empty, small)
@@ -173,8 +175,8 @@ def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
 
 
 def test_large_body_of_a_line_keeps_its_index(mqtrace):
-    records = 2 * PART_BYTES // len(PUB)
-    _, out, _ = mqtrace("decode", stdin=body_line(PUB * records) + body_line(SUB_BEFORE))
+    records = 2 * PART_BYTES // len(LONG)
+    _, out, _ = mqtrace("decode", stdin=body_line(LONG * records) + body_line(SUB_BEFORE))
     items = objects(out)
     assert [item["record_index"] for item in items] == [*range(records), 0]
     assert {item["body_index"] for item in items[:-1]} == {0}

@@ -118,8 +118,8 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
     assert path.read_bytes() == path.open().read() == b"as it is"
 
 
-_CONTENT = (bytes(range(251)) * 50_200)[: 12 << 20]
-_RANGES = st.tuples(st.integers(1, 3 << 20), st.integers(0, len(_CONTENT) - 1))
+_CONTENT = (bytes(range(251)) * 16_800)[: 4 << 20]  # four blocks that are read ahead
+_RANGES = st.tuples(st.integers(1, 3 << 19), st.integers(0, len(_CONTENT) - 1))
 
 
 class FilesInMemory(WebHdfs):

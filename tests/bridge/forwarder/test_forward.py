@@ -139,7 +139,7 @@ def _trimmed_topic(topic):
 
 def test_offsets_that_retention_removed_are_an_error_or_counted(topic, tmp_path):
     low, high = _trimmed_topic(topic)
-    gone = rf"offsets 0 to {low - 1} are gone.*--accept-trimmed"
+    gone = rf"\[0\] was trimmed: offsets 0 to {low - 1} are gone.*--accept-trimmed"
     with topic.source() as source, pytest.raises(PeerError, match=gone):
         forward_once(source, LandingWriter(tmp_path))
     with topic.source(accept_trimmed=True) as source:

@@ -81,18 +81,6 @@ def test_refused_attempt_waits_for_the_accepted_one():
     assert not late.is_root
 
 
-def test_first_of_refused_attempts_is_the_root():
-    """Brokers without their slave store what they report as refused: the trace still has its root."""
-    pairing = Pairing()
-    for stamp_ms in (START_MS + 5, START_MS):
-        pairing.add([_record(pub(success=False, stamp_ms=stamp_ms))])
-    events = pairing.expire(START_MS + TIMEOUT_MS)
-    assert [(event.is_root, context_of(event.record).timestamp_ms) for event in events] == [
-        (True, START_MS),
-        (False, START_MS + 5),
-    ]
-
-
 @pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
 def test_whole_record_is_an_event_at_once(trace_ctx):
     (event,) = Pairing().add([_record(trace_ctx)])

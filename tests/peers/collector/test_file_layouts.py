@@ -47,15 +47,14 @@ def _compared(span):
 
 
 @pytest.mark.parametrize(
-    ("flags", "layouts"),
+    ("exporter", "flags", "layouts"),
     [
-        ((), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
-        ((NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
+        (_http, (), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
+        (_grpc, (NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
     ],
-    ids=["by default", "with real zstd files"],
+    ids=["by default, over http", "with real zstd files, over grpc"],
 )
-@pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
-def test_every_layout_has_the_ended_spans(start_collector, flags, layouts, exporter):
+def test_every_layout_has_the_ended_spans(start_collector, exporter, flags, layouts):
     collector = start_collector("file-layouts.yaml", flags=flags)
     with EmbeddedKafka() as kafka:
         kafka.create_topic("orders", partitions=1)

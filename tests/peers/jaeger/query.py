@@ -35,13 +35,12 @@ class JaegerQuery:
         """Return the spans of one trace as the page shows them, those that came twice once; the earliest first."""
         return self._spans(f"/api/v3/traces/{trace_id}", {}, spans)
 
-    def search(self, service: str, *, spans: int, operation: str | None = None) -> list[dict[str, Any]]:
-        """Return the spans of every trace that ``service`` has a span in, of that name if given."""
+    def search(self, service: str, *, spans: int) -> list[dict[str, Any]]:
+        """Return the spans of every trace that ``service`` has a span in."""
         now = datetime.now(timezone.utc)
-        asked = {"service_name": service, "num_traces": _MANY, "operation_name": operation}
+        asked = {"service_name": service, "num_traces": _MANY}
         asked |= {"start_time_min": (now - _LONG).isoformat(), "start_time_max": (now + _SOON).isoformat()}
-        given = {f"query.{name}": value for name, value in asked.items() if value is not None}
-        return self._spans("/api/v3/traces", given, spans)
+        return self._spans("/api/v3/traces", {f"query.{name}": value for name, value in asked.items()}, spans)
 
     def ids_with(self, service: str, *, traces: int = 0, **attributes: str) -> set[str]:
         """Return the ids of the traces with a span of ``service`` that has all ``attributes``, dots as underscores.

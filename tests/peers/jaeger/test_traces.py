@@ -4,7 +4,6 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from otel_mqtrace import semconv
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.jaeger.query import JaegerQuery
@@ -75,22 +74,3 @@ def test_consumer_in_link_mode_has_a_trace_of_its_own_linked_to_the_producer(kaf
     ((trace_id, span_id, _),) = consumer["links"]
     assert (trace_id, span_id, consumer["parent_span_id"]) == (producer["trace_id"], producer["span_id"], None)
     assert (f"{name}-shop", f"{name}-billing") not in query.calls()
-
-
-def test_search_finds_messages_by_service_and_keys(kafka, jaeger, query):
-    kafka.create_topic("searched", partitions=1)
-    ended, count = RecordingExporter(), 200
-    with traced("searched-shop", ended, _http(jaeger)):
-        send(kafka, "searched", count)
-    with traced("searched-billing", ended, _http(jaeger)):
-        handle(kafka, "searched", count)
-    spans = [of_sdk(span) for span in ended.take_all()]
-    traces = query.search("searched-shop", operation="send searched", spans=2 * count)
-    assert sorted((span["trace_id"], span["span_id"]) for span in traces) == sorted(
-        (span["trace_id"], span["span_id"]) for span in spans
-    )
-    one = spans[17]
-    msg_id = one["attributes"][semconv.MESSAGING_MESSAGE_ID]
-    assert query.ids_with("searched-billing", messaging__message__id=msg_id) == {one["trace_id"]}
-    where = {"messaging__destination__name": "searched", "mqtrace__tags": "付款"}
-    assert len(query.ids_with("searched-shop", **where)) == count
