@@ -32,7 +32,7 @@ works whether the client was imported before or after -> {_CLIENTS}/test_patchin
 uninstrument() is complete -> {_CLIENTS}/test_patching.py::test_uninstrument_restores_every_name_ten_times
 steps back with a warning -> {_CLIENTS}/test_classes.py::test_instrument_steps_back_for_another_instrumentation
 on_conflict -> {_CLIENTS}/test_patching.py::test_client_of_another_instrumentation_is_traced_by_both_if_configured
-process: context manager, current inside -> {_BLOCKS}::test_block_uses_the_automatic_span
+process: context manager, current inside -> {_CLIENTS}/aiokafka/test_consumer.py::test_block_uses_the_automatic_span
 process: baggage restored -> {_FORMS}::test_baggage_is_restored_inside_only
 process: decorator -> {_FORMS}::test_message_is_found_among_all_arguments
 process: types, py.typed -> test_type_checker_sees_what_process_returns

@@ -1,6 +1,7 @@
 """How the tests of a traced consumer ask a real one for messages."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.aio import AIOConsumer
@@ -55,3 +56,9 @@ async def let_others_run():
     passed = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(passed.set_result, None)
     await passed
+
+
+def in_thread(act, *args):
+    """Return what ``act`` returns in a new thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act, *args).result(timeout=20)

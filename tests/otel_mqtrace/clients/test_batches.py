@@ -172,17 +172,6 @@ class TestAsTheClient:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_callback_of_a_batch_runs_in_the_context_of_the_call(producer_of, tracer, spans, topic, policy):
-    producer, seen = producer_of(_under(policy)), []
-    with tracer.start_as_current_span("checkout") as checkout:
-        producer.produce_batch(topic, [{"value": b"x", "callback": lambda *_: seen.append(trace.get_current_span())}])
-    producer.flush(10)
-    assert seen == [checkout]
-    assert not trace.get_current_span().get_span_context().is_valid
-    spans.take_all()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
 def test_suppressed_or_unsampled_batch_has_no_span(producer_of, spans, topic, policy, stored):
     producer = producer_of(_under(policy))
     unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))

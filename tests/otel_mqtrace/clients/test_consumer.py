@@ -1,6 +1,7 @@
 """A traced consumer of confluent-kafka: attributes, batches, when automatic mode begins and ends a message."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from unittest.mock import Mock
 
@@ -19,7 +20,7 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
-from tests.support.consuming import code_of, consume, current_span_id, poll
+from tests.support.consuming import code_of, consume, current_span_id, in_thread, poll
 from tests.support.shown import shown
 from tests.support.unique_ids import read_unique_id
 
@@ -185,14 +186,6 @@ def test_batch_is_recorded_whole_once_the_sampler_drops_less(consuming, spans):
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
 
 
-def _in_thread(act):
-    values = []
-    thread = threading.Thread(target=lambda: values.append(act()))
-    thread.start()
-    thread.join()
-    return values[0]
-
-
 class TestThreads:
     def test_block_in_another_thread_uses_the_automatic_span(self, consuming, spans):
         message = poll(consumer := consuming(b"1"))
@@ -202,25 +195,23 @@ class TestThreads:
             with process(message):
                 return current_span_id()
 
-        assert _in_thread(handle) == automatic
+        assert in_thread(handle) == automatic
         consumer.poll(0)
         assert (spans.take().context.span_id, current_span_id()) == (automatic, 0)
 
     def test_concurrent_polls_lose_no_span(self, instrument, spans):
         instrument()
         with Meeting(NOWHERE) as consumer:
-            threads = [threading.Thread(target=consumer.poll) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as pool:
+                polled = [pool.submit(consumer.poll) for _ in range(2)]
+            assert {each.result().offset() for each in polled} == {0, 1}
         assert {span.attributes["messaging.kafka.offset"] for span in spans.take_all()} == {0, 1}
 
     @pytest.mark.parametrize("elsewhere", [True, False])
     def test_uninstrument_ends_the_current_message(self, consuming, spans, elsewhere):
         poll(consumer := consuming(b"1", b"2"))
         off = MqTraceInstrumentor().uninstrument
-        _in_thread(off) if elsewhere else off()
+        in_thread(off) if elsewhere else off()
         assert code_of(spans.take()) is ContextCode.RETURNNULL
         assert poll(consumer).value() == b"2"
         assert current_span_id() == 0
@@ -301,7 +292,7 @@ class Interrupted(Composed):
     """The same, but another thread polls in the middle of a consume()."""
 
     def consume(self, num_messages=1, timeout=-1):
-        _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
+        in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
         return super().consume(num_messages, timeout)
 
 

@@ -27,18 +27,6 @@ from otel_mqtrace.testing import recording_provider
 from tests.support.consuming import consume, current_span_id, poll
 
 
-def test_block_uses_the_automatic_span(consuming, spans):
-    consumer = consuming(b"1", b"2")
-    for _ in range(2):
-        message = poll(consumer)
-        automatic = current_span_id()
-        with process(message):
-            assert current_span_id() == automatic
-        assert not trace.get_current_span().get_span_context().is_valid
-        assert spans.take().context.span_id == automatic
-    consumer.close()
-
-
 def test_exception_of_a_block_is_recorded_and_raised(consuming, spans):
     message = poll(consuming(b"1"))
     with pytest.raises(KeyError, match="mine"), process(message):
@@ -66,21 +54,6 @@ def test_second_block_of_a_message_has_a_second_span(consuming, spans):
         with process(message):
             pass
     assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
-
-
-def test_late_block_has_no_second_span(consuming, spans):
-    consumer = consuming(b"1", b"2", b"3")
-    first = poll(consumer)
-    second = poll(consumer)
-    for message in (first, second):
-        with process(message):
-            pass
-    third = poll(consumer)
-    assert not trace.get_current_span().get_span_context().is_valid
-    with process(third) as handling:
-        assert handling.span.is_recording()
-    assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1, 2]
-    assert {span.attributes["mqtrace.group_name"] for span in spans.take_all()} == set()
 
 
 def test_explicit_mode_has_a_span_in_the_block_only(consuming, spans):
@@ -139,16 +112,20 @@ def test_block_after_its_consumer_was_collected_is_recorded(instrument, kafka, s
     assert unhandled() == {"handed_over_unhandled": 1}
 
 
-def test_late_block_is_logged_once_and_its_failure_is_counted(consuming, spans, unhandled, caplog):
-    consumer = consuming(*[b"x"] * 3)
-    messages = [poll(consumer) for _ in range(3)]
-    consumer.poll(0)
-    for message in messages:
+def test_late_blocks_have_no_second_span_and_turn_the_explicit_mode_on(consuming, spans, unhandled, caplog):
+    consumer = consuming(*[b"x"] * 5)
+    *late, _current = [poll(consumer) for _ in range(4)]
+    for message in late:
         with pytest.raises(LookupError), process(message):
             raise LookupError
-    consumer.close()
-    assert [trace_context_of(span).context_code for span in spans.take_all()] == [ContextCode.SUCCESS] * 3
     assert unhandled() == {"outcome_too_late": 3}
+    last = poll(consumer)
+    assert current_span_id() == 0
+    with process(last) as handling:
+        assert handling.span.is_recording()
+    ended = spans.take_all()
+    assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 1, 2, 3, 4]
+    assert {trace_context_of(span).context_code for span in ended} == {ContextCode.SUCCESS}
     assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
 
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
@@ -82,21 +82,13 @@ class TestCommit:
         assert (span.status.status_code, [event.name for event in span.events]) == (StatusCode.ERROR, ["exception"])
 
 
-@dataclass
-class Answered:
-    """What the client's TopicPartition says in an answer; its ``error`` can only be set in C."""
-
-    topic: str
-    partition: int
-    offset: int
-    error: KafkaError | None = None
-
-
 class HalfRefused(confluent_kafka.Consumer):
     """A consumer whose broker refuses one of two partitions."""
 
     def commit(self, *args, **kwargs):
-        return [Answered("orders", 0, 5), Answered("orders", 1, 9, KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE))]
+        refused = KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE)  # a TopicPartition's own can only be set in C
+        settled = SimpleNamespace(topic="orders", partition=0, offset=5, error=None)
+        return [settled, SimpleNamespace(topic="orders", partition=1, offset=9, error=refused)]
 
 
 def test_failed_partition_sets_the_error_of_the_span(instrument, spans):

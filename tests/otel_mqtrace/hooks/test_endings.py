@@ -8,8 +8,10 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.propagators.textmap import TextMapPropagator
@@ -30,18 +32,6 @@ class UnprintableError(Exception):
     """An exception that cannot be printed."""
 
     def __str__(self):
-        raise ZeroDivisionError
-
-
-class _BrokenPropagator(TextMapPropagator):
-    """An application's own propagator, with a defect."""
-
-    fields = frozenset()
-
-    def extract(self, carrier, context=None, getter=None):
-        raise ZeroDivisionError
-
-    def inject(self, carrier, context=None, setter=None):
         raise ZeroDivisionError
 
 
@@ -110,7 +100,8 @@ def test_message_that_cannot_be_recorded_leaves_the_others_of_its_poll(tracing, 
 
 
 def test_propagator_that_fails_leaves_no_span_open(tracing, sent, propagating, no_failures_yet):
-    propagating(_BrokenPropagator())
+    failing = {f"{name}.side_effect": ZeroDivisionError for name in ("extract", "inject")}
+    propagating(Mock(TextMapPropagator, fields=frozenset(), **failing))
     call, _ = sent(headers=[("a", b"1")])
     assert call.headers is None
     consume = ConsumeHook(tracing=tracing)
@@ -212,22 +203,18 @@ def test_message_of_a_block_that_a_signal_handler_interrupts_at_its_start_is_end
 
 
 def test_once_flag_is_set_by_one_of_many_threads():
-    taken = []
-    rounds = [OnceFlag() for _ in range(200)]
+    flags = [OnceFlag() for _ in range(200)]
     ready = threading.Barrier(4)
 
-    def take_all():
+    def set_all():
         ready.wait()
-        taken.extend(number for number, once in enumerate(rounds) if once.try_set())
+        return [number for number, flag in enumerate(flags) if flag.try_set()]
 
-    threads = [threading.Thread(target=take_all) for _ in range(4)]
-    assert not any(once.is_set for once in rounds)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == list(range(200))
-    assert all(once.is_set and not once.try_set() for once in rounds)
+    assert not any(flag.is_set for flag in flags)
+    with ThreadPoolExecutor(4) as pool:
+        taken = [pool.submit(set_all) for _ in range(4)]
+    assert sorted(number for each in taken for number in each.result()) == list(range(200))
+    assert all(flag.is_set and not flag.try_set() for flag in flags)
 
 
 class Client:
@@ -338,15 +325,7 @@ def test_thousands_of_deferred_ends_are_drained(sender, exporter):
 def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
     hook = sender()
     calls = [hook.before("orders") for _ in range(3)]
-
-    class Interrupted:
-        def now_ns(self):
-            return 0
-
-        def after(self, call, **how):
-            raise KeyboardInterrupt
-
-    defer_end(Interrupted(), calls[0])
+    defer_end(Mock(**{"now_ns.return_value": 0, "after.side_effect": KeyboardInterrupt}), calls[0])
     for call in calls:
         defer_end(hook, call, error="abandoned")
     with pytest.raises(KeyboardInterrupt):

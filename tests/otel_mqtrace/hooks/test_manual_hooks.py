@@ -26,6 +26,7 @@ from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from otel_mqtrace.records.message import header_text
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.native import decode_body
+from tests.support.consuming import in_thread
 from tests.support.landings import landed_lines
 from tests.support.mailbox import SENDER, TRACEPARENT, Letter
 from tests.support.opentelemetry_release import needs_sdk
@@ -181,11 +182,8 @@ def test_application_propagator_runs_on_the_consuming_thread(tracing, exporter, 
     messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=[TRACEPARENT]) for offset in (1, 2)]
     for call in hook.before(messages, batch=True):
         hook.after(call)
-    span, span_ids = exporter.take(), []
-    reader = threading.Thread(target=lambda: span_ids.extend(link.context.span_id for link in span.links))
-    reader.start()
-    reader.join()
-    assert span_ids == [SENDER] * 2
+    span = exporter.take()
+    assert in_thread(lambda: [link.context.span_id for link in span.links]) == [SENDER] * 2
 
 
 EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"

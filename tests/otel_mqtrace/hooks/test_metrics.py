@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
-from opentelemetry.metrics import NoOpMeter
+from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -131,22 +132,10 @@ def test_partition_and_key_make_no_series(metered, points):
     assert len(points("messaging.client.sent.messages")) == 1
 
 
-class _Raising:
-    def add(self, *_):
-        raise ZeroDivisionError
-
-    record = add
-
-
-class _RaisingMeter(NoOpMeter):
-    def create_counter(self, *_, **__):
-        return _Raising()
-
-    create_histogram = create_counter
-
-
 def test_instrument_that_raises_costs_no_span(tracing_with, exporter, no_failures_yet):
-    tracing = replace(tracing_with(), metrics=MessagingMetrics(_RaisingMeter("x")))
+    raising = {"add.side_effect": ZeroDivisionError, "record.side_effect": ZeroDivisionError}
+    instruments = dict.fromkeys(("create_counter.return_value", "create_histogram.return_value"), Mock(**raising))
+    tracing = replace(tracing_with(), metrics=MessagingMetrics(Mock(Meter, **instruments)))
     sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
     sender.after(sender.before("orders"), partition=0, offset=1)
     for call in receiver.before([_message()]):

@@ -4,6 +4,7 @@ import random
 import re
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -74,12 +75,7 @@ class Marking(MqTraceSpanProcessor):
         super().on_start(span, parent_context)
 
 
-class AttributeSampler(Sampler):
-    def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
-        return SamplingResult(Decision.RECORD_AND_SAMPLE)
-
-    def get_description(self) -> str:
-        return "looks at everything"
+READS_ATTRIBUTES = Mock(Sampler, **{"should_sample.return_value": SamplingResult(Decision.RECORD_AND_SAMPLE)})
 
 
 class Multi(SynchronousMultiSpanProcessor):
@@ -135,7 +131,7 @@ DROP, KEEP = Decision.DROP, Decision.RECORD_AND_SAMPLE
         (TraceIdRatioBased(0), [None] * 5),
         (ParentBased(TraceIdRatioBased(0.5), remote_parent_sampled=ALWAYS_OFF), [None, DROP, DROP, KEEP, DROP]),
         (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), [DROP, KEEP, KEEP, KEEP, DROP]),
-        (AttributeSampler(), [None] * 5),
+        (READS_ATTRIBUTES, [None] * 5),
     ],
 )
 def test_certain_decision_follows_the_sampler_and_the_parent(sampler: Sampler, decisions: list) -> None:
@@ -188,9 +184,9 @@ def test_subclass_of_our_processor_gets_an_sdk_span_at_the_start() -> None:
         *(
             provider(sampler=sampler).get_tracer("t")
             for sampler in (
-                AttributeSampler(),
-                ParentBased(AttributeSampler()),
-                ParentBased(ALWAYS_ON, local_parent_sampled=AttributeSampler()),
+                READS_ATTRIBUTES,
+                ParentBased(READS_ATTRIBUTES),
+                ParentBased(ALWAYS_ON, local_parent_sampled=READS_ATTRIBUTES),
             )
         ),
         provider(active_span_processor=Multi()).get_tracer("t"),

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from otel_mqtrace import process
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessSpan
 from otel_mqtrace.hooks.in_flight import Delivery
-from tests.support.consuming import let_others_run
+from tests.support.consuming import in_thread, let_others_run
 from tests.support.mailbox import Letter, Mailbox
 
 
@@ -30,11 +30,6 @@ def _here():
 
 def _nothing_here():
     assert trace.get_current_span() is trace.INVALID_SPAN
-
-
-def _in_thread(function):
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result(timeout=10)
 
 
 class TestAutomatic:
@@ -109,7 +104,7 @@ class TestBlocks:
         block = process(Letter(1))
         block.__enter__()
         assert _here()
-        _in_thread(lambda: block.__exit__(None, None, None))
+        in_thread(lambda: block.__exit__(None, None, None))
         _nothing_here()
         assert caplog.records == []
 

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from enum import Enum
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from opentelemetry import trace
@@ -131,11 +131,7 @@ def test_header_names_other_than_text_are_kept_and_cost_nothing(sent, shape):
 
 
 def test_header_name_that_cannot_be_printed_is_left_to_the_client(sent):
-    class Unprintable:
-        def __str__(self):
-            raise ZeroDivisionError
-
-    name = Unprintable()
+    name = MagicMock(**{"__str__.side_effect": ZeroDivisionError})
     call, span = sent({"exception": ZeroDivisionError()}, headers=[(name, b"x")])
     assert call.headers[0] == (name, b"x")
     assert span.attributes["error.type"] == "ZeroDivisionError"
@@ -334,16 +330,9 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
 
 
 def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
-    class Broken:
-        asked = 0
-
-        def find_instrument(self):
-            self.asked += 1
-            if self.asked > 1:  # once the span is open
-                raise ZeroDivisionError
-
+    broken = Mock(**{"find_instrument.side_effect": [None, ZeroDivisionError]})  # the second time the span is open
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
-    tracing = replace(tracing_with(), metrics=Broken(), tracer=unsampled)
+    tracing = replace(tracing_with(), metrics=broken, tracer=unsampled)
     ended = []
     monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
     assert SendHook(tracing=tracing).before("orders") is None

@@ -1,6 +1,7 @@
 """Settlements, transactions and recalls."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry import context
@@ -187,13 +188,11 @@ def test_sends_that_join_during_the_commit_are_ended_once_each(hooks, exporter):
         for call in mine:
             transaction.joined(call)
 
-    threads = [threading.Thread(target=join, args=(calls[number::4],)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    transaction.ended(COMMIT, start_ns=0)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        joined = [pool.submit(join, calls[number::4]) for number in range(4)]
+        ready.wait()
+        transaction.ended(COMMIT, start_ns=0)
+    assert [each.result() for each in joined] == [None] * 4
     assert sorted(_ends(exporter)) == sorted(call.span_context.span_id for call in calls)
 
 

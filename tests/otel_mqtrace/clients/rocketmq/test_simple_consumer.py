@@ -1,7 +1,6 @@
 """A simple consumer of RocketMQ: a message is processed from its receipt to its acknowledgement."""
 
 import inspect
-import threading
 
 import pytest
 import rocketmq
@@ -14,6 +13,7 @@ from otel_mqtrace import process
 from otel_mqtrace.clients.rocketmq.consumer import consumer_state
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from tests.support.consuming import current_span_id, in_thread
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
 
 
@@ -132,9 +132,7 @@ def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer
     assert consumer.receive(16, 30) == []
     assert not trace.get_current_span().get_span_context().is_valid
     spans.assert_empty()
-    worker = threading.Thread(target=consumer.ack, args=(message,))
-    worker.start()
-    worker.join(10)
+    in_thread(consumer.ack, message)
     span = spans.take(f"process {topic}")
     assert (_code(span), span.attributes["mqtrace.cost_time"]) == ("SUCCESS", 29_000)
 
@@ -142,9 +140,7 @@ def test_ack_of_a_worker_after_the_next_receive_ends_the_span(received, consumer
 def test_ack_in_another_thread_leaves_no_current_span_here(received, consumer, spans, topic):
     (message,) = received(b"hello")
     assert trace.get_current_span().get_span_context().is_valid
-    worker = threading.Thread(target=consumer.ack, args=(message,))
-    worker.start()
-    worker.join(10)
+    in_thread(consumer.ack, message)
     assert not trace.get_current_span().get_span_context().is_valid
     spans.take(f"process {topic}")
 
@@ -153,21 +149,18 @@ def test_threads_that_share_a_consumer_have_their_own_messages(send, consumer, s
     send(b"1", b"2")
     (mine,) = consumer.receive(1, 30)
     here = trace.get_current_span()
-    there = []
 
     def work():
         (theirs,) = consumer.receive(1, 30)
-        there.append(trace.get_current_span().get_span_context().span_id)
+        current = current_span_id()
         consumer.ack(theirs)
-        there.append(trace.get_current_span().get_span_context().is_valid)
+        return current, current_span_id()
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join(10)
+    there = in_thread(work)
     assert trace.get_current_span() is here
     consumer.ack(mine)
     first, second = spans.take_all(f"process {topic}")
-    assert there == [first.context.span_id, False]
+    assert there == (first.context.span_id, 0)
     assert second.context.span_id == here.get_span_context().span_id
 
 
