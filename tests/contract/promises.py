@@ -57,7 +57,7 @@ MQTRACE_TRACE_TOPIC -> {_KAFKA}::test_environment_names_broker_topic_and_propert
 MQTRACE_EXPORTERS -> {_SWITCH}::test_exporters_are_loaded_by_name_and_an_unknown_one_is_one_warning, {_CONFIG}::test_none_as_the_only_exporter_means_no_exporter
 MQTRACE_BOOTSTRAP_SERVERS -> {_KAFKA}::test_environment_names_the_brokers, {_KAFKA}::test_application_broker_is_the_default
 MQTRACE_KAFKA_CONFIG -> {_KAFKA}::test_environment_names_broker_topic_and_properties
-MQTRACE_LANDING_DIR -> {_SWITCH}::test_environment_alone_configures_the_instrumentation
+MQTRACE_LANDING_DIR -> tests/flow/test_applications.py::test_application_with_its_own_bridge_keeps_both_formats
 MQTRACE_DIALECT -> {_KAFKA}::test_encoder_can_be_wrapped
 MQTRACE_REGION_ID -> {_TABLE_OF_PROCESS}
 MQTRACE_PRESET -> {_SPANS}/test_mapping.py::test_preset_has_the_settings_of_its_rocketmq_generation

@@ -19,6 +19,7 @@ def _points(*names):
     return [EntryPoint(name, f"tests.support.commands:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
 
 
+_BROKEN = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
 _MAIN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 
 
@@ -33,21 +34,19 @@ def _mqtrace(*arguments, code=_MAIN, **options):
     )
 
 
-def test_number_a_command_returns_is_the_exit_code():
-    assert run(["answers"], _points("answers")) == 3
-    assert run(["without-output"], _points("without-output")) == 0
-    assert run(["leaves"], _points("leaves")) == 7
-
-
-def test_only_the_called_command_is_imported():
-    points = [*_points("answers"), EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)]
-    assert run(["answers"], points) == 3
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["answers"], 3), (["--", "answers"], 3), (["without-output"], 0), (["leaves"], 7)],
+    ids=["number", "after two dashes", "nothing", "exit"],
+)
+def test_called_command_alone_is_imported_and_its_number_is_the_exit_code(arguments, code):
+    points = [*_points("answers", "without-output", "leaves"), _BROKEN]
+    assert run(arguments, points) == code
 
 
 def test_broken_command_reports_its_error_when_called():
-    broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
     with pytest.raises(MqTraceError, match=r"^mqtrace broken cannot be loaded \(.*no_such_module.*\); reinstall"):
-        run(["broken", "--strange", "x", "--help"], [broken])
+        run(["broken", "--strange", "x", "--help"], [_BROKEN])
 
 
 def test_command_that_typer_cannot_make_is_reported_when_called(capsys):
@@ -78,10 +77,6 @@ def test_shell_completion_lists_the_options_of_a_command(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         run([], _points("answers", "without-output"))
     assert "--number" in capsys.readouterr().out
-
-
-def test_command_after_two_dashes_is_called():
-    assert run(["--", "answers"], _points("answers", "without-output")) == 3
 
 
 def test_help_shows_the_docstring_without_its_sections(capsys):
@@ -121,11 +116,7 @@ def test_abort_of_a_command_is_an_interrupt():
         ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
         ("silent", 2, "mqtrace: error: MqTraceError\n"),
         ("hostile", 2, "mqtrace: error: \\x1b[31mred\\x07 \\u202etxt\n"),
-        (
-            "name",
-            2,
-            "mqtrace: error: a\\udcff is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n",
-        ),
+        ("name", 2, "mqtrace: error: a\\udcff is not UTF-8: rename it, or use a UTF-8 locale (LC_ALL=C.UTF-8)\n"),
         ("interrupt", 130, "mqtrace: interrupted\n"),
         (
             "memory",
@@ -191,25 +182,17 @@ def test_reader_that_has_gone_changes_no_exit_code_and_ends_a_stream(command, co
     assert (done.returncode, done.stderr) == (code, b"")
 
 
-@pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
-def test_command_with_a_closed_stderr_keeps_its_exit_code(tmp_path, typed, code):
-    file = tmp_path / "records.jsonl"
-    if typed is not None:
-        file.write_text(typed + "\n")
-    shell = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", _MAIN, "encode", str(file)]
-    done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (code, b"")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
-@pytest.mark.parametrize(("typed", "code"), [("{}", 1), (None, 2)])
-def test_command_whose_stderr_is_full_keeps_its_exit_code(tmp_path, typed, code):
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"], ids=["closed", "full"])
+@pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
+def test_command_whose_stderr_cannot_be_written_keeps_its_exit_code(tmp_path, stderr, typed, code):
     """1 would mean a failed gate of a reconciliation."""
     file = tmp_path / "records.jsonl"
     if typed is not None:
         file.write_text(typed + "\n")
-    shell = ["sh", "-c", 'exec "$0" "$@" 2>/dev/full', sys.executable, "-c", _MAIN, "encode", str(file)]
-    assert subprocess.run(shell, timeout=60, check=False).returncode == code
+    shell = ["sh", "-c", f'exec "$0" "$@" {stderr}', sys.executable, "-c", _MAIN, "encode", str(file)]
+    done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
@@ -233,11 +216,6 @@ def test_removed_working_directory_is_named(tmp_path):
     done = _mqtrace(code=f"{start} {call}", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.endswith("; the working directory was removed: change to another\n")
-
-
-def test_version_is_that_of_the_distribution():
-    done = _mqtrace("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"mqtrace {version('otel-mqtrace')}\n", "")
 
 
 def test_missing_typer_is_reported_with_the_extra(tmp_path):
@@ -320,9 +298,10 @@ def test_signal_outside_the_command_is_one_line(when, number, code):
     assert (done.returncode, done.stderr) == (code, "mqtrace: interrupted\n")
 
 
-def test_version_option_behind_a_command_prints_the_version(capsys):
-    assert cli.main(["decode", "-V"]) == 0
-    assert capsys.readouterr().out.startswith("mqtrace ")
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["decode", "-V"]])
+def test_version_is_that_of_the_distribution(arguments, capsys):
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == f"mqtrace {version('otel-mqtrace')}\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

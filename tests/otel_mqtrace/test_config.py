@@ -175,9 +175,16 @@ def test_every_setting_has_a_type():
     assert set(get_type_hints(Settings)) == {each.name for each in fields(Settings)}
 
 
-@pytest.mark.parametrize("value", ["a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2")])
-def test_brokers_may_be_a_list(value):
-    assert Settings.from_env({"bootstrap_servers": value}, environ={}).bootstrap_servers == "a:1,b:2"
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        *(("bootstrap_servers", given, "a:1,b:2") for given in ("a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2"))),
+        ("topic_sampling", {}, {}),
+    ],
+)
+def test_value_may_have_several_forms_or_be_empty(name, given, value, caplog):
+    assert getattr(Settings.from_env({name: given}, environ={}), name) == value
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
@@ -199,10 +206,6 @@ def test_brokers_may_be_a_list(value):
 def test_value_of_another_shape_is_not_used_and_the_expected_one_is_named(caplog, name, value, complaint):
     assert getattr(Settings.from_env({name: value}, environ={}), name) == getattr(Settings(), name)
     assert complaint in caplog.text
-
-
-def test_topic_sampling_may_be_empty():
-    assert Settings.from_env({"topic_sampling": {}}, environ={}).topic_sampling == {}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The remoting protocol's commands and the stored message."""
 
-import builtins
 import json
 import struct
+import sys
 import zlib
 from contextlib import suppress
 from dataclasses import replace
@@ -86,42 +86,33 @@ def test_any_bytes_are_a_command_or_a_protocol_error(parts):
 
 @given(st.binary(max_size=200), st.integers(0, 255))
 def test_any_header_is_a_command_or_a_protocol_error(header, kind):
-    frame = struct.pack(">II", 4 + len(header), kind << 24 | len(header)) + header
     with suppress(ProtocolError):
-        FrameReader().feed(frame)
+        FrameReader().feed(_frame(header, kind))
+
+
+def _frame(header, kind=0):
+    return struct.pack(">II", 4 + len(header), kind << 24 | len(header)) + header
 
 
 @pytest.mark.parametrize(
-    ("header", "complaint"),
+    ("frame", "complaint"),
     [
-        (b"[1]", "not a JSON object"),
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b'{"code":"x"}', "code"),
-        (b'{"code":true}', "code"),
-        (b'{"extFields":[]}', "extFields"),
+        (_frame(b"[1]"), "not a JSON object"),
+        *((_frame(header), "not JSON") for header in (b"{", b"\xff", b"[" * 100_000)),
+        *((_frame(header), "code") for header in (b'{"code":"x"}', b'{"code":true}')),
+        (_frame(b'{"extFields":[]}'), "extFields"),
+        (_frame(b"{}", 1), "serialize type 1"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a RocketMQ remoting port"),
     ],
+    ids=lambda each: repr(each)[:30],
 )
-def test_malformed_header_is_named(header, complaint):
-    frame = struct.pack(">ii", 4 + len(header), len(header)) + header
+def test_malformed_frame_is_named(frame, complaint):
     with pytest.raises(ProtocolError, match=complaint):
         FrameReader().feed(frame)
 
 
-def test_other_protocol_is_detected_at_its_first_bytes():
-    with pytest.raises(ProtocolError, match="not a RocketMQ remoting port"):
-        FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
-def test_binary_header_is_refused():
-    with pytest.raises(ProtocolError, match="serialize type 1"):
-        FrameReader().feed(struct.pack(">ii", 4 + 2, 1 << 24 | 2) + b"{}")
-
-
 def test_fields_other_than_text_are_read_as_json():
-    header = b'{"code":0,"extFields":{"a":1,"b":true}}'
-    [command] = FrameReader().feed(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    [command] = FrameReader().feed(_frame(b'{"code":0,"extFields":{"a":1,"b":true}}'))
     assert command.fields == {"a": "1", "b": "true"}
 
 
@@ -158,13 +149,10 @@ EXPECTED = StoredMessage(
 
 
 def test_stored_message_is_read_as_java_wrote_it():
-    assert decode_messages(IPV4 * 2) == [EXPECTED] * 2
-
-
-def test_message_with_ipv6_hosts_and_a_compressed_body_is_read():
-    [message] = decode_messages(IPV6)
-    assert message.store_host == "[2001:db8::8]:10911"
-    assert decompress_body(message) == b"Pub\x01x\x02"
+    """Then one with hosts of IPv6 and a compressed body."""
+    first, second, other = decode_messages(IPV4 * 2 + IPV6)
+    assert first == second == EXPECTED
+    assert (other.store_host, decompress_body(other)) == ("[2001:db8::8]:10911", b"Pub\x01x\x02")
 
 
 def test_long_topic_name_is_read():
@@ -205,14 +193,7 @@ def test_body_larger_than_the_limit_is_refused(kind, monkeypatch):
 
 
 def test_missing_pyarrow_is_reported_with_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def absent(name, *args, **kwargs):
-        if name == "pyarrow":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
         decompress_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
 
