@@ -100,17 +100,19 @@ def _messages_of(verdicts: pa.Table, wanted: pa.Table) -> pa.Table:
     return found.select(["group", "msg_id", "at_ms_min", "recorded_any"]).rename_columns(deliveries.column_names)
 
 
-def is_in_gap(parts: Sequence[Neighbours], wanted: int) -> Mask:
-    """Return which of ``wanted`` unrecorded messages have a neighbour that is not recorded either.
-
-    ``parts`` are the results of ``find_neighbours`` for each part of the run, about the same messages.
-    """
-    found = np.zeros(wanted, bool)
-    for row, neighbours in enumerate(zip(*parts, strict=True)):
+def merge_neighbours(parts: Sequence[Neighbours]) -> Neighbours:
+    """Return the nearest of all parts of the run, which were asked about the same messages."""
+    found = []
+    for neighbours in zip(*parts, strict=True):
         before = max((before for before, _ in neighbours if before), default=None)
         after = min((after for _, after in neighbours if after), default=None)
-        found[row] = any(nearest is not None and not nearest[2] for nearest in (before, after))
+        found.append((before, after))
     return found
+
+
+def is_in_gap(neighbours: Neighbours) -> Mask:
+    """Return which unrecorded messages have a neighbour that is not recorded either."""
+    return np.fromiter((any(each is not None and not each[2] for each in pair) for pair in neighbours), bool)
 
 
 _ROWS_AT_ONCE: Final = 100_000
@@ -218,7 +220,7 @@ def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach 
     whole = _Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
     wanted = _find_gap_questions(whole)
     if len(wanted):
-        is_missing = is_in_gap(find_neighbours(wanted), len(wanted))
+        is_missing = is_in_gap(merge_neighbours(find_neighbours(wanted)))
         missing = wanted["msg_id"].filter(pa.array(is_missing)).combine_chunks()
         whole = whole._replace(in_gap=_is_any_of(columns["msg_id"], missing))
     return _choose_reasons(whole)

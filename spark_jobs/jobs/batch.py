@@ -27,7 +27,7 @@ from spark_jobs.exchange.packing import (
 from spark_jobs.explain.budgets import Budgets
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
-from spark_jobs.explain.explainers import GAP_COLUMNS, explain, find_neighbours
+from spark_jobs.explain.explainers import GAP_COLUMNS, explain, find_neighbours, merge_neighbours
 from spark_jobs.graph.edges import GraphPart, add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import choose_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
@@ -132,7 +132,7 @@ def explain_residue(
         policy=budgets.policy,
         facts=budgets.facts,
         collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *traffic], merge=merge_evidence),
-        find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets),
+        find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets, merge=merge_neighbours),
     )
     if budgets.is_wanted:
         found = budgets.spend(residue, found, judged.settled)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.explain.explainers import DELIVERIES, find_neighbours, is_in_gap
+from spark_jobs.explain.explainers import DELIVERIES, find_neighbours, is_in_gap, merge_neighbours
 from spark_jobs.explain.keys import RESIDUE
 from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
@@ -126,5 +126,5 @@ def test_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, bucket
                 expected.append(not all(around))
     asked = pa.Table.from_pylist(wanted, schema=DELIVERIES)
     parts = [[row for row in rows if hash(row[2]) % buckets == bucket] for bucket in range(buckets)]
-    in_gap = is_in_gap([find_neighbours(table(part), asked) for part in parts], len(asked))
+    in_gap = is_in_gap(merge_neighbours([find_neighbours(table(part), asked) for part in parts]))
     assert in_gap.tolist() == expected
