@@ -146,7 +146,7 @@ def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     Causes: two inputs without a common key (wrong file, wrong day); a window that ends after the horizon; a horizon
     before every event, with a pending key, which makes missing and late indistinguishable.
     """
-    empty = [named for side, named in _SIDE_NAMES.items() if not facts.in_scope.get(side)]
+    empty = [named for side, named in _SIDE_NAMES.items() if not (facts.in_scope.get(side) and tally.keys[side])]
     if empty:
         return f"no events are in scope in {' or '.join(empty)}: check the sources, the window and the trace topics"
     if not tally.keys["both"]:

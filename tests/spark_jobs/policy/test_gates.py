@@ -122,6 +122,8 @@ def test_inputs_without_a_common_key_are_inconclusive():
         reason=Counter(WRITER_SILENT=10),
     )
     assert "no event is on both sides" in find_doubt(strangers, FACTS, POLICY)
+    outside = tally(keys=Counter(otlp=5))
+    assert "in scope in the native side: check the sources, the window" in find_doubt(outside, FACTS, POLICY)
 
 
 @pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
