@@ -65,8 +65,8 @@ MQTRACE_QUEUE_SIZE -> {_SWITCH}::test_processor_is_attached_with_the_given_expor
 MQTRACE_BATCH_SIZE -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_LINGER_MS -> {_SWITCH}::test_processor_is_attached_with_the_given_exporters
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
-MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_context.py::test_parent_and_links_follow_the_option
-MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll
+MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_span.py::test_parent_and_links_follow_the_option
+MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll
 MQTRACE_TOPIC_EXCLUDE -> {_HOOKS}/test_send.py::test_only_included_topics_are_traced
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
 each variable sets its setting -> {_CONFIG}::test_environment_sets_every_setting
@@ -78,7 +78,7 @@ passwords never appear -> {_CONFIG}::test_password_is_not_logged, {_KAFKA}::test
 _SPAN_AND_RECORD: Final = f"""
 traceType, span names and kinds -> {_SPANS}/test_mapping.py::test_span_names_and_kinds_are_those_of_the_contract, {_TABLE_OF_SEND}, {_TABLE_OF_PROCESS}
 every field of a send -> {_TABLE_OF_SEND}, {_CLIENTS}/rocketmq/test_producer.py::test_sent_message_has_every_field_of_the_table
-every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_simple_consumer.py::test_message_is_processed_from_receive_to_ack
+every field of a process -> {_TABLE_OF_PROCESS}, {_CLIENTS}/rocketmq/test_consumer.py::test_message_is_processed_from_receive_to_ack
 every field in the record -> {_SPANS}/test_mapping.py::test_trace_context_on_a_span_is_read_back_unchanged, {_CODEC}::test_written_context_is_read_back
 msgId: one on the wire, on both spans, in all records -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats, {_FILE}::test_spans_become_records_in_the_landing
 offsetMsgId: an id where the message has none -> {_HOOKS}/test_attributes.py::test_message_without_an_id_has_its_offset_as_id
@@ -88,12 +88,12 @@ retryTimes -> {_HOOKS}/test_attributes.py::test_retry_header_is_a_setting, {_HOO
 msgType -> {_CLIENTS}/rocketmq/test_producer.py::test_fifo_and_delayed_messages_have_their_type, {_CLIENTS}/test_settlement.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 timeStamp, costTime -> {_HOOKS}/test_manual_hooks.py::test_message_has_its_id_and_times_in_both_formats
 success, contextCode -> {_HOOKS}/test_manual_hooks.py::test_handler_sets_its_outcome_from_anywhere, {_BLOCKS}::test_exception_of_a_block_is_recorded_and_raised
-requestId: one for both halves -> {_CLIENTS}/rocketmq/test_push_consumer.py::test_message_has_the_records_of_a_native_client
+requestId: one for both halves -> {_CLIENTS}/rocketmq/test_consumer.py::test_message_has_the_records_of_a_native_client
 transactionId, transactionState, fromTransactionCheck -> {_CLIENTS}/test_settlement.py::test_every_message_of_a_transaction_has_an_end_linked_to_its_send
 message headers written, one of each -> {_CLIENTS}/test_producer.py::test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers, {_HOOKS}/test_send.py::test_replace_writes_the_send_span_and_links_to_the_earlier_one
 the caller's header object is never mutated -> {_CLIENTS}/test_producer.py::test_headers_of_the_caller_are_not_changed
 what is equal on the span, the rest on the links -> {_SPANS}/test_mapping.py::test_values_equal_for_all_messages_are_on_the_span_only, {_CLIENTS}/test_consumer.py::test_batch_is_one_span_with_a_link_for_each_message
-poll T, commit T -> {_HOOKS}/test_receive.py::test_poll_span_has_the_times_of_the_poll, {_HOOKS}/test_settle.py::test_settlement_is_a_client_span_named_as_the_client_does
+poll T, commit T -> {_HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll, {_HOOKS}/test_client_spans.py::test_settlement_is_a_client_span_named_as_the_client_does
 the four messaging metrics -> {_METRICS}::test_sent_messages_counts_every_attempt_and_names_the_error, {_METRICS}::test_consumed_messages_counts_once_for_each_delivered_message, {_METRICS}::test_operation_duration_of_a_send_is_its_span_s_in_seconds, {_METRICS}::test_process_duration_is_reported_for_every_process_span
 self-metrics -> {_SPANS}/test_processor.py::test_processor_metrics_equal_the_stats
 messaging.rocketmq.* -> {_HOOKS}/test_send.py::test_rocketmq_send_has_the_registered_rocketmq_attributes

@@ -293,30 +293,22 @@ def test_traced_class_looks_like_the_original(instrument, name):
     assert [_result(each, getattr(confluent_kafka, name)) for each in questions] == expected
 
 
-def test_asyncio_classes_are_traced_at_their_import(run_code):
+def test_asyncio_classes_are_traced_from_the_first_client_on(run_code):
     code = """
 import asyncio, sys
-from otel_mqtrace.testing.embedded import EmbeddedKafka
+from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 
-exporter = RecordingExporter()
-MqTraceInstrumentor().instrument(tracer_provider=recording_provider(exporter), exporters=())
+MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=())
 assert "confluent_kafka.aio" not in sys.modules
 from confluent_kafka.aio import AIOProducer
 
-async def run(servers):
-    producer = AIOProducer({"bootstrap.servers": servers})
-    sent = await producer.produce("orders", b"x")
-    await producer.flush()
-    await sent
+async def run():
+    producer = AIOProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    assert hasattr(AIOProducer.produce, "__wrapped__")
     await producer.close()
 
-with EmbeddedKafka() as kafka:
-    kafka.create_topic("orders", partitions=1)
-    asyncio.run(run(kafka.bootstrap_servers))
-exporter.take("send orders")
-exporter.assert_empty()
+asyncio.run(run())
 MqTraceInstrumentor().uninstrument()
 assert not hasattr(AIOProducer.produce, "__wrapped__")
 """
