@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError
+from otel_mqtrace._propagators import PROPAGATORS, load_propagators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +91,7 @@ def _fix_of(error: Exception) -> str:
 
 
 class _RawOutput(io.FileIO):
-    """The bytes of standard output, whose errors name it."""
+    """The bytes of a standard stream; its errors name standard output, for those of standard error are dropped."""
 
     def write(self, data: Any) -> int:
         try:
@@ -140,10 +141,9 @@ def _open_stream(name: str, kind: type[_Output]) -> Iterator[None]:
         return
     before.flush()
     buffer: Any = before.buffer
-    if kind is _Output:
-        with suppress(io.UnsupportedOperation):  # a stream in memory
-            raw = _RawOutput(before.fileno(), "wb", closefd=False)
-            buffer = io.BufferedWriter(raw) if isinstance(buffer, io.BufferedWriter) else raw
+    with suppress(io.UnsupportedOperation):  # a stream in memory
+        raw = _RawOutput(before.fileno(), "wb", closefd=False)
+        buffer = io.BufferedWriter(raw) if isinstance(buffer, io.BufferedWriter) else raw
     stream = kind(
         buffer,
         before.encoding,
@@ -198,6 +198,8 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
         from otel_mqtrace._command_tree import run  # noqa: PLC0415  typer comes with the 'cli' extra
     except ImportError as error:
         raise MissingExtraError("the mqtrace command", "cli") from error
+    if PROPAGATORS in os.environ:
+        load_propagators()
     code = run(arguments, points)
     sys.stdout.flush()
     return code

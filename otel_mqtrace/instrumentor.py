@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace._propagators import load_propagators
 from otel_mqtrace.client_properties import forget_application_kafka_config
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import failures, guarded
@@ -77,9 +78,10 @@ class ClientInstrumentor:
         return self._switch is not None and bool(self._switch.is_instrumented_by_opentelemetry)
 
     @cached_property
-    @guarded("instrument")  # OpenTelemetry cannot be imported with OTEL_PROPAGATORS naming one that is not installed
+    @guarded("instrument")  # a broken installation of OpenTelemetry
     def _switch(self) -> Any:
         """OpenTelemetry's instrumentor, which checks the client's version and switches once; it calls back here."""
+        load_propagators()
         from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # noqa: PLC0415 - see above
             BaseInstrumentor,
         )

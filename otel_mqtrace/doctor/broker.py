@@ -12,6 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties, servers_of
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _TIMEOUT_S: Final = 4.0
 _DESCRIBE_TIMEOUT_S: Final = 2.0
 _MOST_SKEW_MS: Final = 1_000
 _EXPORTER: Final = "mqtrace_native"
+_LANE: Final = NativeKafkaSpanExporter.__name__
 _NOT_WRITING: Final = "not measured: no message is written without --probe"
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
@@ -67,12 +69,7 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             cluster = admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
             why = reasons[-1] if reasons else _text(error)
-            checkup.error(
-                "broker_unreachable",
-                f"the brokers of the trace topic do not answer: {why}",
-                where="MQTRACE_BOOTSTRAP_SERVERS" if servers is None else "the application's own brokers",
-                fix="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
-            )
+            _unreachable(checkup, settings, why, is_of_application=servers_of(connection) == servers)
             return
         facts: dict[str, Any] = {
             "cluster_id": cluster.cluster_id,
@@ -87,6 +84,21 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
             facts["partitions"] = len(topic.partitions)
             _configuration(checkup, settings, admin, facts)
         facts["clock"] = _skew(checkup, admin, {**connection, **silent}) if probe else _NOT_WRITING
+
+
+def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
+    """Report that the brokers do not answer, unless they took records of the command: they may be embedded in it."""
+    processors = [each for report in checkup.facts.get("processes", ()) for each in report["processors"]]
+    exported = sum(lane["exported"] for each in processors for name, lane in each.items() if name.startswith(_LANE))
+    if exported and settings.spool_dir is None:  # a spool exports without brokers
+        checkup.facts["broker"] = "took the records of the command, and does not answer after it"
+        return
+    checkup.error(
+        "broker_unreachable",
+        f"the brokers of the trace topic do not answer: {why}",
+        where="the application's own brokers" if is_of_application else "MQTRACE_BOOTSTRAP_SERVERS",
+        fix="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
+    )
 
 
 def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:

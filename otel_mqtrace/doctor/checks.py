@@ -318,7 +318,7 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
     for name in sorted(loaded - {point.name for point in entry_points(group="opentelemetry_propagator")}):
         checkup.error(
             "propagator_missing",
-            f"the propagator {name!r} is not installed: OpenTelemetry cannot be imported, and nothing is traced",
+            f"the propagator {name!r} is not installed: opentelemetry-instrument fails, and nothing is traced",
             where="OTEL_PROPAGATORS",
             fix="install the package that has it, or take it off that list",
         )

@@ -35,8 +35,6 @@ def doctor(
         mqtrace doctor
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
-    environ = os.environ.copy()
-    os.environ.pop("OTEL_PROPAGATORS", None)  # one that is not installed is a finding, but breaks the imports below
     from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
     from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
         Checkup,
@@ -50,7 +48,7 @@ def doctor(
     servers = None
     if command:
         try:
-            code, reports = run_command(command, environ)
+            code, reports = run_command(command, os.environ)
         except UsageError as error:
             if as_json:
                 fix = "name a program that is there"
@@ -59,9 +57,9 @@ def doctor(
             raise
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
         servers = examine_reports(checkup, reports)
-    settings = examine_environment(checkup, environ)
+    settings = examine_environment(checkup, os.environ)
     examine_directories(checkup, settings)
-    examine_otlp(checkup, settings, environ)
+    examine_otlp(checkup, settings, os.environ)
     examine_broker(checkup, settings, servers=servers, probe=probe)
     if as_json:
         sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
@@ -83,10 +81,11 @@ def _print(report: Mapping[str, Any]) -> None:
 def _lines(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, value in facts.items():
-        if isinstance(value, dict) and value:
-            lines += [f"{name}:", *(f"  {line}" for line in _lines(value))]
+        if isinstance(value, dict):
+            below = _lines(value)
+            lines += [f"{name}:", *(f"  {line}" for line in below)] if below else []
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [line for number, each in enumerate(value, start=1) for line in _lines({f"{name} {number}": each})]
-        elif value is not None and value not in ({}, []):
+        elif value is not None and value != []:
             lines.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
     return lines

@@ -153,16 +153,19 @@ MqTraceInstrumentor().instrument()
     assert "Traceback" not in done.stderr
 
 
-def test_propagator_that_is_not_installed_costs_the_tracing_alone():
-    program = """
-from otel_mqtrace import MqTraceInstrumentor
+@pytest.mark.parametrize("name", ["MqTraceInstrumentor", "SendHook", "MqTraceSpanProcessor"])
+def test_propagator_that_is_not_installed_is_replaced_by_the_default_with_a_warning(name):
+    program = f"""
+import os
+from otel_mqtrace import {name}, MqTraceInstrumentor
 MqTraceInstrumentor().instrument()
-MqTraceInstrumentor().uninstrument()
-print(MqTraceInstrumentor().is_instrumented_by_opentelemetry)
+from opentelemetry import propagate
+print(MqTraceInstrumentor().is_instrumented_by_opentelemetry, os.environ["OTEL_PROPAGATORS"])
+print(*sorted(propagate.get_global_textmap().fields))
 """
     done = _run(sys.executable, "-c", program, OTEL_PROPAGATORS="b4")
-    assert done.stdout == "False\n"
-    assert "Propagator b4 not found" in done.stderr
+    assert done.stdout == "True b4\nbaggage traceparent tracestate\n"
+    assert done.stderr.count("Propagator b4 not found") == 1
 
 
 def test_late_provider_is_used_from_the_first_span(instrumentor, kafka, topic, monkeypatch):

@@ -3,6 +3,7 @@
 import pytest
 
 from otel_mqtrace.config import Settings
+from otel_mqtrace.doctor import broker
 from otel_mqtrace.doctor.broker import examine_broker
 from otel_mqtrace.doctor.checks import Checkup, examine_directories, examine_environment, examine_otlp
 from tests.support.opentelemetry_release import needs_sdk
@@ -207,3 +208,12 @@ def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
     codes, checkup = _examined_otlp(exporter=exporter, endpoint="http://127.0.0.1:9")
     assert codes == ["otlp_unreachable"] * is_used
     assert (checkup.facts["otlp"] == "not used") is not is_used
+
+
+@pytest.mark.parametrize(("spool_dir", "findings"), [(None, []), ("spool", ["broker_unreachable"])])
+def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, findings, monkeypatch):
+    monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
+    account = {"NativeKafkaSpanExporter": {"exported": 1}}
+    checkup = Checkup(facts={"processes": [{"processors": [account]}]})
+    examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
+    assert [each.code for each in checkup.findings] == findings
