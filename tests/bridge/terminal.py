@@ -26,6 +26,13 @@ class Terminal:
         out, err = self._captured.readouterr()
         return code, out, err.decode()
 
+    def refuses(self, *arguments):
+        """Return the one line with which a call is refused, with exit code 2 and no output."""
+        code, out, err = self(*arguments)
+        assert (code, out, err.count("\n")) == (2, b"", 1)
+        assert err.startswith("mqtrace: error: ")
+        return err
+
     def width(self, columns):
         self._monkeypatch.setenv("FORCE_COLOR", "1")
         self._monkeypatch.setenv("COLUMNS", str(columns))

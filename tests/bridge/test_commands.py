@@ -107,10 +107,6 @@ def test_every_object_of_a_line_is_read(mqtrace, tmp_path):
     code, out, err = mqtrace("decode", path)
     assert (code, [item["body_index"] for item in objects(out)]) == (1, [0, 1, 2, 3, 4])
     assert err == f"mqtrace: 1 of 5 records or lines is bad; first: {path}:1: not JSON\n"
-    _, out, _ = mqtrace("inspect", path, "--json")
-    found = json.loads(out)
-    assert (found["items"], found["malformed"], found["truncated_tail"]) == (4, 1, False)
-    assert [(piece["line"], piece["text"]) for piece in found["bad"]] == [(1, "rest")]
     _, out, _ = mqtrace("forward", "--source", path, "--landing", tmp_path / "landing", "--once", "--json")
     moved = json.loads(out)
     assert (moved["messages"], moved["unreadable_bodies"]) == (4, 1)
@@ -132,8 +128,7 @@ def test_pipe_is_one_line_where_a_source_is_read_more_than_once(mqtrace, tmp_pat
         "reconcile": ["--native", pipe, "--otlp", pipe, "--out", tmp_path / "out", "--engine", "local"],
         "graph": ["--native", pipe, "--out", tmp_path / "out"],
     }
-    code, out, err = mqtrace(command, *arguments.get(command, [pipe]))
-    assert (code, out) == (2, b"")
+    err = mqtrace.refuses(command, *arguments.get(command, [pipe]))
     assert err == f"mqtrace: error: {pipe} is a pipe, which can be read only once: write it to a file and name that\n"
 
 
@@ -250,34 +245,26 @@ def test_framing_is_detected_by_the_first_bytes(start, framing):
     ],
 )
 def test_invalid_call_is_one_line_and_exit_code_2(mqtrace, arguments, message):
-    code, out, err = mqtrace(*arguments)
-    assert (code, out) == (2, b"")
-    assert err.startswith("mqtrace: error: ")
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in mqtrace.refuses(*arguments)
 
 
 def test_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
     good = tmp_path / "body"
     good.write_bytes(PUB)
-    code, out, _ = mqtrace("decode", good, tmp_path / "missing")
-    assert (code, out) == (2, b"")
+    assert "missing" in mqtrace.refuses("decode", good, tmp_path / "missing")
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
 @pytest.mark.parametrize("command", ["decode", "encode"])
 def test_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
-    code, out, err = mqtrace(command, "/proc/self/mem")
     message = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
-    assert (code, out, err) == (2, b"", f"mqtrace: error: {message}\n")
+    assert mqtrace.refuses(command, "/proc/self/mem") == f"mqtrace: error: {message}\n"
 
 
 def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"x": [1]}), path)
-    code, _, err = mqtrace("decode", path)
-    assert code == 2
-    assert err.endswith("has no column 'body', so it is not a native landing\n")
+    assert mqtrace.refuses("decode", path).endswith("has no column 'body', so it is not a native landing\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
@@ -353,18 +340,14 @@ def test_compressed_file_is_one_line_that_names_the_way_out(
     Path(name).write_bytes(compress(body_line(PUB)))
     Path("native").write_bytes(body_line(PUB))
     Path("otlp").write_bytes(b'{"resourceSpans": []}\n')
-    code, out, err = mqtrace(*(name if word == "FILE" else word for word in arguments))
-    assert (code, out, err.count("\n")) == (2, b"", 1)
-    assert err.endswith(f"{name}: {text}\n")
+    assert mqtrace.refuses(*(name if word == "FILE" else word for word in arguments)).endswith(f"{name}: {text}\n")
 
 
 @pytest.mark.parametrize(("name", "compress", "text"), COMPRESSED[:-1])  # a Collector writes zstd
 def test_compressed_spans_among_other_files_end_the_run(mqtrace, tmp_path, name, compress, text):
     (tmp_path / "0.jsonl").write_bytes(b'{"resourceSpans": []}\n')
     (tmp_path / name).write_bytes(compress(b'{"resourceSpans": []}\n'))
-    code, out, err = mqtrace("inspect", tmp_path)
-    assert (code, out) == (2, b"")
-    assert err.endswith(f"{name}: {text}\n")
+    assert mqtrace.refuses("inspect", tmp_path).endswith(f"{name}: {text}\n")
 
 
 @pytest.mark.parametrize("command", ["decode", "encode", "dialects"])

@@ -33,6 +33,7 @@ class Scripted(SpanExporter):
         self.shutdowns = 0
         self.concurrent = 0
         self.most_concurrent = 0
+        self.entered, self.let_go, self.closed = threading.Event(), threading.Event(), threading.Event()
 
     def export(self, spans):
         self.concurrent += 1
@@ -50,6 +51,7 @@ class Scripted(SpanExporter):
 
     def shutdown(self):
         self.shutdowns += 1
+        self.closed.set()
 
     @property
     def names(self):
@@ -58,11 +60,6 @@ class Scripted(SpanExporter):
 
 class Stuck(Scripted):
     """Hangs in every export until it is let go."""
-
-    def __init__(self):
-        super().__init__()
-        self.entered = threading.Event()
-        self.let_go = threading.Event()
 
     def export(self, spans):
         self.entered.set()
@@ -73,21 +70,9 @@ class Stuck(Scripted):
 class Closing(Scripted):
     """Says when it was shut down."""
 
-    def __init__(self):
-        super().__init__()
-        self.closed = threading.Event()
-
-    def shutdown(self):
-        super().shutdown()
-        self.closed.set()
-
 
 class Hanging(Scripted):
     """Hangs in its shutdown until it is let go."""
-
-    def __init__(self):
-        super().__init__()
-        self.let_go = threading.Event()
 
     def shutdown(self):
         self.let_go.wait(GENEROUS_S)

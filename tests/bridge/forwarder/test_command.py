@@ -55,16 +55,13 @@ def test_summary_lists_notes_for_people(topic, receiver, tmp_path, capsys):
     assert {service for spans in receiver.contents().values() for service, _ in spans} == {"mq"}
 
 
-def test_unreachable_receiver_is_exit_2_and_one_line(topic, tmp_path, capsys):
+def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     topic.send(body_of(pub()), partition=0)
     options = ["--source", topic.url, "--otlp-endpoint", "http://127.0.0.1:1"]
-    assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(
+    assert mqtrace.refuses("forward", *options, "--once", "--otlp-timeout-ms", "200").startswith(
         "mqtrace: error: the OTLP receiver http://127.0.0.1:1 cannot be reached (Connection refused) for 1 span: start it "
         "or give another --otlp-endpoint; "
     )
-    assert err.count("\n") == 1
     assert _committed(topic)[0] < 0
 
 
@@ -132,13 +129,10 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
         (["--source", "files:.", "--landing", "x", "--group", " "], "--group is empty"),
     ],
 )
-def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, capsys):
+def test_invalid_options_are_exit_2_and_one_line(options, message, tmp_path, monkeypatch, mqtrace):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("user=x\n", encoding="utf-8")
-    assert main(["forward", *options, "--once"]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in mqtrace.refuses("forward", *options, "--once")
 
 
 @pytest.mark.parametrize(

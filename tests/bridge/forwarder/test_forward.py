@@ -36,24 +36,6 @@ def test_pass_lands_every_message_with_its_place(topic, tmp_path):
     assert base64.b64decode(raw["body_base64"]) == b"a\x01\xff\x02"
 
 
-def test_pass_continues_where_its_group_stopped(topic, tmp_path):
-    landing = tmp_path / "landing"
-    with topic.source() as source:
-        assert forward_once(source, LandingWriter(landing)).messages == 0
-        assert not landing.exists()
-        topic.send(b"1", b"2")
-        assert forward_once(source, LandingWriter(landing)).messages == 2
-        assert forward_once(source, LandingWriter(landing)).messages == 0
-        topic.send(b"3")
-        assert forward_once(source, LandingWriter(landing)).messages == 1
-    topic.send(b"4")
-    with topic.source() as source:
-        assert forward_once(source, LandingWriter(landing)).messages == 1
-    assert _bodies(landing) == [b"1", b"2", b"3", b"4"]
-    with topic.source(group="another") as source:
-        assert forward_once(source, LandingWriter(tmp_path / "other")).messages == 4
-
-
 def test_failed_landing_commits_nothing(topic, tmp_path):
     """A landing that fails loses nothing: the next pass reads it again, of the same source and of another one."""
     topic.send(b"1", b"2")

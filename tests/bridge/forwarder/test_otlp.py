@@ -76,15 +76,3 @@ def test_over_http_the_spans_are_those_of_the_definition(events, compression, mo
     spans = ExportTraceServiceRequest.FromString(_encoded(events)).resource_spans
     expected = [span.SerializeToString(deterministic=True) for each in spans for span in each.scope_spans[0].spans]
     assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(expected)
-
-
-def test_busy_receiver_is_retried_by_the_exporter(events):
-    answers = iter([503])
-
-    def busy_once(number, moment):
-        if moment == "before":
-            receiver.status = next(answers, 200)
-
-    with OtlpReceiver(on_request=busy_once) as receiver:
-        _delivered(events, receiver.endpoint)
-    assert (receiver.requests, len(receiver.spans)) == (2, 3)

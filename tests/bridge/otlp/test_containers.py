@@ -19,6 +19,7 @@ from bridge.otlp import containers
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message, spans_of
+from bridge.otlp.values import attribute_text
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import InputCounts
 from spark_jobs.sources.files import SourceFile, source_files
@@ -389,3 +390,16 @@ def test_text_before_damaged_zstd_is_read(tmp_path):
     path.write_bytes(zstandard.compress(b'{"resourceSpans": []}\n' * 100) + b"garbage after")
     messages = list(read_messages(path, Layout.JSON_LINES_ZSTD, parse=parse_message))
     assert [type(item) for item in messages] == [Message] * 100 + [Bad]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((None, None), ("a", "a"), (True, "true"), (7, "7"), (1.5, "1.5"), (b"a", "YQ==")),
+        *((float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity")),
+        (["a", 1, [True]], '["a","1","[\\"true\\"]"]'),
+        ({"a": 1.0, "b": {"c": None}}, '{"a":"1.0","b":"{\\"c\\":null}"}'),
+    ],
+)
+def test_attribute_of_any_kind_has_one_text(value, text):
+    assert attribute_text(value) == text

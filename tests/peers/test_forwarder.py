@@ -1,0 +1,45 @@
+"""The forwarder on a real Kafka and on a real RocketMQ broker, killed again and again."""
+
+import random
+import sys
+from contextlib import closing
+
+import pytest
+
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
+from tests.support.killing import forwarded_under_fire, kafka_sender
+
+pytestmark = pytest.mark.peers
+
+KILLS, SEED = 25, 1
+
+
+@pytest.fixture
+def on_kafka(kafka):
+    """A source, and what sends to it."""
+    topic = kafka.create_topic("forwarded-under-fire", partitions=3)
+    return f"kafka://{kafka.bootstrap_servers}/{topic}", kafka_sender(kafka.bootstrap_servers, topic, 3, seed=SEED)
+
+
+@pytest.fixture
+def on_rocketmq(rocketmq_server):
+    topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
+    chance = random.Random(SEED)
+    with closing(RemotingClient(rocketmq_server.name_server)) as client:
+        queues = client.writable(topic)
+
+        def send(bodies):
+            outgoing = [Outgoing(queue=chance.choice(queues), body=body, properties={}) for body in bodies]
+            assert all(isinstance(each, SendResult) for each in client.send(outgoing, group="peer-under-fire"))
+
+        yield f"rocketmq://{rocketmq_server.name_server}/{topic}", send
+
+
+@pytest.mark.parametrize("broker", ["on_kafka", "on_rocketmq"])
+def test_kill_9_at_any_moment_loses_nothing(broker, request, tmp_path, capsys):
+    output = forwarded_under_fire(*request.getfixturevalue(broker), tmp_path, kills=KILLS, seed=SEED)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{broker}: {output}\n")
+    assert output.spans > 500
+    assert output.at_work > KILLS // 2  # a busy machine may be killed before it has begun
+    assert (output.lost, output.unexpected, output.contradicted) == (0, 0, 0)
