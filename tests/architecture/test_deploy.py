@@ -8,13 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
+from tests.documents.stand_in import parsed
 from tests.peers.go_build import PROGRAMS
 from tests.peers.kafka.broker import VERSION
 
@@ -34,16 +33,9 @@ def _unit():
     return unit
 
 
-def _parsed(words):
-    (entry,) = entry_points(group="mqtrace.commands", name=words[0])
-    app = typer.Typer()
-    app.command()(entry.load())
-    return typer.main.get_command(app).make_context(words[0], words[1:]).params
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_container_of_ours_starts_a_command_that_exists(name):
-    options = _parsed(SERVICES[name]["command"])
+    options = parsed(*SERVICES[name]["command"])
     assert Path(options["landing"]).is_relative_to("/landing")
     assert SERVICES[name]["volumes"] == ["landing:/landing"]
     assert "VOLUME /landing" in CONTAINERFILE
@@ -75,39 +67,12 @@ def test_images_are_of_the_versions_that_are_tested():
     assert SERVICES["collector"]["image"].endswith(f":{PROGRAMS['collector'].version}")
 
 
-PUBLIC_IMAGES = {
-    *("python", "apache/kafka", "apache/rocketmq", "otel/opentelemetry-collector-contrib", "jaegertracing/jaeger"),
-}
-BY_PEERS, HERE = "tests/peers/test_deploy.py", "this file"
-RUN_BY = {
-    ("RUN", "pip"): BY_PEERS,
-    ("RUN", "mkdir"): HERE,
-    ("ENTRYPOINT", "opentelemetry-instrument"): HERE,
-    ("kafka", "healthcheck"): BY_PEERS,
-    ("trace-topic", "entrypoint"): BY_PEERS,
-    ("trace-topic", "command"): BY_PEERS,
-    ("forwarder", "command"): HERE,
-    ("rocketmq-forwarder", "command"): "not run: the forwarder's command with another source; parsed here",
-    ("collector", "command"): BY_PEERS,
-}
-"""Every command of the container file and the compose file, and where it is run without containers."""
+PUBLIC_IMAGES = {"python", "apache/kafka", "otel/opentelemetry-collector-contrib", "jaegertracing/jaeger"}
 
 
 def _instructions():
     lines = [line for line in CONTAINERFILE.splitlines() if line and not line.startswith("#")]
     return [tuple(line.split(" ", 1)) for line in lines]
-
-
-def test_every_command_of_the_files_is_accounted_for():
-    programs = {(name, words.split()[0]) for name, words in _instructions() if name == "RUN"}
-    programs |= {(name, json.loads(words)[0]) for name, words in _instructions() if name in {"CMD", "ENTRYPOINT"}}
-    programs |= {
-        (name, kind)
-        for name, service in SERVICES.items()
-        for kind in ("command", "entrypoint", "healthcheck")
-        if kind in service
-    }
-    assert programs == set(RUN_BY)
 
 
 def test_images_are_public_ones():
@@ -157,7 +122,7 @@ def test_unit_starts_the_same_command():
     start = _unit()["Service"]["ExecStart"]
     program, *words = shlex.split(start)
     assert program.endswith("/bin/mqtrace")
-    assert _parsed(words)["otlp_endpoint"] == "${OTLP_ENDPOINT}"
+    assert parsed(*words)["otlp_endpoint"] == "${OTLP_ENDPOINT}"
     names = set(
         re.findall(r"^#   (\w+)=", (DEPLOY / "mqtrace-forward.service").read_text(encoding="utf-8"), re.MULTILINE)
     )

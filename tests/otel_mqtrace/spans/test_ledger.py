@@ -132,15 +132,20 @@ def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
     assert [each.name for each in tmp_path.rglob("*.part")] == []
 
 
-def test_unwritable_directory_is_logged_once(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("directory", "lost"),
+    [("taken", {}), ("ledgers", {"end_ns": Decimal(5)})],
+    ids=["no directory", "no document"],
+)
+def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, directory, lost):
     (tmp_path / "taken").write_text("a file")
-    clock = ManualClock()
-    ledger = Ledger(tmp_path / "taken", clock=clock)
+    ledger = Ledger(tmp_path / directory, clock=ManualClock())
     losses = ledger.add_lane(side="native", component="X")
     for _ in range(3):
-        losses.note("queue_full", lost_span())
-        ledger.save_due(clock.monotonic_ns(), last=True)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["mqtrace"]
+        losses.note("queue_full", lost_span(**lost))
+        ledger.save_due(MonotonicNs(0), last=True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "not written" in line
 
 
 def test_forked_child_has_no_losses_of_its_parent():
@@ -199,13 +204,6 @@ ledger.save_due(0, last=True)
         run_code(code, tmp_path)
     counts = [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.glob("ledger-*-7-*.json")]
     assert counts == [1, 1]
-
-
-def test_document_that_cannot_be_written_is_logged(tmp_path, caplog):
-    ledger = Ledger(tmp_path, clock=ManualClock())
-    ledger.add_lane(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
-    ledger.save_due(0, last=True)
-    assert "not written" in caplog.text
 
 
 def test_batch_in_flight_when_the_shutdown_times_out_is_in_the_file_once(tmp_path):

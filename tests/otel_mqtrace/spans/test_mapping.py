@@ -211,9 +211,12 @@ def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
 
 def test_default_settings_are_those_of_the_contract():
     settings = MqTraceSpanProcessor(Scripted()).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 100, 500)
     assert (settings.export_timeout_ms, settings.shutdown_timeout_ms) == (30_000, 30_000)
-    assert settings.drop_policy == "newest"
+    assert (_batching(settings), settings.drop_policy) == ((2048, 100, 500, "arrival"), "newest")
+
+
+def _batching(settings):
+    return settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms, settings.linger_from
 
 
 @pytest.mark.parametrize(
@@ -228,17 +231,14 @@ def test_default_settings_are_those_of_the_contract():
 )
 def test_preset_has_the_settings_of_its_rocketmq_generation(preset, given, expected):
     """The numbers and the flush rule of AsyncTraceDispatcher before and since 5.3.1."""
-    lane = MqTraceSpanProcessor.preset(preset, Scripted(), **given).settings
-    assert (lane.max_queue_size, lane.max_export_batch_size, lane.schedule_delay_ms, lane.linger_from) == expected
+    assert _batching(MqTraceSpanProcessor.preset(preset, Scripted(), **given).settings) == expected
 
 
 def test_preset_of_the_environment_is_between_its_other_names_and_opentelemetrys(monkeypatch):
     monkeypatch.setenv("MQTRACE_PRESET", "rocketmq5")
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
-    settings = MqTraceSpanProcessor(Scripted()).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 10, 50)
-    assert settings.linger_from == "last_batch"
+    assert _batching(MqTraceSpanProcessor(Scripted()).settings) == (2048, 10, 50, "last_batch")
     assert MqTraceSpanProcessor(Scripted(), max_export_batch_size=50).settings.max_export_batch_size == 50
     assert MqTraceSpanProcessor.preset("rocketmq4", Scripted()).settings.max_export_batch_size == 100
 

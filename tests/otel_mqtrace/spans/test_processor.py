@@ -104,20 +104,6 @@ def test_worker_survives_any_exception_of_an_export(poison):
     processor.shutdown()
 
 
-def test_exporter_that_flushes_its_own_processor_in_an_export_does_not_hang():
-    class Recursive(Scripted):
-        def export(self, spans):
-            self.answer = processor.force_flush(GENEROUS_MS)
-            return super().export(spans)
-
-    exporter = Recursive()
-    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1)
-    processor.on_end(span())
-    assert processor.force_flush(GENEROUS_MS)
-    assert exporter.answer is False
-    processor.shutdown()
-
-
 @pytest.fixture
 def stuck():
     """A processor whose exporter hangs in the export of one span while another waits."""
@@ -375,13 +361,20 @@ def test_flush_ends_in_time_when_the_exporter_hangs_in_its_own():
     processor.shutdown()
 
 
-def test_exporter_that_flushes_its_own_processor_in_a_flush_does_not_hang():
-    inner = []
-    exporter = Flushing(lambda: inner.append(processor.force_flush(GENEROUS_MS)))
+@pytest.mark.parametrize("method", ["export", "force_flush"])
+def test_exporter_that_flushes_its_own_processor_does_not_hang(method, monkeypatch):
+    exporter, inner = Scripted(), []
+    call = getattr(exporter, method)
+
+    def recursive(argument):
+        inner.append(processor.force_flush(GENEROUS_MS))
+        return call(argument)
+
+    monkeypatch.setattr(exporter, method, recursive)
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS)
-    assert (inner, len(exporter.flushes)) == ([False], 1)
+    assert (inner, len(exporter.flushes), exporter.names) == ([False], 1, ["a"])
     processor.shutdown()
 
 

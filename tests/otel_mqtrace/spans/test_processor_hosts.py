@@ -1,6 +1,5 @@
 """The processor in forks, pools, greenlets and servers."""
 
-import contextlib
 import json
 import os
 import re
@@ -184,34 +183,23 @@ def app(environ, start_response):
 )
 
 
-@contextlib.contextmanager
-def gunicorn(directory):
-    """A preloading gunicorn with two workers on a port of its own; yields its address, then stops it."""
-    (directory / "application.py").write_text(APPLICATION)
-    output = directory / "output"
+def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
+    (tmp_path / "application.py").write_text(APPLICATION)
     command = ["-m", "gunicorn", "--preload", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket", "application:app"]
-    with output.open("wb") as out:
-        server = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{Path.cwd()}"},
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    server = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
-        lines = iter(server.stderr.readline, "")
-        yield next(match[0] for match in (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines) if match)
+        address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\d+", line) for line in server.stderr)))[0]
+        for number in range(20):
+            urllib.request.urlopen(f"{address}/{number}", timeout=30).read()
     finally:
         server.terminate()
-        server.communicate(timeout=60)
-
-
-def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
-    with gunicorn(tmp_path) as address:
-        pids = {urllib.request.urlopen(f"{address}/{number}", timeout=30).read() for number in range(20)}
-    counts = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())
-    assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}}), (
-        len(pids),
-        counts,
-    )
+        written, _ = server.communicate(timeout=60)
+    counts = Counter(tuple(json.loads(line)) for line in written.splitlines())
+    assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}})
