@@ -25,11 +25,13 @@ _MOMENT_S = 0.01
 
 def start() -> int:
     """Run the command of this process and return its exit code; see :func:`otel_mqtrace.cli.main`."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: its text is lost, and nothing else
-            unused = os.open(os.devnull, os.O_WRONLY)  # it gets the number of what is closed
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell
+            # It gets the number of what is closed, which no other file may have. Writing to stdout stays an error.
+            unused = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             os.set_inheritable(unused, True)  # noqa: FBT003 - as its name says
-            setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
+            if name != "stdin":  # a command says that it is closed
+                setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
     gc.set_threshold(_YOUNG_OBJECTS)  # imports make 200,000 objects that stay: collecting them took 0.07 s
     # A signal that is ignored stays so: SIGINT in a background job of a shell.
     terminating = {getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}

@@ -7,7 +7,7 @@ options in its signature, where typer reads them; the defaults stand there.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ import typer
 from bridge.addresses import Kind, parse_address, parse_directory, parse_duration_ms, parse_instant_ms
 from bridge.commands import option
 from bridge.storage import as_path
-from otel_mqtrace._errors import MqTraceError, UsageError
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.workers import started_early
 
@@ -382,7 +382,7 @@ def _run(
     else:
         print_summary(result, written)
     _warn_of_size(written, html.HEAVY_PAGE_BYTES)
-    _warn_of_unknown(options)
+    _warn_of_unknown(result.unknown_files, options)
     return int(result.exit_code)
 
 
@@ -411,18 +411,12 @@ def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
             typer.echo(f"mqtrace: warning: {size_text}: use fewer --samples", err=True)
 
 
-def _warn_of_unknown(options: ReconcileOptions) -> None:
-    """Name what was passed over, but for what runs write; where the layout of spans is given, no file of theirs is."""
+def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
+    """Name what was passed over, but for what runs write."""
     from bridge.page.wording import visible  # noqa: PLC0415  (a list of commands does without)
-    from spark_jobs.sources.files import find_unknown  # noqa: PLC0415  (pyarrow, of the optional extra)
-    from spark_jobs.sources.kafka import apart  # noqa: PLC0415
 
-    unknown: set[str] = set()
     written = [place.resolve() for place in (options.out, options.history) if place is not None]
-    spans = options.otlp if options.reading.otlp_format is None else ()
-    for source in apart((*options.native, *spans))[0]:
-        with suppress(MqTraceError):  # moved since the run read it
-            unknown |= {str(path) for path in find_unknown(source) if not any(map(path.is_relative_to, written))}
+    unknown = [file for file in files if not any(map(as_path(file).is_relative_to, written))]
     if unknown:
         first = visible(min(unknown), limit=_LONGEST_PATH)
         more = f" and {len(unknown) - 1} more; mqtrace inspect names all" if len(unknown) > 1 else ""
@@ -555,7 +549,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         texts = {name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}
         with write_texts(texts, into) as written:
             pass
-    _warn_of_unknown(options)
+    _warn_of_unknown(drawn.unknown_files, options)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:

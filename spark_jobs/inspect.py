@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -28,9 +27,8 @@ from bridge.otlp.values import attribute_text
 from bridge.page.wording import visible
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
-from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
+from otel_mqtrace.wire.native.layout import RECORD_START, absent
 from spark_jobs.jobs.writers import (
     RecordSigns,
     SpanSigns,
@@ -39,7 +37,7 @@ from spark_jobs.jobs.writers import (
     sample_span_topic,
     sample_spans,
 )
-from spark_jobs.sources.files import SourceFile, last_line, source_files
+from spark_jobs.sources.files import PassedOver, SourceFile, last_line, source_files
 from spark_jobs.sources.kafka import apart, messages_in, topic_ranges
 from spark_jobs.sources.native import is_whole
 
@@ -55,7 +53,6 @@ _LONGEST_NAME: Final = 249  # of a topic of Kafka
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which show its side
-_RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
 _WRITERS: Final = ("profile", "native_writer")
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_PARQUET: Framing.PARQUET}
@@ -173,7 +170,10 @@ def inspect_sources(
     samples = _Samples()
     for address in addresses:
         yield from _topic(address, client_config, inventory, samples)
-    for file in source_files(paths, None, passed_over=inventory.passed_over):
+    passed_over: list[PassedOver] = []
+    files = source_files(paths, None, passed_over=passed_over)
+    inventory.passed_over = [file.reason for file in passed_over]
+    for file in files:
         inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
             samples.records.append(sample_records(file))
@@ -316,7 +316,7 @@ def _topic(
 def _side_of(value: bytes | None) -> Side | None:
     if not value:
         return None
-    if _RECORD_START.match(value):
+    if RECORD_START.match(value):
         return Side.NATIVE
     return Side.OTLP if parse_message(value) is not None else None
 

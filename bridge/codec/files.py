@@ -254,23 +254,24 @@ def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
 
 
 def _readable(names: list[str]) -> list[str]:
-    """Return the files behind ``names``, or refuse the first that is none: before anything is printed."""
-    found: list[str] = []
+    """Return the files behind ``names``, each once, or refuse the first that is none: before anything is printed."""
+    found: dict[str, str] = {}  # where it is → as it was written
     for name in names:
         if name == _STDIN:
-            found.append(name)
+            found[name] = name
             continue
         path = parse_address(name, readable=(Kind.FILES,)).path
         if is_pipe(path):
-            found.append(path)
+            found[path] = path
             continue
         files, is_file = expand_files(path)
         if not is_file:
             files = [file for file in files if _may_hold_bodies(file)]
         if not files:
             raise UsageError(f"{name} contains no file of native bodies")
-        found += [path] if is_file and "://" not in path else map(str, files)
-    return found
+        for file in map(str, files):
+            found.setdefault(file, path if is_file and "://" not in path else file)
+    return list(found.values())
 
 
 def _may_hold_bodies(path: AnyPath) -> bool:

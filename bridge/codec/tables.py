@@ -27,8 +27,9 @@ PAGE_RECORDS: Final = 200
 def print_records(items: Iterable[Mapping[str, Any]]) -> None:
     """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
     console, rest = open_console(), iter(items)
+    last_width = max(console.width - sum(width + 2 for _, width, _ in _COLUMNS if width), _LEAST_WIDTH)
     while page := list(islice(rest, PAGE_RECORDS)):
-        table = _table((head, width) for head, width, _ in _COLUMNS)
+        table = _table((head, width or last_width) for head, width, _ in _COLUMNS)
         for item in page:
             if "error" not in item:
                 table.add_row(*(_cell(*lines(item)) for _, _, lines in _COLUMNS))
@@ -86,13 +87,14 @@ def _names(item: Mapping[str, Any]) -> tuple[object, object]:
 
 
 _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
-    ("body.record\nwritten by", 22, _place),
+    ("body.record\nlayout of", 22, _place),
     ("type\noutcome", 16, _kind),
     ("time (UTC)\nsuccess, cost", 23, _when),
     ("message id\nkeys", 33, _identity),
     ("topic\ngroup", None, _names),
 )
 """Heads of both lines, width, and their cells; the last takes the rest."""
+_LEAST_WIDTH: Final = 16  # of the last; a terminal too narrow for all takes the same from each
 
 
 def _fault(item: Mapping[str, Any]) -> Text:

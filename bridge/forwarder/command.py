@@ -59,7 +59,7 @@ _Once = Annotated[
     bool,
     typer.Option(
         "--once",
-        help="Stop at the topic's present end; without it, at SIGINT or SIGTERM, once all that was read is committed.",
+        help="Stop at the topic's present end; without it, at SIGINT, SIGTERM or SIGHUP, with what was read committed.",
     ),
 ]
 _Group = Annotated[str, option("Input", "Consumer group that remembers the position.", metavar="GROUP")]

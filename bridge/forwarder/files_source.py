@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,7 @@ from bridge.storage import as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
-from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR
+from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -32,7 +30,6 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
-_RECORD_START: Final = re.compile("|".join(f"{kind.value}{FIELD_SEPARATOR}" for kind in TraceType).encode())
 
 
 def present_files(path: str) -> list[AnyPath]:
@@ -137,7 +134,7 @@ class FilesTraceSource(_FilesSource):
                     if isinstance(body, BadBody):
                         self._count_bad(f"{name}:{body.row}", f"{body.field or ''} {body.reason}".lstrip())
                         continue
-                    if not (body.beside or _RECORD_START.search(body.body)):
+                    if not (body.beside or RECORD_START.search(body.body)):
                         self._count_bad(name, "no record")
                         continue
                     arrival_ms = changed_ms if body.arrival_ms is None else body.arrival_ms

@@ -268,9 +268,12 @@ def _user_state_directory() -> Path:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Give what SIGINT and SIGTERM set for the length of the block; afterwards they do again what they did before."""
+    """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; one that is ignored, as by nohup, stays so."""
     stopped = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda *_: stopped.set())
     try:
         yield stopped
     finally:

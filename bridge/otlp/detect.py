@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.storage import ZSTD_MAGIC, InaccessibleInputError, open_parquet, refuse_compressed
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
+from otel_mqtrace.wire.native.layout import RECORD_START
 
 if TYPE_CHECKING:
     from bridge.storage import AnyPath
@@ -109,11 +110,21 @@ def detect(path: AnyPath) -> Detected:
         _check_parquet(path)
     found = detect_head(head, size)
     if found is None:
+        refuse_raw_body(head, path)
         raise UnreadableInputError(
             f"cannot detect the format of {path}: expected a native landing, JSON lines with body_base64, or OTLP "
             "traces in JSON or protobuf",
         )
     return found
+
+
+def refuse_raw_body(head: bytes, name: object) -> None:
+    """Raise UnreadableInputError for a file that begins as a native body itself; only the codec and forward read it."""
+    if RECORD_START.match(head):
+        raise UnreadableInputError(
+            f"{name} is one raw native body, which mqtrace decode reads: to search or reconcile it, make a landing of "
+            f"it with mqtrace forward --source {name} --landing DIR"
+        )
 
 
 def detect_head(head: bytes, size: int) -> Detected | None:

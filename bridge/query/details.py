@@ -99,7 +99,7 @@ def _origin(event: _Event) -> Iterator[tuple[str, str | None]]:
     seen = sum(sighting.seen - 1 for sighting in event.evidence)
     yield "record", places_of(places) or None
     yield "seen again", plural(seen, "time") if seen else None
-    yield "written by", f"{first} or {plural(len(others), 'other')}" if others else first or None
+    yield "layout of", f"{first} or {plural(len(others), 'other')}" if others else first or None
 
 
 _Show = tuple[str, str, "Callable[[Any], str]"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, read_landed
+from bridge.otlp.detect import refuse_raw_body
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
@@ -85,6 +86,7 @@ class FilesArchive(Archive):
         try:
             with part.open("rb") as stream:
                 framing = _FRAMINGS.get(part.suffix, Framing.JSONL_BASE64)
+                refuse_raw_body(stream.peek(), part)
                 for item in read_landed(stream, framing, name=part.name):
                     message = item if isinstance(item, BadBody) else _message_of(item, part.name)
                     if isinstance(message, LandedMessage):
@@ -102,18 +104,19 @@ class FilesArchive(Archive):
 
     def _list_parts(self) -> list[AnyPath]:
         """Return the parts of each landing that are of the range, and the files."""
-        parts: dict[AnyPath, None] = {}
+        parts: dict[AnyPath, AnyPath] = {}  # where it is → as it was named
         for path in self._paths:
             native = _native_of(path)
             if native is not None:
-                parts |= dict.fromkeys(self._parts_of(native))
-                continue
-            files, is_file = expand_files(str(path))
-            found = [path] if is_file else [file for file in files if file.suffix in _FRAMINGS]
-            if not found:
-                raise UsageError(f"{path} holds no landing and no .jsonl or .parquet file: name another directory")
-            parts |= dict.fromkeys(found)
-        return list(parts)
+                found = self._parts_of(native)
+            else:
+                files, is_file = expand_files(str(path))
+                found = [path] if is_file else [file for file in files if file.suffix in _FRAMINGS]
+                if not found:
+                    raise UsageError(f"{path} holds no landing and no .jsonl or .parquet file: name another directory")
+            for part in found:
+                parts.setdefault(part.resolve(), part)
+        return list(parts.values())
 
     def _parts_of(self, native: AnyPath) -> list[AnyPath]:
         """Return the parts of a landing.

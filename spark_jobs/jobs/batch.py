@@ -108,6 +108,7 @@ def run(
         result = reconcile(
             workspace, sides, chosen.policy, most_samples=options.samples, progress=progress, ledger=ledger
         )
+        result = replace(result, unknown_files=chosen.native.unknown | chosen.otlp.unknown)
         return conclude(workspace, result, report, out=options.out)
 
 

@@ -73,7 +73,8 @@ def run(
         if native.sources and otlp.sources:
             named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
-        return _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
+        drawn = _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
+    return replace(drawn, unknown_files=frozenset().union(*(side.unknown for side in inputs)))
 
 
 def _policy(options: ReconcileOptions) -> Policy:

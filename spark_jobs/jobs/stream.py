@@ -25,7 +25,7 @@ from spark_jobs.jobs.reading import read_side
 from spark_jobs.jobs.workspace import open_engine, open_workspace, start_spark
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import is_connect, mute_interrupted_calls
-from spark_jobs.sources.files import Inputs, source_files
+from spark_jobs.sources.files import Inputs, PassedOver, find_unknown, source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.taxonomy import ExitCode, Verdict
@@ -130,7 +130,8 @@ def _judge(
         ledger=read_ledgers(options.ledger) if options.ledger else None,
         trace_topics=native.trace_topics,
     )
-    result = conclude(workspace, _doubt_grown_files(result, ingest), report, out=options.out)
+    result = replace(_doubt_grown_files(result, ingest), unknown_files=ingest.unknown)
+    result = conclude(workspace, result, report, out=options.out)
     ingest.ingested.drop_older(chosen.policy.forget_after_ms)  # the history has what is open of it
     return result
 
@@ -159,6 +160,7 @@ class Ingest:
         self._directory = options.out / _STREAM
         self._how = self._directory / _HOW
         self._passed_over: set[str] = set()
+        self.unknown: frozenset[str] = frozenset()
         self._listed: dict[str, AnyPath] = {}
         self.ingested = Ingested(self._directory / "events")
 
@@ -205,6 +207,7 @@ class Ingest:
         if is_complete:
             self.ingested.forget_files(self._listed)
             self._passed_over.intersection_update(self._listed)
+            self.unknown &= self._listed.keys()
         known = self.ingested.sources() | self._passed_over
         new = [path for name, path in self._listed.items() if name not in known]
         for begin in range(0, len(new), self._files_per_batch):
@@ -242,13 +245,15 @@ class Ingest:
         fresh = frozenset(paths)
         how = self._options.reading
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
-        native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
-        otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh)
+        others: list[PassedOver] = []
+        native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh, passed_over=others)
+        otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh, passed_over=others)
         inputs = {side: Inputs(files) for side, files in (("native", native), ("otlp", otlp)) if files}
         if inputs:
             self._progress(f"reading {len(native) + len(otlp)} new files")
             self._read(engine, self.ingested.next_name(), inputs, name_native_writers(Inputs(native), how))
         self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
+        self.unknown |= find_unknown(others)
 
     def _read(self, engine: Engine, name: str, inputs: Mapping[str, Inputs], how: ReadOptions) -> None:
         files = [str(file.path) for given in inputs.values() for file in given.files]

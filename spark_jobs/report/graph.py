@@ -157,7 +157,8 @@ class Call:
 class Graph:
     """The whole graph. Times are epoch milliseconds, ``None`` without events; ``sides`` are the inputs.
 
-    A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on.
+    A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on. ``unknown_files`` are
+    those among the sources that hold neither side.
     """
 
     sides: tuple[str, ...] = ()
@@ -168,6 +169,7 @@ class Graph:
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     calls: tuple[Call, ...] = ()
+    unknown_files: frozenset[str] = frozenset()
 
     def edges_of(self, kind: str) -> tuple[Edge, ...]:
         """Return the edges of a kind, busiest first, the sum of others last."""

@@ -384,6 +384,7 @@ class Result:
     lifecycle: dict[str, int] = field(default_factory=dict)  # {taxonomy.Lifecycle: keys that are or were open}
     open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
     trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, this one included, oldest first
+    unknown_files: frozenset[str] = frozenset()  # among the sources, of neither side
 
     @property
     def resolved_since_last_run(self) -> int:
@@ -391,8 +392,14 @@ class Result:
         return self.lifecycle.get(Lifecycle.RESOLVED.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary: all but samples, timelines, findings and buckets."""
-        left_out: dict[str, Any] = {"samples": (), "timeline": (), "timelines": {}, "findings": {}}
+        """Return ``result.json`` as a dictionary: all but samples, timelines, findings, buckets and files."""
+        left_out: dict[str, Any] = {
+            "samples": (),
+            "timeline": (),
+            "timelines": {},
+            "findings": {},
+            "unknown_files": frozenset(),
+        }
         plain = asdict(replace(self, graph=None, **left_out))  # it copies each value
         plain = {name: value for name, value in plain.items() if name not in left_out}
         plain["horizon"] = plain.pop("horizon_ms")

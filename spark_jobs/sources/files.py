@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.addresses import Kind, expand_files, parse_address
 from bridge.otlp.detect import (
@@ -45,18 +45,26 @@ class SourceFile:
     side: Side
 
 
+class PassedOver(NamedTuple):
+    """A file of a directory or glob that holds something else: the other ``side``, or neither (``None``)."""
+
+    path: AnyPath
+    reason: str
+    side: Side | None = None
+
+
 def source_files(
     srcs: Iterable[str],
     side: Side | None,
     *,
     layout: Layout | None = None,
     only: Collection[AnyPath] | None = None,
-    passed_over: list[str] | None = None,
+    passed_over: list[PassedOver] | None = None,
 ) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` (``None``: either) behind ``srcs``, without repetition, sorted within each source.
 
     ``layout`` replaces detection. ``only`` are the files to look at; they need not hold ``side``. ``passed_over`` gets
-    a sentence for each file of a directory or glob that holds something else.
+    the files of directories and globs that hold something else.
 
     Raises:
         UsageError: a source names nothing, or is an address that has to be landed first.
@@ -72,43 +80,32 @@ def source_files(
     return tuple(found.values())
 
 
-def find_unknown(src: str) -> list[AnyPath]:
-    """Return the files of a directory or glob that hold neither side; :func:`source_files` passes over them.
-
-    Raises:
-        UsageError: as :func:`source_files`.
-    """
-    paths, named = _expand(src)
-    detected = zip(paths, _detect_all(paths), strict=True)
-    return [] if named else [path for path, found in detected if isinstance(found, UnreadableInputError)]
-
-
 def _source_files(
     src: str, side: Side | None, layout: Layout | None, only: Collection[AnyPath] | None
-) -> tuple[list[SourceFile], list[str]]:
+) -> tuple[list[SourceFile], list[PassedOver]]:
     paths, named = _expand(src)
     if only is not None:
         paths = [path for path in paths if path in only]
     if layout is not None:
         return [SourceFile(path, layout, side or Side.OTLP) for path in paths], []
     kept: list[SourceFile] = []
-    passed_over: list[str] = []
+    passed_over: list[PassedOver] = []
     for path, detected in zip(paths, _detect_all(paths), strict=True):
         if isinstance(detected, UnreadableInputError):
             if isinstance(detected, InaccessibleInputError) or (
                 isinstance(detected, DamagedInputError) and side is not Side.OTLP
             ):
                 raise detected
-            passed_over.append(str(detected))
+            passed_over.append(PassedOver(path, str(detected)))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
             swapped = "; are --native and --otlp swapped?" if named else ""
             found = f"{detected.side.value} ({detected.layout.value})"
-            passed_over.append(f"{path} is {found}, not {side.value}{swapped}")
+            passed_over.append(PassedOver(path, f"{path} is {found}, not {side.value}{swapped}", detected.side))
     if passed_over and (named or (not kept and only is None)):
-        raise UnreadableInputError(passed_over[0])
+        raise UnreadableInputError(passed_over[0].reason)
     for file in kept:
         _check_first_line(file)
     return kept, passed_over
@@ -185,10 +182,11 @@ def _check_first_line(file: SourceFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is read of one side: files, and the offsets of each topic."""
+    """What is read of one side: files, and the offsets of each topic; ``unknown`` files hold neither side."""
 
     files: tuple[SourceFile, ...] = ()
     topics: Mapping[Address, tuple[PartitionRange, ...]] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.files or self.topics)
@@ -218,5 +216,12 @@ def find_inputs(
     if layout is not None and layout not in OTLP_FORMATS:
         raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
     paths, addresses = apart(srcs)
-    files = source_files(paths, side, layout=None if layout is None else Layout(layout))
-    return Inputs(files, {address: topic_ranges(address, client_config) for address in addresses})
+    passed_over: list[PassedOver] = []
+    files = source_files(paths, side, layout=None if layout is None else Layout(layout), passed_over=passed_over)
+    topics = {address: topic_ranges(address, client_config) for address in addresses}
+    return Inputs(files, topics, find_unknown(passed_over))
+
+
+def find_unknown(passed_over: Iterable[PassedOver]) -> frozenset[str]:
+    """Return the files that hold neither side."""
+    return frozenset(str(file.path) for file in passed_over if file.side is None)

@@ -156,13 +156,32 @@ def test_real_bodies_are_read_from_several_files(mqtrace):
     assert items[-1]["body_index"] == len(decoded) - 1
 
 
+def test_file_named_twice_is_read_once(mqtrace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_bytes(body_line(PUB))
+    code, out, _ = mqtrace("decode", "a.jsonl", "./a.jsonl", ".", str(tmp_path / "*"))
+    assert (code, len(objects(out))) == (0, 1)
+    assert b"Searched 1 trace message of" in mqtrace("query", "a.jsonl", "./a.jsonl", ".")[1]
+
+
+@pytest.mark.parametrize("command", ["query", "inspect", "reconcile --otlp . --out out --native"])
+def test_raw_body_is_refused_with_the_way_to_land_it(mqtrace, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("body.bin").write_bytes(PUB)
+    code, _, err = mqtrace(*command.split(), "body.bin")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "body.bin is one raw native body, which mqtrace decode reads: " in err
+    assert err.endswith("body.bin --landing DIR\n")
+
+
 def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
-    large, small, empty = (tmp_path / name for name in ("large", "small", "empty"))
+    large, small, empty, again = (tmp_path / name for name in ("large", "small", "empty", "again"))
     records = 3 * PART_BYTES // len(LONG)
     large.write_bytes(LONG * records)
-    small.write_bytes(SUB_BEFORE + BAD)
+    for file in (small, again):
+        file.write_bytes(SUB_BEFORE + BAD)
     empty.write_bytes(b"")
-    code, out, err = mqtrace("decode", large, small, empty, small)
+    code, out, err = mqtrace("decode", large, small, empty, again)
     places = [(item["body_index"], item["record_index"]) for item in objects(out)]
     assert code == 1
     assert places == [*((0, at) for at in range(records)), (1, 0), (1, 1), (2, 0), (2, 1)]

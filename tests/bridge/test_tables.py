@@ -33,6 +33,14 @@ def test_table_is_whole_at_120_columns(mqtrace):
     assert shown[at + 1].startswith("Java 4.4.0 to 4.7.1 +4")
 
 
+def test_narrow_table_keeps_every_column(mqtrace):
+    mqtrace.width(60)
+    _, out, _ = mqtrace("decode", "--format", "table", stdin=PUB)
+    shown = lines_of(out)
+    assert any(line.endswith(" T") for line in map(str.rstrip, shown))
+    assert max(map(len, shown)) <= 60
+
+
 def test_long_table_has_pages(mqtrace):
     code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
     shown = lines_of(out)

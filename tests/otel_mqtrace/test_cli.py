@@ -304,8 +304,12 @@ def test_version_is_that_of_the_distribution(arguments, capsys):
     assert capsys.readouterr().out == f"mqtrace {version('otel-mqtrace')}\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_output_changes_no_exit_code(closed):
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-", "2>&-"])
+@pytest.mark.parametrize("arguments", ["-V", "dialects"])
+def test_closed_standard_output_is_an_error(arguments, closed):
     program = "import sys; from otel_mqtrace._program import start; sys.exit(start())"
-    done = subprocess.run(["/bin/sh", "-c", f'"$0" -c "$1" -V {closed}', sys.executable, program], check=False)
-    assert done.returncode == 0
+    shell = ["/bin/sh", "-c", f'"$0" -c "$1" {arguments} {closed}', sys.executable, program]
+    done = subprocess.run(shell, capture_output=True, check=False)
+    line = b"mqtrace: error: cannot write to standard output: bad file descriptor\n"
+    assert done.returncode == (2 if closed != "2>&-" else 0)
+    assert done.stderr == (b"" if "2>&-" in closed else line)

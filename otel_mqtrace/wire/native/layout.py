@@ -6,6 +6,7 @@ or version (``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketm
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
@@ -18,6 +19,8 @@ FIELD_SEPARATOR: Final = "\x01"
 RECORD_TERMINATOR: Final = "\x02"
 NULL_TEXT: Final = "null"
 """What Java's ``StringBuilder`` makes of a null reference; indistinguishable from the word itself."""
+RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
+"""The beginning of any record's bytes."""
 REPLACEMENT: Final = "_"
 """What a separator inside a value is written as by our encoder (RocketMQ's writes the separator and breaks)."""
 ABSENT_TEXTS: Final = frozenset({"", NULL_TEXT, "dKey"})

@@ -65,7 +65,7 @@ def test_unreachable_receiver_is_exit_2_and_one_line(topic, mqtrace):
     assert _committed(topic)[0] < 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_path, number):
     topic.send(body_of(before()), body_of(pub()), partition=0)
     topic.send(body_of(pub("M2")), partition=1)
