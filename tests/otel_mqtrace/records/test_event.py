@@ -16,7 +16,7 @@ from otel_mqtrace.records.batch import BatchSpan
 from otel_mqtrace.records.event import EventSpan
 from otel_mqtrace.wire.native import DIALECTS
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.otel_mqtrace.records.test_handled import PARENT, _World
+from tests.otel_mqtrace.records.test_handled import PARENT, _Message, _World
 from tests.support.record_equality import Leaders, World, assert_equal, encode_whole, native_of, spans_of
 
 SENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -170,22 +170,10 @@ def _recorded(world, topic, rows, known):
 
 def _opened(world, topic, rows, known):
     messages = [
-        IncomingMessage(
-            topic,
-            partition,
-            offset,
-            key,
-            length or 0,
-            length is None,
-            pairs or (),
-            stored_ms,
-            known and known.of(topic, partition),
-            known and known.cluster_id,
-        )
+        _Message(topic, partition, offset, key, length, pairs or (), stored_ms, leaders=known)
         for partition, offset, stored_ms, length, key, pairs in rows
     ]
-    (call,) = world.hook.before(messages, batch=True)
-    return call
+    return world.open(*messages, batch=True)
 
 
 def _sorted_links(span):

@@ -72,21 +72,23 @@ class _World(World):
             message.leaders,
         )
 
-    def open(self, message):
-        leaders = message.leaders
-        received = IncomingMessage(
-            message.topic,
-            message.partition,
-            message.offset,
-            message.key,
-            message.body_length or 0,
-            message.body_length is None,
-            message.headers,
-            message.timestamp_ms,
-            leaders and leaders.of(message.topic, message.partition),
-            leaders and leaders.cluster_id,
-        )
-        (call,) = self.hook.before([received])
+    def open(self, *messages, batch=False):
+        received = [
+            IncomingMessage(
+                each.topic,
+                each.partition,
+                each.offset,
+                each.key,
+                each.body_length or 0,
+                each.body_length is None,
+                each.headers,
+                each.timestamp_ms,
+                each.leaders and each.leaders.of(each.topic, each.partition),
+                each.leaders and each.leaders.cluster_id,
+            )
+            for each in messages
+        ]
+        (call,) = self.hook.before(received, batch=batch)
         return call
 
     def exported(self, call, took_ms=5, **how):

@@ -203,3 +203,31 @@ def test_preloading_server_and_its_workers_export_their_own_spans(tmp_path):
         written, _ = server.communicate(timeout=60)
     counts = Counter(tuple(json.loads(line)) for line in written.splitlines())
     assert counts == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}})
+
+
+STARTING_OVER = """
+import os, sys
+from otel_mqtrace._workers import process_generation, restart_in_child
+
+class Item:
+    def __init__(self, name):
+        self.name = name
+        restart_in_child(self)
+    def after_fork(self):
+        os.write(1, f"{self.name} {process_generation()}\\n".encode())
+        if self.name == "interrupted":
+            raise KeyboardInterrupt
+
+sys.unraisablehook = lambda lost: os.write(1, lost.exc_type.__name__.encode())
+kept = [Item("first"), Item("interrupted"), Item("last")]
+Item("gone")
+pid = os.fork()
+if not pid:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert process_generation() == 0
+"""
+
+
+def test_forked_child_starts_everything_over_after_an_interrupt(run_code):
+    assert run_code(STARTING_OVER).splitlines() == ["first 1", "interrupted 1", "last 1", "KeyboardInterrupt"]

@@ -108,17 +108,16 @@ LONG = {
 
 
 def _peak_bytes(act):
-    return min(_peak_once(act) for _ in range(3))
-
-
-def _peak_once(act):
-    gc.collect()
-    tracemalloc.start()
-    try:
-        act()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(3):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            act()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    return min(peaks)
 
 
 @pytest.mark.parametrize("kind", LONG)
