@@ -64,6 +64,7 @@ class Lane:
         self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._is_wanted
         """Whether the exporter takes a span (``None``: every span); if it raises, the span is a counted loss."""
         self.exporter_type = self._side.component_type
+        self.capacity = settings.max_queue_size
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
         self._linger_ns = int(settings.schedule_delay_ms * NS_PER_MS)

@@ -10,6 +10,7 @@ import itertools
 import os
 import weakref
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import Observation
@@ -122,7 +123,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._internal_errors = 0
         restart_in_child(self)
         if meter_provider is not None:
-            _observe_lanes(meter_provider, self.settings.max_queue_size, self.lanes)
+            _observe_lanes(meter_provider, self.lanes)
 
     @classmethod
     def preset(cls, name: str, *exporters: SpanExporter, **overrides: Any) -> Self:
@@ -327,55 +328,71 @@ _NEVER_EXPORTED: Final = frozenset({QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEO
 """Losses that an exporter never saw, or did not finish before the shutdown's time-out."""
 
 
-def _observe_lanes(meter_provider: MeterProvider, capacity: int, lanes: Sequence[Lane]) -> None:
-    """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``.
+class _LaneMetrics:
+    """The self-metrics of all lanes that report to one meter provider.
 
-    The size is what waits: a batch in flight has left the queue, though it is still ``pending`` in the lane's account.
+    The SDK registers the callbacks of an instrument once: those of a later processor would never be called.
     """
-    meter = meter_provider.get_meter(SCOPE)
-    named = [(_labelled(COMPONENT_TYPE), lane) for lane in lanes]
 
-    def sizes(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(lane.waiting, labels) for labels, lane in named]
+    def __init__(self) -> None:
+        self._lanes: list[tuple[dict[str, str], Lane]] = []
+        self._exporters: list[tuple[dict[str, str], Lane]] = []
+        self._duration: Histogram | None = None
 
-    def capacities(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(capacity, labels) for labels, _ in named]
+    def register(self, meter: Meter) -> None:
+        """Create the instruments."""
+        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [self._sizes], "{span}")
+        meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [self._capacities], "{span}")
+        meter.create_observable_counter("otel.sdk.processor.span.processed", [self._processed], "{span}")
+        meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [self._in_flight], "{span}")
+        meter.create_observable_counter("otel.sdk.exporter.span.exported", [self._exported], "{span}")
+        self._duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
 
-    def processed(_options: CallbackOptions) -> Iterable[Observation]:
-        return [observation for labels, lane in named for observation in _processed(labels, lane.stats())]
+    def add(self, lanes: Sequence[Lane]) -> None:
+        """Observe ``lanes`` from now on, to the end of the process: their counts stay."""
+        self._lanes += [(_labelled(COMPONENT_TYPE), lane) for lane in lanes]
+        for lane in lanes:
+            if lane.exporter_type is not None:
+                labels = _labelled(lane.exporter_type)
+                self._exporters.append((labels, lane))
+                lane.on_exported = partial(self._record_duration, labels)
 
-    meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [sizes], "{span}")
-    meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [capacities], "{span}")
-    meter.create_observable_counter("otel.sdk.processor.span.processed", [processed], "{span}")
-    ours = [(_labelled(lane.exporter_type), lane) for lane in lanes if lane.exporter_type is not None]
-    if ours:
-        _observe_exporters(meter, ours)
+    def _sizes(self, _options: CallbackOptions) -> Iterable[Observation]:
+        """What waits: a batch in flight has left the queue, though it is ``pending`` in the lane's account."""
+        return [Observation(lane.waiting, labels) for labels, lane in self._lanes]
 
+    def _capacities(self, _options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(lane.capacity, labels) for labels, lane in self._lanes]
 
-def _observe_exporters(meter: Meter, named: list[tuple[dict[str, str], Lane]]) -> None:
-    def in_flight(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(lane.in_flight, labels) for labels, lane in named]
+    def _processed(self, _options: CallbackOptions) -> Iterable[Observation]:
+        return [each for labels, lane in self._lanes for each in _processed(labels, lane.stats())]
 
-    def exported(_options: CallbackOptions) -> Iterable[Observation]:
+    def _in_flight(self, _options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(lane.in_flight, labels) for labels, lane in self._exporters]
+
+    def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [
             each
-            for labels, lane in named
+            for labels, lane in self._exporters
             for each in _processed(labels, lane.stats())
             if (each.attributes or {}).get("error.type") not in _NEVER_EXPORTED
         ]
 
-    meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [in_flight], "{span}")
-    meter.create_observable_counter("otel.sdk.exporter.span.exported", [exported], "{span}")
-    duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
-    for labels, lane in named:
-        lane.on_exported = _timer(duration, labels)
+    def _record_duration(self, labels: Mapping[str, str], elapsed_ns: int, succeeded: bool) -> None:  # noqa: FBT001 - as a lane calls it
+        if self._duration is not None:
+            self._duration.record(elapsed_ns / 1e9, labels if succeeded else {**labels, "error.type": EXPORT_FAILED})
 
 
-def _timer(duration: Histogram, labels: Mapping[str, str]) -> Callable[[int, bool], None]:
-    def on_exported(elapsed_ns: int, succeeded: bool) -> None:  # noqa: FBT001 - as a lane calls it
-        duration.record(elapsed_ns / 1e9, labels if succeeded else {**labels, "error.type": EXPORT_FAILED})
+_metrics: Final[weakref.WeakKeyDictionary[MeterProvider, _LaneMetrics]] = weakref.WeakKeyDictionary()
 
-    return on_exported
+
+def _observe_lanes(meter_provider: MeterProvider, lanes: Sequence[Lane]) -> None:
+    """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``."""
+    created = _LaneMetrics()
+    observed = _metrics.setdefault(meter_provider, created)  # atomic: exactly one thread registers
+    observed.add(lanes)
+    if observed is created:
+        created.register(meter_provider.get_meter(SCOPE))
 
 
 def _labelled(component_type: str) -> dict[str, str]:

@@ -277,6 +277,15 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
     }
 
 
+def test_second_processor_of_a_meter_provider_has_its_metrics(reader):
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    for capacity in 2, 3:
+        MqTraceSpanProcessor(Scripted(), meter_provider=provider, max_queue_size=capacity, background=False)
+    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    (capacities,) = (each for each in scope.metrics if each.name == "otel.sdk.processor.span.queue.capacity")
+    assert [point.value for point in capacities.data.data_points] == [2, 3]
+
+
 class Flushing(Scripted):
     """Does ``act`` in each flush, after saying that it is there; raises what is an exception."""
 
