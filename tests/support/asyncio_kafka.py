@@ -40,9 +40,3 @@ async def consuming(kafka, *topics, **conf):
         yield consumer
     finally:
         await consumer.stop()
-
-
-async def get_many(consumer, count):
-    handed = await consumer.getmany(timeout_ms=10_000, max_records=count)
-    assert sum(map(len, handed.values())) == count
-    return handed

@@ -127,19 +127,3 @@ def interrupted():
         signal.signal(signal.SIGUSR1, before)
 
     return call
-
-
-CALLBACKS = [
-    {},
-    {"callback": "callback"},
-    {"on_delivery": "on_delivery"},
-    {"callback": "callback", "on_delivery": "on_delivery"},
-    {"callback": None, "on_delivery": "on_delivery"},
-    {"callback": None},
-]
-
-
-@pytest.fixture(params=CALLBACKS, ids=str)
-def callbacks(request):
-    """Every way to give a callback in a call: argument → the name it reports under; ``None`` is given as such."""
-    return request.param

@@ -164,6 +164,18 @@ def _explode(_error, _message):
     raise RuntimeError("mine")
 
 
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        {},
+        {"callback": "callback"},
+        {"on_delivery": "on_delivery"},
+        {"callback": "callback", "on_delivery": "on_delivery"},
+        {"callback": None, "on_delivery": "on_delivery"},
+        {"callback": None},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("policy", [None, *POLICIES], ids=str)
 def test_callback_is_called_as_without_tracing(producer_of, spans, topic, policy, callbacks):
     def run(options):

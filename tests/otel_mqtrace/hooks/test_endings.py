@@ -58,13 +58,7 @@ def test_exception_of_a_client_that_cannot_be_printed_is_recorded_by_its_type(se
 
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [
-        ("FAILED", "FAILED"),
-        (ContextCode.FAILED, "FAILED"),
-        ("typo", "RETURNNULL"),
-        (99, "RETURNNULL"),
-        ([], "RETURNNULL"),
-    ],
+    [("FAILED", "FAILED"), (ContextCode.FAILED, "FAILED"), *((odd, "RETURNNULL") for odd in ("typo", 99, []))],
     ids=repr,
 )
 def test_unknown_outcome_is_returnnull(tracing, exporter, outcome, code):

@@ -102,8 +102,9 @@ class TestConsumeHook:
 
     def test_hooks_are_not_called_for_a_non_recording_span(self, tracing_with):
         hooks = dict.fromkeys(("produce_hook", "consume_hook"), lambda *_: 1 / 0)
-        tracing = tracing_with({**hooks, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)})
+        tracing = tracing_with({**hooks, "tracer_provider": TracerProvider(sampler=ALWAYS_OFF)}, receive_spans=True)
         consume, send = ConsumeHook(tracing=tracing), SendHook(tracing=tracing)
+        consume.received([_message(TRACEPARENT)], start_ns=0)
         consume.after(consume.before([_message(TRACEPARENT)])[0])
         send.after(send.before("orders"), partition=0, offset=1)
 

@@ -15,7 +15,7 @@ from otel_mqtrace.clients.aiokafka.client import registry
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consumer_of, consuming, get_many, play, producing
+from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
 from tests.support.consuming import code_of, current_span_id, let_others_run
 
 REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -119,7 +119,7 @@ async def test_getmany_has_one_span_for_each_topic_with_its_links(instrument, sp
 
 async def test_polls_are_recorded_if_configured(handing, spans, topic):
     async with handing(1, receive_spans=True, empty_poll_spans=True) as consumer:
-        await get_many(consumer, 1)
+        assert await consumer.getmany(timeout_ms=10_000)
         assert await consumer.getmany(timeout_ms=0) == {}
     assert sorted(span.name for span in spans.take_all()) == ["poll", f"poll {topic}", f"process {topic}"]
 

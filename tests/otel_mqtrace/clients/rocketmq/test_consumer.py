@@ -337,31 +337,15 @@ def _set_failed(_message):
     return ConsumeResult.SUCCESS
 
 
-@process
-def _handled_in_a_block(_message):
-    return ConsumeResult.SUCCESS
-
-
-@process
-def _refused_after_a_block(_message):
-    return ConsumeResult.FAILURE
-
-
-@process
-def _failed_in_a_block(_message):
-    process.failed()
-    return ConsumeResult.SUCCESS
-
-
 ANSWERS = {
     b"success": (lambda _: ConsumeResult.SUCCESS, "SUCCESS"),
     b"failure": (lambda _: ConsumeResult.FAILURE, "FAILED"),
     b"raise": (_raise, "EXCEPTION"),
     b"nothing": (lambda _: None, "RETURNNULL"),
     b"set": (_set_failed, "FAILED"),
-    b"block": (_handled_in_a_block, "SUCCESS"),
-    b"failed block": (_failed_in_a_block, "FAILED"),
-    b"refused block": (_refused_after_a_block, "FAILED"),
+    b"block": (process(lambda _: ConsumeResult.SUCCESS), "SUCCESS"),
+    b"failed block": (process(_set_failed), "FAILED"),
+    b"refused block": (process(lambda _: ConsumeResult.FAILURE), "FAILED"),
 }
 """Body → what the listener does with it, and the outcome of its span."""
 ACTS = {body: act for body, (act, _) in ANSWERS.items()}
