@@ -9,7 +9,7 @@ from tests.faults.baselines import baselines, tables
 from tests.faults.confusion import compared, disagreements
 from tests.faults.corpora import CORPORA
 from tests.faults.runs import reconciled
-from tests.faults.tables import confusion_table, faults_table, filled_in, rivals_table
+from tests.faults.tables import filled_in, proof_blocks, rivals_table
 
 PROOF = Path(__file__).resolve().parents[2] / "docs" / "reconciliation" / "proof.md"
 
@@ -27,8 +27,7 @@ def main() -> int:
             worlds[name] = compared(made.truth, reconciled(made, Path(scratch) / name).rows)
             rivals[name] = baselines(*tables(made, Path(scratch) / f"{name}-tables"), made)
     blocks = {
-        "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
-        "faults": faults_table(worlds),
+        **proof_blocks(worlds),
         **{f"rivals-{name}": rivals_table(cells, rivals[name]) for name, cells in worlds.items()},
     }
     sys.stdout.write("\n".join(blocks.values()))

@@ -36,6 +36,12 @@ def score_losses(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
     return Score({event for event, words in calls.items() if words.keys() & _LOSSES}, true)
 
 
+def proof_blocks(worlds: Mapping[str, Sequence[Cell]]) -> dict[str, str]:
+    """Return the tables of what was played, by the names of their blocks in the proof."""
+    cells = [cell for of_world in worlds.values() for cell in of_world]
+    return {"confusion": confusion_table(cells), "faults": faults_table(worlds)}
+
+
 def confusion_table(cells: Sequence[Cell]) -> str:
     """Return a row per verdict that was expected: how many keys, how many got it, and what the others got."""
     counted = matrix(cells)

@@ -8,7 +8,7 @@ from spark_jobs.taxonomy import Reason, Status
 from tests.faults.baselines import baselines, tables
 from tests.faults.confusion import NOTHING, compared, disagreements
 from tests.faults.corpora import CORPORA
-from tests.faults.tables import confusion_table, faults_table, filled_in, rivals_table, score_losses
+from tests.faults.tables import filled_in, proof_blocks, rivals_table, score_losses
 
 PROOF = Path(__file__).parents[2] / "docs" / "reconciliation" / "proof.md"
 
@@ -52,10 +52,7 @@ def test_comparison_finds_wrong_missing_and_extra_verdicts(corpora, judged_corpo
 
 def test_proof_page_shows_the_verdicts_of_this_run(worlds):
     """The tables in docs/reconciliation/proof.md are those of this run; `make confusion` writes them."""
-    blocks = {
-        "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
-        "faults": faults_table(worlds),
-    }
+    blocks = proof_blocks(worlds)
     text = PROOF.read_text(encoding="utf-8")
     assert all(f"<!-- played: {name} -->" in text for name in blocks)
     assert text == filled_in(text, blocks)

@@ -22,25 +22,10 @@ def strict(text):
 def test_json_of_a_cut_off_file_has_the_public_keys(capsys):
     assert inspect.run([str(VECTORS / "otlp/killed/kill.pb.framed")], as_json=True) == 0
     report = strict(capsys.readouterr().out)
-    assert {
-        "side",
-        "layout",
-        "items",
-        "malformed",
-        "truncated_tail",
-        "first_ms",
-        "last_ms",
-        "topics",
-        "groups",
-    } <= report.keys()
-    assert (report["side"], report["layout"], report["items"], report["malformed"], report["truncated_tail"]) == (
-        "otlp",
-        "proto-framed",
-        67,
-        0,
-        True,
-    )
+    names = ("side", "layout", "items", "malformed", "truncated_tail")
+    assert [report[name] for name in names] == ["otlp", "proto-framed", 67, 0, True]
     assert "orders" in report["topics"]
+    assert "groups" in report
     assert report["first_ms"] < report["last_ms"]
 
 
@@ -71,13 +56,6 @@ def test_records_stream_as_the_decoder_writes_them(capsys):
     lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert len(lines) == 107 + 222 + 222 + 11
     assert {line["trace_type"] for line in lines} == {"Pub", "SubBefore", "SubAfter", "EndTransaction"}
-
-
-def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
-    assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")]) == 0
-    text = capsys.readouterr().out
-    assert "native+otlp" in text
-    assert "orders_d498dup" in text
 
 
 def test_torn_last_line_is_a_tail_and_a_broken_line_is_bad(tmp_path, capsys):
@@ -157,9 +135,11 @@ def test_empty_input_is_exit_code_1(content, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"mqtrace: nothing in {tmp_path}")
 
 
-def test_summary_of_native_input_has_each_label_once(capsys):
-    assert inspect.run((str(VECTORS / "dual" / "app-4.9.8-dup" / "native.jsonl"),)) == 0
-    labels = [line[:13].strip() for line in capsys.readouterr().out.splitlines()]
-    assert "written by" in labels
-    assert "records fit" in labels
+def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
+    assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")]) == 0
+    text = capsys.readouterr().out
+    assert "native+otlp" in text
+    assert "orders_d498dup" in text
+    assert "records fit" in text
+    labels = [line[:13].strip() for line in text.splitlines() if not line.startswith("written by")]
     assert sorted(labels) == sorted(set(labels))

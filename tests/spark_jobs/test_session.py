@@ -56,11 +56,6 @@ def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_mach
     assert _place(named) == ground
 
 
-def test_unknown_master_is_refused():
-    with pytest.raises(UsageError, match="unknown Spark master 'nonsense'"):
-        build_session(master="nonsense")
-
-
 @pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
 def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match="driver memory"):

@@ -15,6 +15,7 @@ from spark_jobs.session import delay_interrupt, mute_interrupted_calls, peer_err
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 
+pytestmark = pytest.mark.usefixtures("interruptible")
 MQTRACE = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 # The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
 INTERRUPTED = """
@@ -35,14 +36,6 @@ def pressing(options, *, progress, **others):
 batch.run = pressing
 sys.exit(main(arguments))
 """
-
-
-@pytest.fixture(autouse=True)
-def interruptible():
-    """Answer an interrupt as in a terminal, also where the whole run was started in the background and ignores them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.spark

@@ -39,6 +39,7 @@ def test_recorded_application_is_reconciled_and_reported(tmp_path):
     assert (done.returncode, done.stderr.splitlines()) == (0, [chosen]), done.stderr
     assert done.stdout.startswith("PASS: native trace against OTLP spans")
     assert len(done.stdout.splitlines()) > 20
+    assert f"report.html: {tmp_path / 'report.html'}" in done.stdout
     assert not set(done.stdout) & set("\x1b│┃━─┏╭")
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert (result["engine"], result["spark"], result["verdict"]) == ("local", None, "PASS")

@@ -28,7 +28,7 @@ from spark_jobs.explain.keys import is_residue, narrow
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import EVENT, CountedDrop, LedgerRead
 from tests.spark_jobs.explain.explained_runs import explain_buckets, rows_with, split_by_message
-from tests.support.events import START_MS, before, consumed, delivery, publish
+from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import facts_of, verdicts_on
 
 PROCESS = "0A0B"
@@ -37,10 +37,6 @@ MINUTE_MS = 60_000
 
 def unique_id(number: int, process: str = PROCESS) -> str:
     return f"C0000201{process}00000001{0:08X}{number:04X}"
-
-
-def both(msg_id: str, *, service: str, group: str, at_ms: int = 0) -> list[dict]:
-    return [publish(side, msg_id, at_ms=at_ms, group_name=group, service=service) for side in ("native", "otlp")]
 
 
 def spans_only(numbers, *, at_ms: int, service: str = "shop", process: str = PROCESS) -> list[dict]:
@@ -63,11 +59,11 @@ def drop(side: str, count: int, *, at_ms: int | None = None, **fields) -> Counte
 
 
 EVENTS = [
-    *both("END", service="shop", group="producers", at_ms=60 * MINUTE_MS),
-    *both("BILL", service="billing-app", group="billing-senders"),
+    *both("END", service="shop", group_name="producers", at_ms=60 * MINUTE_MS),
+    *both("BILL", service="billing-app", group_name="billing-senders"),
     *(row for at in (0, 1) for row in [*delivery("MET", group="billing"), consumed("MET", service="billing-app")][at:]),
-    *both(unique_id(900), service="shop", group="producers", at_ms=59 * MINUTE_MS),  # no process ends before
-    *both(unique_id(901, "0A0C"), service="shop", group="producers", at_ms=59 * MINUTE_MS),
+    *both(unique_id(900), service="shop", group_name="producers", at_ms=59 * MINUTE_MS),  # no process ends before
+    *both(unique_id(901, "0A0C"), service="shop", group_name="producers", at_ms=59 * MINUTE_MS),
     *spans_only(range(12), at_ms=10 * MINUTE_MS),  # counted exactly
     *spans_only(range(20, 30), at_ms=20 * MINUTE_MS),  # four of ten were counted
     *spans_only(range(40, 43), at_ms=30 * MINUTE_MS, service="cart"),  # only another service counted at that time

@@ -162,8 +162,6 @@ def test_history_has_one_line_a_run_and_the_trend_of_them(root, last):
     assert {line["time"] for line in lines} == {"2026-11-21T12:00:00.000Z"}
     assert [line["lifecycle"] for line in lines] == [point["lifecycle"] for point in last.result.trend]
     assert lines[1]["inputs"]["otlp"]["read_again"] == 1
-    assert lines[1]["gates"]["malformed"] == {"value": 0, "outcome": "pass"}
-    assert 0 < lines[0]["match_rate"] < 1
 
 
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]

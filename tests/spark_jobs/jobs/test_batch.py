@@ -54,14 +54,6 @@ def test_complete_data_has_nothing_pending(tmp_path):
     assert (complete.grace_ms, complete.doubt) == (0, None)
 
 
-@pytest.fixture
-def interruptible():
-    """Answer an interrupt as in a terminal, also where the whole run was started in the background and ignores them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
     """Before the reports those of the last run stay; once they are being written it waits for all of them."""

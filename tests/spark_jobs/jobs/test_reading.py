@@ -9,9 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from bridge.otlp.detect import Side
-from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import reading
-from spark_jobs.jobs.reading import EventSide, ReadOptions, read_side, write_events
+from spark_jobs.jobs.reading import EventSide, read_side, write_events
 from spark_jobs.normalise.spans import event_batches
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources import splits
@@ -118,19 +117,6 @@ def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch
     assert [row["reason"] for row in malformed_of(side)] == ["no body (a tombstone)"]
     assert (side.offsets, side.offsets_without_message) == (ranges, 18 - 5)
     assert side.trace_topics == ("other", "t")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"charset": "klingon"}, "klingon"),
-        ({"charset": "base64"}, "base64"),
-        ({"msg_type_map": "z"}, "message type map"),
-    ],
-)
-def test_unknown_charset_or_map_is_refused_before_any_body(options, message):
-    with pytest.raises(UsageError, match=message):
-        ReadOptions(**options)
 
 
 # -- The events of a task, written by the task: one file that is whole or not there

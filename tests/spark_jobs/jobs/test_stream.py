@@ -241,11 +241,6 @@ def test_rounds_without_pause_are_refused(recorded, tmp_path):
         stream.run(options(*recorded, tmp_path), every_ms=0)
 
 
-def test_stream_needs_spark(recorded, tmp_path):
-    with pytest.raises(UsageError, match="--engine local does not take --stream"):
-        stream.run(options(*recorded, tmp_path, engine="local"))
-
-
 # -- topics
 MINE = "my-traces"
 

@@ -88,8 +88,11 @@ sys.exit(_program.start())
 """
 
 
-@pytest.mark.parametrize("how", [["--engine", "local"], ["--stream", "--every", "1m"]], ids=["batch", "stream"])
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    ("how", "background"),
+    [(["--engine", "local"], True), (["--stream", "--every", "1m"], False)],
+    ids=["batch", "stream"],
+)
 def test_terminated_run_is_one_line_and_leaves_no_directory_and_no_process(
     tmp_path: Path, background: bool, how: list[str]
 ) -> None:

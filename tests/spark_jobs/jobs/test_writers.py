@@ -65,29 +65,6 @@ def writers_of(native: str | list[str], otlp: str | list[str], **named: str):
     return find_writers(*inputs, ReadOptions(), **{**EITHER, **named})
 
 
-def pair(folder: str, out: Path, **named: str):
-    """Reconcile one recorded pair; return the result, and its verdicts without the name of the native writer."""
-    sources = {"native": (str(DUAL / folder / "native.jsonl"),), "otlp": (str(DUAL / folder / "otlp.pb.framed"),)}
-    result = run(ReconcileOptions(**sources, out=out, grace_ms=0, engine="local", **named))
-    rows = [{**row, "native": row["native"] and {**row["native"], "writer": None}} for row in read_verdicts(out)]
-    return result, sorted(rows, key=repr)
-
-
-def test_recorded_pair_is_judged_alike_without_options(tmp_path):
-    result, rows = pair("scenarios-5.3.3-old", tmp_path / "auto")
-    named, expected = pair(
-        "scenarios-5.3.3-old", tmp_path / "named", profile="java-agent", native_writer="rocketmq-5.3.3"
-    )
-    assert rows == expected
-    assert (result.status, result.gates, result.verdict) == (named.status, named.gates, named.verdict)
-    assert "MISMATCHED" not in result.status
-    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 214
-    assert (result.writers.profile, result.writers.native_writer) == ("java-agent", "rocketmq")
-    assert len(result.writers.evidence) == len(EITHER)
-    assert AGENT in result.writers.evidence[0]
-    assert named.writers.evidence == ()
-
-
 @pytest.mark.parametrize(
     ("recording", "writer"),
     [

@@ -27,7 +27,7 @@ from spark_jobs.judging.durations import (
 )
 from spark_jobs.judging.evidence import PER_STRATUM, count_differing, merge_differing, rank_differing, rank_hosts
 from spark_jobs.policy.policy import read_policy
-from tests.support.events import START_MS, before, consumed, delivery, publish
+from tests.support.events import START_MS, before, both, consumed, delivery, publish
 from tests.support.kernel_runs import verdicts_on
 
 SENDS = 60
@@ -43,7 +43,7 @@ def parts_of(verdicts, pieces=3):
 @pytest.fixture(scope="module")
 def verdicts():
     """Sixty sends with one delivery each, redelivered once when odd; 55 spans lost; three topics told differently."""
-    events = [publish("native", "END", at_ms=9_000_000), publish("otlp", "END", at_ms=9_000_000)]
+    events = both("END", at_ms=9_000_000)
     for number in range(SENDS):
         msg_id = f"M{number:02}"
         topic = "other" if number < 3 else "orders"
@@ -217,10 +217,10 @@ def test_differing_values_of_slices_add_up(verdicts, counted, cut):
 
 def test_open_events_have_an_age_before_the_end_of_the_data():
     minute = 60_000
-    ends = [publish(side, "END", at_ms=30 * minute) for side in ("native", "otlp")]
+    ends = both("END", at_ms=30 * minute)
     began = [before(f"B{at}", at_ms=at * minute) for at in (2, 20, 27)]
     fresh = [publish("native", "NEW", at_ms=30 * minute - 5)]
-    verdicts = verdicts_on([*ends, *began, *fresh, publish("native", "OLD"), publish("otlp", "OLD")])
+    verdicts = verdicts_on([*ends, *began, *fresh, *both("OLD")])
     end_ms = START_MS + 30 * minute
     runs = Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms - minute, forget_after_ms=7 * 86_400_000)
     how = CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=minute, per_stratum=1)

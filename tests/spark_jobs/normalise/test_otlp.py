@@ -4,9 +4,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import EVENT
 from tests.support.reading import events_of, malformed_of, otlp_side
 
@@ -64,5 +61,3 @@ def test_empty_files_are_an_empty_side(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
     side = otlp_side(tmp_path, str(tmp_path / "empty.jsonl"))
     assert (side.records_read, side.events, side.last_event_ms) == (0, 0, None)
-    with pytest.raises(UsageError, match="choose one of"):
-        otlp_side(tmp_path, str(tmp_path / "empty.jsonl"), otlp_format="xml")

@@ -1,11 +1,8 @@
-"""Addresses of Jaeger, and servers that are none; the real one is in ``tests/peers/jaeger``."""
-
-import socket
+"""Addresses of Jaeger; a server is in ``tests/peers/jaeger``, and none at all in ``test_commands``."""
 
 import pytest
 
-from otel_mqtrace._errors import PeerError, UsageError
-from otel_mqtrace.cli import main
+from otel_mqtrace._errors import UsageError
 from spark_jobs.sources.jaeger import JaegerAddress, local_sources
 
 
@@ -33,42 +30,3 @@ def test_address_of_another_form_is_refused(text):
 def test_other_sources_stay_as_they_are(tmp_path):
     with local_sources(["a.jsonl", "kafka://a:1/t"]) as sources:
         assert sources == ("a.jsonl", "kafka://a:1/t")
-
-
-def _closed_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_server_that_does_not_answer_is_named():
-    port = _closed_port()
-    with (
-        pytest.raises(PeerError, match=f"no Jaeger answers at 127.0.0.1:{port}"),
-        local_sources([f"jaeger://127.0.0.1:{port}?service=s"]),
-    ):
-        pass
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["inspect"],
-        ["graph", "--out", "{out}", "--otlp"],
-        ["reconcile", "--native", "{native}", "--out", "{out}", "--engine", "local", "--otlp"],
-    ],
-)
-def test_command_exits_2_with_one_line(arguments, tmp_path, capsys):
-    native = tmp_path / "native.jsonl"
-    native.touch()
-    given = [argument.format(native=native, out=tmp_path / "out") for argument in arguments]
-    assert main([*given, f"jaeger://127.0.0.1:{_closed_port()}?service=s"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("mqtrace: error: no Jaeger answers at 127.0.0.1")
-    assert error.count("\n") == 1
-
-
-def test_stream_refuses_jaeger(tmp_path, capsys):
-    sources = ["--native", str(tmp_path), "--otlp", "jaeger://a:1?service=s"]
-    assert main(["reconcile", *sources, "--out", str(tmp_path / "out"), "--stream"]) == 2
-    assert "--stream does not take jaeger://" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.schemas import BODY
-from spark_jobs.sources import native, splits
+from spark_jobs.sources import native
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.native import body_batches, decode_base64, plan_bodies
 
@@ -157,22 +157,6 @@ def test_last_line_of_several_objects_is_whole(tmp_path, start):
     path.write_bytes(start + json.dumps(LINE).encode() * 2)
     assert [row["body"] for row in bodies_in(path)] == [b"a", b"a"]
     assert planned(path).truncated_tails == 0
-
-
-@given(st.lists(st.sampled_from([b"", b" ", b"x", b'{"body_base64":"YQ"}\r']), max_size=12), st.integers(1, 60))
-def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
-    """Lines of a file that is read in ranges have no numbers; a byte order mark before the first is none of it."""
-    path = tmp_path_factory.mktemp("cut") / "x.jsonl"
-    first = b"\xef\xbb\xbf" + json.dumps(LINE).encode()
-    path.write_bytes(b"".join(text + b"\n" for text in [first, *texts]))
-    with pytest.MonkeyPatch.context() as patched:
-        whole = bodies_in(path)
-        patched.setattr(splits, "UNCUT_BYTES", 0)
-        patched.setattr(splits, "_LEAST_TASK_BYTES", size)
-        cut = bodies_in(path, parallelism=1000)
-    assert whole[0]["bad"] is None
-    assert [row["line"] for row in whole] == [1, *(at for at, text in enumerate(texts, 2) if text.strip())]
-    assert cut == [{**row, "line": None} for row in whole]
 
 
 def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):

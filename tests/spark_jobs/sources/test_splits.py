@@ -24,12 +24,16 @@ def texts_of(file, **options):
     return [line.text for split in split_file(file, **options) for line in read_lines(split)]
 
 
-@given(st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9), st.integers(1, 20))
-def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
+TEXTS = st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9)
+
+
+@given(TEXTS, st.integers(1, 20), st.sampled_from([b"", b"\xef\xbb\xbf"]))
+def test_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size, mark):
+    """A byte order mark before the first is none of it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(splits, "UNCUT_BYTES", 0)
         patched.setattr(splits, "_LEAST_TASK_BYTES", size)
-        file = file_of(tmp_path_factory.mktemp("cut") / "x", b"\n".join([b"first", *texts]))
+        file = file_of(tmp_path_factory.mktemp("cut") / "x", mark + b"\n".join([b"first", *texts]))
         assert texts_of(file) == [text for text in (b"first", *texts) if text.strip()]
 
 
