@@ -51,6 +51,12 @@ def test_expression_with_an_unknown_metric_is_refused():
         resolved("rate(<mqtrace.forwarder.renamed>[5m])")
 
 
+def test_metrics_in_the_expressions_are_those_of_the_code():
+    texts = [re.sub(r"by \([^)]*\)", "", resolved(expr)) for expr in EXPRESSIONS]
+    named = {name for text in texts for name in re.findall(r"\b(?:mqtrace|messaging|otel_sdk)_\w+", text)}
+    assert {name.removesuffix("_bucket") for name in named} <= set(NAMES.values())
+
+
 def test_panels_have_places_and_numbers_of_their_own():
     assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
     cells = Counter(
