@@ -14,7 +14,6 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
-from tests.support.consuming import poll
 from tests.support.unique_ids import read_unique_id
 
 TOO_LARGE = b"x" * 2_000_000
@@ -35,19 +34,6 @@ def _sent(producer, spans, topic, *args, **kwargs):
     producer.produce(topic, *args, **kwargs)
     assert producer.flush(10) == 0
     return spans.take(f"send {topic}")
-
-
-@pytest.fixture
-def read_back(consumer_of, spans):
-    """Return the first message of a topic, read by a traced consumer."""
-
-    def read(topic):
-        message = poll(consumer := consumer_of(topic))
-        consumer.close()
-        spans.take(f"process {topic}")
-        return message
-
-    return read
 
 
 def test_delivered_message_has_every_field_of_the_table(producer, spans, kafka, topic):
@@ -90,9 +76,7 @@ def test_delivered_message_has_every_field_of_the_table(producer, spans, kafka, 
     assert trace_context_of(span).beans[0].msg_type is MessageType.DELAY
 
 
-def test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers(
-    producer, tracer, spans, topic, read_back
-):
+def test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers(producer, tracer, spans, topic, stored):
     with tracer.start_as_current_span("checkout") as checkout:
         token = context.attach(baggage.set_baggage("tenant", "t1"))
         producer.produce(topic, b"x")
@@ -101,7 +85,7 @@ def test_send_is_a_child_of_the_current_span_and_its_context_is_in_the_headers(
     send = spans.take(f"send {topic}")
     spans.take("checkout")
     assert send.parent.span_id == checkout.get_span_context().span_id
-    headers = read_back(topic).headers()
+    headers = stored(topic, 1)[0].headers()
     parent = [value.decode() for name, value in headers if name == "traceparent"]
     assert parent == [f"00-{send.context.trace_id:032x}-{send.context.span_id:016x}-{send.context.trace_flags:02x}"]
     assert ("baggage", b"tenant=t1") in headers
@@ -116,10 +100,10 @@ def test_headers_of_the_caller_are_not_changed(producer, spans, topic, make):
     assert headers == make([("a", b"1")])
 
 
-def test_headers_given_by_position_are_read_and_extended(producer, spans, topic, read_back):
+def test_headers_given_by_position_are_read_and_extended(producer, spans, topic, stored):
     span = _sent(producer, spans, topic, b"x", None, 0, None, None, 0, [("TAGS", b"t")])
     assert span.attributes["mqtrace.tags"] == "t"
-    assert dict(read_back(topic).headers())["UNIQ_KEY"].decode() == span.attributes["messaging.message.id"]
+    assert dict(stored(topic, 1)[0].headers())["UNIQ_KEY"].decode() == span.attributes["messaging.message.id"]
 
 
 def test_tombstone_is_marked_and_binary_key_is_left_out_of_the_span(producer, spans, topic):
@@ -260,6 +244,13 @@ def test_wrong_call_raises_the_same_error_as_without_tracing(producer_of, spans,
         errors.append((type(raised.value).__name__, str(raised.value)))
     assert errors[0] == errors[1]
     assert {span.attributes["error.type"] for span in spans.take_all()} <= {errors[0][0]}
+
+
+def test_message_of_an_excluded_topic_is_sent_as_it_is(producer_of, spans, topic, stored):
+    producer = producer_of({"topic_exclude": (topic,)})
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+    assert stored(topic, 1)[0].headers() is None
 
 
 class TestWithoutReportsOfSuccess:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.clients.settlement import Positions
@@ -71,6 +72,11 @@ class TestCommit:
         consumer.commit(asynchronous=False)
         span = spans.take(f"commit {topic}")
         assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
+
+    def test_suppressed_commit_is_not_recorded(self, handled):
+        consumer, messages, _ = handled
+        with suppress_instrumentation():
+            consumer.commit(messages[0], asynchronous=False)
 
     def test_commit_that_raises_is_recorded_and_raises(self, handled, spans, topic):
         consumer, *_ = handled

@@ -8,23 +8,16 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
 from aiokafka.producer.message_accumulator import BatchBuilder
-from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded import EmbeddedKafka
-from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
+from tests.support.asyncio_kafka import play, producing
 from tests.support.consuming import let_others_run
 
 TOPIC_AUTHORIZATION_FAILED = 29
 SEND_EACH = {"headerless_sends": "send_each"}
-
-
-async def _headers_of_first(kafka, topic):
-    async with consuming(kafka, topic) as consumer:
-        with suppress_instrumentation():
-            return (await consumer.getone()).headers
 
 
 async def test_span_ends_with_the_future_of_the_send(sending, spans, kafka, topic):
@@ -45,12 +38,12 @@ async def test_span_ends_with_the_future_of_the_send(sending, spans, kafka, topi
     assert (span.attributes["server.address"], span.attributes["server.port"]) == (host, int(port))
 
 
-async def test_message_has_the_span_in_its_headers_and_the_callers_are_unchanged(sending, spans, kafka, topic):
+async def test_message_has_the_span_in_its_headers_and_the_callers_are_unchanged(sending, spans, stored, topic):
     mine = [("TAGS", b"paid"), ("empty", None)]
     async with sending() as producer:
         await producer.send_and_wait(topic, b"1", headers=mine)
         await producer.send_and_wait(topic, b"2", None, None, None, mine)
-    headers = await _headers_of_first(kafka, topic)
+    headers = stored(topic, 2)[0].headers()
     first, _second = spans.take_all(f"send {topic}")
     assert mine == [("TAGS", b"paid"), ("empty", None)]
     assert [name for name, _ in headers] == ["TAGS", "empty", "traceparent", "UNIQ_KEY"]
@@ -195,12 +188,16 @@ def test_span_of_a_collected_producer_ends(instrument, spans, topic):
 
 
 @pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
-async def test_excluded_topic_and_no_propagation_write_no_headers(sending, spans, kafka, topic, options):
+async def test_excluded_topic_and_no_propagation_write_no_headers(sending, spans, stored, topic, options):
     async with sending(options) as producer:
         await producer.send_and_wait(topic, b"1")
-    assert await _headers_of_first(kafka, topic) == ()
+    assert stored(topic, 1)[0].headers() is None
     physical = [span.attributes["messaging.message.id"] for span in spans.take_all()]
     assert physical == ([] if "topic_exclude" in options else [f"{topic}-0@0"])
+
+
+def _names(message):
+    return [name for name, _ in message.headers() or ()]
 
 
 def _filled(producer, *messages):
@@ -210,15 +207,7 @@ def _filled(producer, *messages):
     return batch
 
 
-async def _read(kafka, topic, count):
-    with suppress_instrumentation():
-        consumer = await consumer_of(kafka, topic)
-        records = [await consumer.getone() for _ in range(count)]
-        await consumer.stop()
-    return [(each.value, [name for name, _ in each.headers]) for each in records]
-
-
-async def test_correlated_message_of_a_batch_has_its_offset_as_id(sending, spans, fill, kafka, topic):
+async def test_correlated_message_of_a_batch_has_its_offset_as_id(sending, spans, fill, kafka, topic, stored):
     fill(topic, {"value": b"before"})
     async with sending() as producer:
         batch = _filled(
@@ -230,8 +219,8 @@ async def test_correlated_message_of_a_batch_has_its_offset_as_id(sending, spans
         assert isinstance(batch, BatchBuilder)
         answer = await (await producer.send_batch(batch, topic, partition=0))
         assert answer.offset == 1
-    read = await _read(kafka, topic, 4)
-    assert read[1:] == [(b"12", []), (b"3456", ["UNIQ_KEY", "KEYS", "TAGS"]), (None, [])]
+    read = [(each.value(), _names(each)) for each in stored(topic, 4)[1:]]
+    assert read == [(b"12", []), (b"3456", ["UNIQ_KEY", "KEYS", "TAGS"]), (None, [])]
     sent = spans.take_all(f"send {topic}")
     beans = [trace_context_of(span).beans[0] for span in sent]
     assert [bean.offset_msg_id for bean in beans] == [f"{topic}-0@{n}" for n in (1, 2, 3)]
@@ -278,25 +267,26 @@ async def test_send_added_to_an_open_batch_is_recorded_as_a_send(sending, spans,
     assert places == [f"{topic}-0@0", f"{topic}-0@1"]
 
 
-async def test_send_each_writes_the_headers_of_every_message(sending, spans, kafka, topic):
+async def test_send_each_writes_the_headers_of_every_message(sending, spans, stored, topic):
     async with sending(SEND_EACH, value_serializer=lambda value: str(value).encode()) as producer:
         batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})
         future = await producer.send_batch(batch, topic, partition=0)
         assert isinstance(future, asyncio.Future)
         assert (await future).offset == 0
         assert batch.append(timestamp=None, key=None, value=3) is None
-    result = await _read(kafka, topic, 2)
+    result = [(each.value(), _names(each)) for each in stored(topic, 2)]
     assert result == [(b"1", ["traceparent", "UNIQ_KEY"]), (b"2", ["a", "traceparent", "UNIQ_KEY"])]
     assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
 
 
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
-async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, kafka, topic, options):
+async def test_batch_that_is_not_traced_is_sent_unchanged(sending, spans, stored, topic, options):
     async with sending(options) as producer:
         batch = _filled(producer, {"value": b"1"})
         assert hasattr(batch, "_mqtrace_appended") is ("headerless_sends" not in options)
         await (await producer.send_batch(batch, topic, partition=0))
-    assert await _read(kafka, topic, 1) == [(b"1", [])]
+    (message,) = stored(topic, 1)
+    assert (message.value(), message.headers()) == (b"1", None)
 
 
 async def test_batch_that_cannot_be_sent_fails_every_message(sending, spans, topic):
@@ -309,7 +299,7 @@ async def test_batch_that_cannot_be_sent_fails_every_message(sending, spans, top
     assert errors == ["AssertionError"] * 2 + [None] * 2
 
 
-async def test_send_each_continues_after_the_sent_messages(sending, spans, kafka, topic):
+async def test_send_each_continues_after_the_sent_messages(sending, spans, stored, topic):
     refused = []
 
     def serialise(value):
@@ -324,5 +314,5 @@ async def test_send_each_continues_after_the_sent_messages(sending, spans, kafka
         with pytest.raises(ValueError, match="not now"):
             await producer.send_batch(batch, topic, partition=0)
         assert (await (await producer.send_batch(batch, topic, partition=0))).offset == 0
-    assert [value for value, _ in await _read(kafka, topic, 2)] == [b"first", b"poison"]
+    assert [each.value() for each in stored(topic, 2)] == [b"first", b"poison"]
     assert [span.attributes.get("error.type") for span in spans.take_all()] == ["ValueError", None, None]
