@@ -88,7 +88,7 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: set[str] = self._remembered(lambda content: set(content["done"])) or set()
+        self._done: set[str] = self._remembered(lambda content: set(map(str, content["done"]))) or set()
         self.has_been_read = bool(self._done)
         self._read: set[str] = set()
 

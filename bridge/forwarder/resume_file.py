@@ -166,9 +166,9 @@ class ResumeFile:
 def _entries_of(content: Any) -> dict[_Partition, _Entry]:
     return {
         (each["source"], each["partition"]): _Entry(
-            each["next"],
-            {(offset, arrival_ms) for offset, arrival_ms in each["begins"]},
-            {offset: list(indexes) for offset, indexes in each["pending"]},
+            int(each["next"]),
+            {(int(offset), int(arrival_ms)) for offset, arrival_ms in each["begins"]},
+            {int(offset): list(map(int, indexes)) for offset, indexes in each["pending"]},
         )
         for each in content["partitions"]
     }

@@ -118,13 +118,15 @@ _body_of: Final = attrgetter("body")
 def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], object]) -> Any:
     try:
         import requests  # noqa: PLC0415 - comes with the otlp extra
+
+        from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - as above
     except ImportError as error:
         raise MissingExtraError("forwarding to OTLP", "otlp") from error
 
-    class Session(requests.Session):
-        def send(self, request: Any, **how: Any) -> Any:
+    class Session(RepeatingSession):
+        def request(self, *args: Any, **named: Any) -> Any:
             try:
-                reply = super().send(request, **how)
+                reply = super().request(*args, **named)
             except requests.ConnectionError as error:
                 on_error(str(error))
                 raise

@@ -22,7 +22,17 @@ class RepeatingSession(requests.Session):
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
-        """Send a request and return the response with its content read."""
+        """Send a request and return the response with its content read.
+
+        A redirect is a failure unless the body was sent again: OpenTelemetry's exporter takes any other for success.
+        """
+        reply = self._exchange(method, url, *args, **named)
+        if reply.is_redirect or reply.request.method != method.upper():
+            reply.reason = f"redirected to {reply.headers.get('location', reply.url)!r}: give that as the endpoint"
+            reply.status_code = 400
+        return reply
+
+    def _exchange(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         body, headers = named.get("data"), named.get("headers") or {}
         if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)

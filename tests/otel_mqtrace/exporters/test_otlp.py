@@ -171,3 +171,12 @@ def test_http_session_follows_a_redirect_and_posts_once_to_each_server():
         for number in (1, 2):
             assert session.post(f"{moved.endpoint}/v1/traces", data=b"").status_code == 200
             assert (moved.requests, receiver.requests) == (number, number)
+
+
+def test_redirect_is_a_failure_that_names_the_new_place(spans, caplog):
+    """OpenTelemetry's exporter takes every status below 400 for success."""
+    with OtlpReceiver() as moved:
+        moved.status, moved.location = 301, "https://elsewhere/v1/traces"
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{moved.endpoint}/v1/traces")
+        assert exporter.export(spans) is SpanExportResult.FAILURE
+    assert "redirected to 'https://elsewhere/v1/traces': give that as the endpoint" in caplog.text
