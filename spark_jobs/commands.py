@@ -545,11 +545,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     )
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress)
-        progress("writing the files")
         texts = {name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}
-        with write_texts(texts, into) as written:
-            pass
-    _warn_of_unknown(drawn.unknown_files, options)
+    with write_texts(texts, into) as written:
+        _warn_of_unknown(drawn.unknown_files, options)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:
