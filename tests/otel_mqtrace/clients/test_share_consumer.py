@@ -250,6 +250,3 @@ def test_share_consumer_made_under_tracing_is_a_share_consumer(instrument, spans
         assert isinstance(consumer, confluent_kafka.ShareConsumer)
         with pytest.raises(IllegalStateException, match="not subscribed"):
             consumer.poll(0)
-        results = []
-        consumer.set_acknowledgement_commit_callback(lambda offsets, problem: results.append(offsets))
-        assert consumer.subscription() == []

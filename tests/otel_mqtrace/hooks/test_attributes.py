@@ -321,10 +321,6 @@ def _process(tracing, *messages, system="kafka"):
         hook.after(call)
 
 
-def _of_message(offset, partition=2):
-    return IncomingMessage(topic="orders", partition=partition, offset=offset, body_length=1)
-
-
 @pytest.mark.parametrize("asked", ["", "http", "messaging", " messaging , http/dup", "MESSAGING"])
 def test_current_names_are_written_by_default(opt_in, tracing_with, exporter, asked):
     opt_in(asked)
@@ -349,7 +345,7 @@ def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_w
     assert SendHook(tracing=tracing).record("orders", b"x", None, None, None) is None
     assert ConsumeHook(tracing=tracing).record("orders", (2, 7, None, 1, None), (), None) is None
     _send(tracing)
-    _process(tracing, _of_message(7))
+    _process(tracing, _message(partition=2, body_length=1))
     send, process = (exporter.take(f"{verb} orders" if both else f"orders {verb}") for verb in ("send", "process"))
     assert {name: send.attributes.get(name) for name in _OLD_SEND} == _OLD_SEND
     assert {name: process.attributes.get(name) for name in _OLD_PROCESS} == _OLD_PROCESS
@@ -360,7 +356,7 @@ def test_legacy_writes_the_old_names_alone_and_dup_writes_both(opt_in, tracing_w
 
 def test_links_of_a_batch_have_the_old_names(opt_in, tracing_with, exporter):
     opt_in("messaging/legacy")
-    _process(tracing_with(), _of_message(7), _of_message(8, partition=3))
+    _process(tracing_with(), _message(partition=2, body_length=1), _message(partition=3, offset=8))
     span = exporter.take("orders process")
     assert [link.attributes["messaging.kafka.partition"] for link in span.links] == [2, 3]
     assert [link.attributes["messaging.kafka.message.offset"] for link in span.links] == [7, 8]
@@ -370,7 +366,7 @@ def test_links_of_a_batch_have_the_old_names(opt_in, tracing_with, exporter):
 
 def test_group_of_rocketmq_has_its_own_old_name(opt_in, tracing_with, exporter):
     opt_in("messaging/legacy")
-    _process(tracing_with(), _of_message(7), system="rocketmq")
+    _process(tracing_with(), _message(partition=2, body_length=1), system="rocketmq")
     attributes = exporter.take("orders process").attributes
     assert attributes["messaging.rocketmq.client_group"] == "billing"
     assert "messaging.kafka.consumer.group" not in attributes
