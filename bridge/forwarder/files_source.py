@@ -11,9 +11,9 @@ from bridge.codec.framing import BadBody, Framing, read_landed, unreadable
 from bridge.forwarder.resume_file import memory_name, read_memory, write_memory
 from bridge.forwarder.trace_source import TraceSource
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
-from bridge.otlp.detect import Side, detect
+from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message
-from bridge.storage import as_path
+from bridge.storage import InaccessibleInputError, as_path
 from otel_mqtrace._clock import NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.landing import LandedMessage
@@ -156,11 +156,8 @@ class SpanFilesSource(_FilesSource):
     """Files of OTLP in any layout that ``bridge.otlp.detect`` detects.
 
     A message's ``body`` is one OTLP request in JSON or protobuf, its ``source`` the file, its ``offset`` the number of
-    messages before it there, its ``arrival_ms`` when the file was last written.
-
-    Raises:
-        UsageError: a file of native bodies.
-        UnreadableInputError: a file that is neither.
+    messages before it there, its ``arrival_ms`` when the file was last written. A file without spans is one of
+    ``bad_bodies``.
     """
 
     _kind = "spans"
@@ -173,17 +170,33 @@ class SpanFilesSource(_FilesSource):
         self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield the messages that are new, in batches of one file each."""
+        """Yield the messages that are new, in batches of one file each.
+
+        Raises:
+            UsageError, UnreadableInputError: no file there holds spans.
+        """
+        others: list[Exception] = []
         for path in present_files(self._path):
             status = path.stat()
             known = (status.st_size, status.st_mtime_ns)
             if self._seen.get(path) == known:
                 continue
-            messages = self._messages(path, status.st_mtime_ns // NS_PER_MS)
+            try:
+                layout = _layout_of_spans(path)
+            except InaccessibleInputError:
+                raise
+            except (UnreadableInputError, UsageError) as error:
+                others.append(error)
+                self._count_bad(self._name(path), str(error))
+                self._seen[path] = known
+                continue
+            messages = self._messages(path, layout, status.st_mtime_ns // NS_PER_MS)
             while len(batch := list(islice(messages, _SPAN_BATCH))) == _SPAN_BATCH:
                 yield batch
             self._seen[path] = known
             yield batch
+        if others and not self._read:
+            raise others[0]
 
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
@@ -191,15 +204,12 @@ class SpanFilesSource(_FilesSource):
             self._remember({"files": self._read})
             self._done = dict(self._read)
 
-    def _messages(self, path: AnyPath, changed_ms: int) -> Generator[LandedMessage, None, None]:
-        detected = detect(path)
-        if detected.side is Side.EMPTY:
+    def _messages(self, path: AnyPath, layout: Layout, changed_ms: int) -> Generator[LandedMessage, None, None]:
+        if layout is Layout.EMPTY:
             return
-        if detected.side is not Side.OTLP:
-            raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
         name = self._name(path)
         key, number = None, 0
-        for item in read_messages(path, detected.layout, parse=parse_message):
+        for item in read_messages(path, layout, parse=parse_message):
             if isinstance(item, Tail):
                 continue
             if isinstance(item, Message) and key is None:
@@ -213,6 +223,19 @@ class SpanFilesSource(_FilesSource):
                 self._count_bad(f"{name}:{item.ordinal}", item.reason)
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
+
+
+def _layout_of_spans(path: AnyPath) -> Layout:
+    """Return how spans lie in a file.
+
+    Raises:
+        UsageError: it holds native bodies.
+        UnreadableInputError: it holds neither, or cannot be read.
+    """
+    detected = detect(path)
+    if detected.side is Side.NATIVE:
+        raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
+    return detected.layout
 
 
 def _counts(content: Any) -> dict[str, int]:

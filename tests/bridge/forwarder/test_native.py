@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import Producer
 from bridge.forwarder.files_source import SpanFilesSource
 from bridge.forwarder.kafka_source import KafkaTraceSource
 from bridge.forwarder.run import ForwardOptions, run
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
@@ -90,6 +90,19 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     file.write_bytes(lines[2])
     assert new() == [lines[2].strip()]
     assert new() == []
+
+
+def test_file_without_spans_is_counted_once_unless_there_is_no_other(source, tmp_path):
+    (source / "README.txt").write_text("hello", encoding="utf-8")
+    (source / "body.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
+    with _reader(source, tmp_path) as reader:
+        assert _drained(reader)
+        assert _drained(reader) == []
+        assert reader.bad_bodies == 2
+        assert reader.first_bad.startswith("README.txt: cannot detect the format of ")
+    (source / "otlp.jsonl").unlink()
+    with pytest.raises(UnreadableInputError, match="cannot detect the format"):
+        _drained(_reader(source, tmp_path))
 
 
 def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
