@@ -67,7 +67,7 @@ MQTRACE_LINGER_MS -> {_SWITCH}::test_processor_is_attached_with_the_given_export
 MQTRACE_MAX_MESSAGE_BYTES -> {_KAFKA}::test_batch_is_split_into_messages_the_broker_accepts
 MQTRACE_PROCESS_CONTEXT -> {_HOOKS}/test_process_span.py::test_parent_and_links_follow_the_option
 MQTRACE_RECEIVE_SPANS -> {_HOOKS}/test_client_spans.py::test_poll_span_has_the_times_of_the_poll
-MQTRACE_TOPIC_EXCLUDE -> {_HOOKS}/test_send.py::test_only_included_topics_are_traced
+MQTRACE_TOPIC_EXCLUDE -> {_CLIENTS}/test_producer.py::test_message_of_an_excluded_topic_is_sent_as_it_is
 MQTRACE_CREATE_TRACE_TOPIC -> {_KAFKA}::test_topic_that_cannot_be_created_is_sent_to
 each variable sets its setting -> {_CONFIG}::test_environment_sets_every_setting
 the defaults of the table -> {_CONFIG}::test_default_settings_are_those_of_the_contract

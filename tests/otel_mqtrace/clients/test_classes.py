@@ -114,12 +114,8 @@ def _call(headers):
     headers.setdefault("app", b"1")
     headers.update({"gone": b"1"}, also=b"1")
     del headers["gone"]
-    assert (headers.pop("also"), headers.pop("also", None), headers["app"], headers.get("gone")) == (
-        b"1",
-        None,
-        b"1",
-        None,
-    )
+    assert (headers.pop("also"), headers.pop("also", None)) == (b"1", None)
+    assert (headers["app"], headers.get("gone")) == (b"1", None)
     assert ("app" in headers, "gone" in headers) == (True, False)
     assert [*zip(headers.keys(), headers.values(), strict=True)] == [*headers.items()]
     return headers

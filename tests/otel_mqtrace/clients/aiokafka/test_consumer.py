@@ -213,17 +213,6 @@ async def test_batch_in_a_transaction_has_its_end(instrument, spans, kafka, topi
     assert trace_context_of(end).beans[0].msg_id == trace_context_of(sent).beans[0].msg_id == f"{topic}-0@0"
 
 
-async def test_offsets_of_a_transaction_are_a_settlement_of_their_group(instrument, spans, kafka, topic):
-    instrument(settle_spans=True)
-    async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
-        await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
-    span = spans.take(f"send_offsets {topic}")
-    assert span.attributes["messaging.operation.name"] == "send_offsets"
-    assert span.kind is SpanKind.CLIENT
-    assert span.attributes["messaging.consumer.group.name"] == "billing"
-    assert span.attributes["messaging.kafka.offset"] == 7
-
-
 @pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
 async def test_settlement_is_linked_to_the_message_before_its_offset(handing, spans, kafka, topic, by):
     """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
@@ -244,10 +233,12 @@ async def test_settlement_is_linked_to_the_message_before_its_offset(handing, sp
     settled = spans.take_all(f"{name} {topic}")
     assert [link.context.span_id for link in settled[-1].links] == [0xB7AD6B7169203331]
     assert not any(each.links for each in settled[:-1])
+    groups = [each.attributes["messaging.consumer.group.name"] for each in settled]
+    assert groups == (["others", "billing"] if by == "transaction" else ["billing"])
+    assert {(each.kind, each.attributes["messaging.operation.name"]) for each in settled} == {(SpanKind.CLIENT, name)}
     handled = spans.take(f"process {topic}")
     for each in settled:
         assert (each.attributes["messaging.kafka.offset"], each.parent.span_id) == (1, handled.context.span_id)
-    assert settled[-1].attributes["messaging.consumer.group.name"] == "billing"
 
 
 async def test_failed_commit_is_an_error(handing, spans):
