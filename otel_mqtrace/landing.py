@@ -178,6 +178,7 @@ class _Part(Protocol):
 
     def append(self, messages: Sequence[LandedMessage]) -> None: ...
     def finish(self, final: Path) -> None: ...
+    def is_removed(self) -> bool: ...
     def release(self) -> None: ...
 
 
@@ -212,6 +213,10 @@ class _JsonLinesPart:
             self._file.close()  # Windows renames no open file
         self._path.rename(final)
         self._file.close()
+
+    def is_removed(self) -> bool:
+        """Return whether another program removed the file: what is written to it now is lost."""
+        return os.fstat(self._file.fileno()).st_nlink == 0
 
     def release(self) -> None:
         """Close the file without writing another byte: nothing is in it, or the parent of this fork still owns it."""
@@ -275,6 +280,9 @@ class _ParquetPart:
             if not LOCKS:
                 file.close()  # Windows renames no open file
             self._path.rename(final)
+
+    def is_removed(self) -> bool:
+        return False  # there is none yet
 
     def release(self) -> None:
         self._tables.clear()
@@ -364,6 +372,14 @@ class LandingWriter:
     def finish_due(self) -> tuple[LandedPart, ...]:
         """Finish the parts that are full or old, as :meth:`finish` does."""
         return self._finish_those(self._is_due)
+
+    def drop_removed(self) -> int:
+        """Drop the open parts whose files another program removed; return how many messages they held."""
+        removed = {date: part for date, part in self._open.items() if part.part.is_removed()}
+        for date, part in removed.items():
+            part.part.release()
+            del self._open[date]
+        return sum(part.messages for part in removed.values())
 
     def after_fork(self) -> None:
         """In a child: leave the parent's parts to the parent and begin with a name of one's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
+
+_logger = logging.getLogger(__name__)
 
 
 class NativeFileSpanExporter(NativeExporter):
@@ -66,10 +69,17 @@ class NativeFileSpanExporter(NativeExporter):
             LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
             for message in messages
         ]
-        if self._closed or not self._try(lambda: self._writer.write(landed)):
+        if self._closed or not self._try(lambda: self._write(landed)):
             return messages
         self._try(self._writer.finish_due)  # if that fails, the batch is written, and finished by the next attempt
         return ()
+
+    def _write(self, landed: Sequence[LandedMessage]) -> None:
+        removed = self._writer.drop_removed()
+        if removed:
+            line = "mqtrace: another program removed a part of %s (trace messages in it: %d); a new part is begun"
+            _logger.warning(line, self._writer.landing, removed)
+        self._writer.write(landed)
 
     def on_idle(self) -> None:
         """Finish parts that have grown old while nothing came."""

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import shutil
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.landing import manifest_path
@@ -90,6 +91,17 @@ def test_part_that_cannot_be_finished_is_logged_and_retried(traced, tmp_path, ca
     assert processor.force_flush()
     assert len(_records(tmp_path)) == 1
     assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
+
+
+def test_records_after_the_removal_of_the_open_part_are_written(traced, tmp_path, caplog):
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
+    trace(pub(1))
+    processor.run_once()
+    shutil.rmtree(tmp_path / "native")
+    trace(pub(2))
+    processor.force_flush()
+    assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(2).msg_id]
+    assert "trace messages in it: 1" in caplog.text
 
 
 def test_bad_spans_are_counted_by_reason_and_the_others_written(traced, tmp_path, caplog):
