@@ -58,6 +58,16 @@ class SparkEngine:
         """Return the answer of each task, in order; the driver is the only process here."""
         return map(function, tasks)
 
+    def map_frame(self, function: Callable[[Iterator[pa.RecordBatch]], _Answer], frame: DataFrame) -> list[_Answer]:
+        """Return the answer for each partition of a frame, in no order.
+
+        Args:
+            function: is given the partition's batches; it may be called again for one whose first call was lost.
+            frame: of columns that Arrow has.
+        """
+        answers = frame.mapInArrow(partial(_map_partition, self._prepare, with_stores(function)), "answer binary")
+        return _read_answers(answers.collect())
+
     def exchange(
         self,
         pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
@@ -127,6 +137,14 @@ def _pack_tasks(
                     [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())], schema=_BLOB
                 )
             release_memory()
+
+
+def _map_partition(
+    prepare: Callable[[], None], function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    prepare()
+    yield pa.RecordBatch.from_arrays([pa.array([_dump(function(batches))], pa.binary())], schema=_ANSWER)
+    release_memory()
 
 
 def _map_tasks(

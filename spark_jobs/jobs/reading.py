@@ -30,6 +30,7 @@ from spark_jobs.sources.kafka import (
     PartitionRange,
     chunks,
     message_batches,
+    message_frame,
     message_places,
     topic_address,
 )
@@ -305,10 +306,11 @@ class _Task:
 def _read_side(engine: Engine, how: _Reading, inputs: Inputs, planned: FilePlan) -> EventSide:
     remove_tree(how.directory)
     make_directory(how.directory)
-    ranges = tuple(chain.from_iterable(inputs.topics.values()))
+    done, left = _read_connected(engine, how, inputs.topics.values())
     splits = [_Task(number, splits=task) for number, task in enumerate(planned.tasks)]
-    messages = [_Task(number, range=one) for number, one in enumerate(chunks(ranges))]
-    read = join_sides(engine.map(partial(_run_task, how), [*splits, *messages]))
+    messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
+    done += engine.map(partial(_run_task, how), [*splits, *messages])
+    read, ranges = join_sides(done), tuple(chain.from_iterable(inputs.topics.values()))
     return replace(
         read,
         files=tuple(sorted(read.files)),
@@ -349,19 +351,59 @@ def join_offsets(parts: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
     return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))
 
 
+def _read_connected(
+    engine: Engine, how: _Reading, topics: Iterable[Sequence[PartitionRange]]
+) -> tuple[list[EventSide], list[PartitionRange]]:
+    """Read topics by Spark's connector where that can be; return also the ranges that are left to read."""
+    spark: Any = engine
+    done: list[EventSide] = []
+    left: list[PartitionRange] = []
+    for number, ranges in enumerate(topics):
+        held = [one for one in ranges if one.first < one.end]
+        frame = None
+        if engine.name == "spark" and held:
+            frame = message_frame(held, how.options.client_config, tasks=len(chunks(held)))
+        if frame is None:
+            left += held
+        else:
+            done += spark.map_frame(partial(_run_connected, how, number), frame)
+    return done, left
+
+
 # -- in a task ------------------------------------------------------------------------------------------------------
 def _run_task(how: _Reading, task: _Task) -> EventSide:
-    read, counts, is_native = EventSide(), InputCounts(), how.side is Side.NATIVE
-    if task.range is None:
-        path = f"{how.directory}/files-{task.number:05d}.parquet"
-        batches = body_batches(task.splits) if is_native else split_batches(task.splits, counts)
-    else:
+    if task.range is not None:
         path = f"{how.directory}/topics-{task.number:05d}.parquet"
-        messages = _counted(message_batches(task.range, how.options.client_config), read)
-        batches = message_bodies(messages) if is_native else span_batches(map(_placed, messages), counts)
+        return _run_messages(how, path, message_batches(task.range, how.options.client_config))
+    counts, path = InputCounts(), f"{how.directory}/files-{task.number:05d}.parquet"
+    batches = body_batches(task.splits) if how.side is Side.NATIVE else split_batches(task.splits, counts)
+    return _write(how, path, batches, EventSide(), counts)
+
+
+def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> EventSide:
+    read, counts = EventSide(), InputCounts()
+    counted = _counted(messages, read)
+    batches = message_bodies(counted) if how.side is Side.NATIVE else span_batches(map(_placed, counted), counts)
+    return _write(how, path, batches, read, counts)
+
+
+def _write(
+    how: _Reading, path: str, batches: Iterable[pa.RecordBatch], read: EventSide, counts: InputCounts
+) -> EventSide:
+    """Write bodies or spans as events to ``path``; ``counts`` is complete once they are read."""
     write_events(path, _events(how, batches, read, counts), read)
-    read.records_read, read.truncated_tails = counts.expected, counts.tails  # complete once the batches are read
+    read.records_read, read.truncated_tails = counts.expected, counts.tails
     return read
+
+
+def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> EventSide:
+    """Read a partition of a frame; its file is named by the first message, which no other partition holds."""
+    first = next((batch for batch in messages if batch.num_rows), None)
+    if first is None:
+        return EventSide()
+    partition, offset = (first.column(name)[0].as_py() for name in ("partition", "offset"))
+    path = f"{how.directory}/connector-{number:03d}-{partition:05d}-{offset:020d}.parquet"
+    return _run_messages(how, path, chain([first], messages))
 
 
 def _counted(messages: Iterable[pa.RecordBatch], read: EventSide) -> Iterator[pa.RecordBatch]:

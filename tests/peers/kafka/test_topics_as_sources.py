@@ -1,5 +1,8 @@
-"""Topics of a real Kafka as sources of a reconciliation: transactions and retention."""
+"""Topics of a real Kafka as sources of a reconciliation: transactions, retention, and both ways to read them."""
 
+import json
+import subprocess
+import sys
 from itertools import count
 
 import pytest
@@ -9,10 +12,27 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 
 from otel_mqtrace._errors import PeerError
 from spark_jobs.sources.kafka import messages_in, topic_address, topic_ranges
+from tests.peers.kafka.broker import HERE
+from tests.peers.maven import jars_of
 
 pytestmark = pytest.mark.peers
 
 _numbers = count(1)
+BY_CONNECTOR = """
+import json, sys
+from spark_jobs.exchange.spark import SparkEngine
+from spark_jobs.session import build_session
+from spark_jobs.sources.kafka import topic_address
+from spark_jobs.sources.kafka import topic_ranges
+from spark_jobs.sources.kafka import message_frame
+
+servers, topic, jars = sys.argv[1:]
+spark = build_session(master="local[2]", extra={"spark.jars": jars})
+frame = message_frame(topic_ranges(topic_address(servers, topic), {}), {}, tasks=2)
+assert frame is not None
+read = SparkEngine(spark, 2).map_frame(lambda batches: [row for batch in batches for row in batch.to_pylist()], frame)
+print(json.dumps([[*list(row.values())[:5], row["value"].decode()] for rows in read for row in rows]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +78,15 @@ def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offse
 def test_missing_topic_is_one_line(kafka):
     with pytest.raises(PeerError, match=r"/no-such-topic cannot be read: .*check the topic's name"):
         topic_ranges(topic_address(kafka.bootstrap_servers, "no-such-topic"), {})
+
+
+def test_sparks_own_connector_gives_the_same_messages(address):
+    """In a process of its own, because a session takes its jars when it starts."""
+    jars = ",".join(map(str, sorted(jars_of(HERE / "spark-connector.xml", "Spark's Kafka connector").glob("*.jar"))))
+    command = [sys.executable, "-c", BY_CONNECTOR, address.servers, address.topic, jars]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    names = ("topic", "partition", "offset", "arrival_ms", "keys")
+    expected = [[*(row[name] for name in names), row["value"].decode()] for row in by_client(address)]
+    assert sorted(result) == sorted(expected)

@@ -71,25 +71,51 @@ def test_side_is_read_back_unchanged_from_json(tmp_path, read, source):
         assert EventSide.from_plain(json.loads(json.dumps(each.to_plain()))) == each
 
 
-def message(offset, value, topic="t"):
-    return {"topic": topic, "partition": 0, "offset": offset, "arrival_ms": 5, "keys": None, "value": value}
+class ConnectedEngine(PlainEngine):
+    """An engine with frames: each is a list of partitions, which are lists of batches."""
+
+    name = "spark"
+
+    def map_frame(self, function, frame):
+        return [function(iter(batches)) for batches in frame]
 
 
-def test_topic_is_read_in_tasks_that_count_what_it_holds_no_more(tmp_path, monkeypatch):
+def message(offset, value):
+    return {"topic": "t", "partition": 0, "offset": offset, "arrival_ms": 5, "keys": None, "value": value}
+
+
+def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch):
     body = base64.b64decode(json.loads(NATIVE.read_text(encoding="utf-8").splitlines()[0])["body_base64"])
     address, other = (topic_address("h:1", name) for name in ("t", "other"))
     ranges = tuple(PartitionRange(address=one, partition=0, first=0, end=9) for one in (address, other))
-    held = {address: [message(0, body), message(1, None), message(5, body)], other: [message(0, body, "other")]}
+    batches = [
+        [],
+        [pa.RecordBatch.from_pylist([message(0, body), message(1, None)], schema=MESSAGE)],
+        [pa.RecordBatch.from_pylist([message(at, body)], schema=MESSAGE) for at in (5, 6)],
+    ]
+    asked = []
+
+    def frame(some, given, *, tasks):
+        asked.append((some, given, tasks))
+        return batches if some[0].address == address else None
 
     def by_client(one, given):
-        yield pa.RecordBatch.from_pylist(held[one.address], schema=MESSAGE)
+        assert one.address == other
+        yield pa.RecordBatch.from_pylist([{**message(0, body), "topic": "other"}], schema=MESSAGE)
 
+    monkeypatch.setattr(reading, "message_frame", frame)
     monkeypatch.setattr(reading, "message_batches", by_client)
     inputs = Inputs(topics={one.address: (one,) for one in ranges})
-    side = read_side(PlainEngine(), Side.NATIVE, inputs, str(tmp_path / "native"))
-    assert {row["path"] for row in events_of(side)} == {"t-0@0", "t-0@5", "other-0@0"}
+    side = read_side(ConnectedEngine(), Side.NATIVE, inputs, str(tmp_path / "native"))
+    assert [some for some, _, _ in asked] == [[ranges[0]], [ranges[1]]]
+    assert [Path(file).name for file in side.files] == [
+        "connector-000-00000-00000000000000000000.parquet",
+        "connector-000-00000-00000000000000000005.parquet",
+        "topics-00000.parquet",
+    ]
+    assert {row["path"] for row in events_of(side)} == {"t-0@0", "t-0@5", "t-0@6", "other-0@0"}
     assert [row["reason"] for row in malformed_of(side)] == ["no body (a tombstone)"]
-    assert (side.offsets, side.offsets_without_message) == (ranges, 18 - 4)
+    assert (side.offsets, side.offsets_without_message) == (ranges, 18 - 5)
     assert side.trace_topics == ("other", "t")
 
 

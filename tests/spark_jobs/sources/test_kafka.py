@@ -18,6 +18,7 @@ from spark_jobs.sources.kafka import (
     PartitionRange,
     apart,
     chunks,
+    java_properties,
     messages_in,
     topic_address,
     topic_ranges,
@@ -182,3 +183,29 @@ def test_sources_are_checked_without_showing_the_password(kafka):
     options = ReadOptions(client_config={"sasl.password": "secret"})
     find_inputs(Side.NATIVE, [source], {})
     assert "secret" not in repr(options)
+
+
+# -- Spark's own Kafka connector is a Java client: properties are translated for it, or it is not used
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"client.id": "c"}, {"client.id": "c"}),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": 'p"w'},
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="u" password="p\\"w";',
+            },
+        ),
+        ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
+        ({"sasl.mechanism": "OAUTHBEARER"}, None),
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, None),
+        ({"ssl.key.location": "/key.pem"}, None),
+    ],
+)
+def test_client_properties_are_translated_for_the_java_client(given, expected):
+    """What cannot be said in Java's words is never left out in silence."""
+    assert java_properties(given) == expected
