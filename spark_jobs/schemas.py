@@ -226,7 +226,7 @@ class CountedDrop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRead:
-    """The content of the ledgers: ``rows_read`` counts losses (rows and increments), ``own`` metrics left out.
+    """The content of the ledgers: the losses (rows and increments), and ``own`` metrics left out.
 
     ``again``: losses left out because a Collector had counted them further down its pipeline; ``unusable``: readings
     of loss counters that are not counts.
@@ -237,11 +237,6 @@ class LedgerRead:
     own: int = 0
     again: int = 0
     unusable: int = 0
-
-    @property
-    def rows_read(self) -> int:
-        """How many rows the budget is made of."""
-        return len(self.drops)
 
 
 PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"

@@ -206,16 +206,6 @@ class EventSide:
     trace_topics: tuple[str, ...] = ()
     survey: Survey = field(default_factory=Survey)
 
-    @property
-    def events(self) -> int:
-        """Return how many events there are, in scope or not."""
-        return sum(row.rows for row in self.survey.rows)
-
-    @property
-    def malformed(self) -> int:
-        """Return how many rows could not be mapped."""
-        return sum(self.survey.malformed.values())
-
     def to_plain(self) -> dict[str, Any]:
         """Return lists, dictionaries and scalars that JSON can hold."""
         plain = {name: getattr(self, name) for name in self.__slots__}

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import is_pipe, match_paths, walk
+from bridge.codec.lines import text_of_json
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._clock import LAST_MS, NS_PER_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -233,7 +234,7 @@ def _name(row: dict[str, Any], name: str, place: str) -> str | None:
     value = row.get(name)
     if value is not None and not isinstance(value, str):
         raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is not text")
-    return value or None
+    return text_of_json(value) or None
 
 
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
@@ -288,7 +289,7 @@ def _attributes(pairs: Any) -> dict[str, str]:
     for pair in pairs or ():
         value = pair.get("value") or {}
         if value:
-            found[str(pair["key"])] = str(next(iter(value.values())))
+            found[str(pair["key"])] = text_of_json(next(iter(value.values()))) or ""
     return found
 
 

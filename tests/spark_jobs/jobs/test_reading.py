@@ -55,8 +55,9 @@ def test_joined_lines_have_the_same_positions_in_a_file_that_is_cut(tmp_path, mo
 def test_counts_of_both_sides_balance_and_name_the_end_of_the_data(tmp_path):
     native, spans = native_side(tmp_path, NATIVE), otlp_side(tmp_path, SPANS)
     for side in (native, spans):
-        assert side.records_read + side.exploded == side.events + side.malformed
-        assert (len(events_of(side)), len(malformed_of(side))) == (side.events, side.malformed)
+        counts = sum(row.rows for row in side.survey.rows), sum(side.survey.malformed.values())
+        assert (len(events_of(side)), len(malformed_of(side))) == counts
+        assert side.records_read + side.exploded == sum(counts)
         times = [row[name] for row in events_of(side) for name in ("start_ms", "end_ms") if row[name] is not None]
         assert side.last_event_ms == max(times)
     assert native.trace_topics

@@ -36,7 +36,8 @@ def own(*rows, version=1) -> str:
 
 
 def listed(attributes) -> list[dict]:
-    return [{"key": key, "value": {"stringValue": text}} for key, text in attributes.items()]
+    kinds = {bool: "boolValue", str: "stringValue"}
+    return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in attributes.items()]
 
 
 def metric(name, *points, temporality=2, service="shop") -> dict:
@@ -244,7 +245,8 @@ def test_delta_counts_in_its_own_bucket(read, temporality):
 
 
 def test_unfinished_file_is_read_up_to_its_last_whole_line(read):
-    whole = lines(metric("processedSpans", ({"dropped": "true"}, 1, 2, 4)), {"resourceSpans": []})
+    """The Java SDK writes its label as a boolean."""
+    whole = lines(metric("processedSpans", ({"dropped": True}, 1, 2, 4)), {"resourceSpans": []})
     assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
 
 
@@ -275,6 +277,10 @@ def test_reading_that_is_not_a_count_is_left_out_and_reported(read, value):
         assert (counted.drops, counted.unusable) == ((), 1)
 
 
+def test_lone_surrogate_is_replaced(read):
+    assert [drop.cause for drop in read(own({**ROW, "cause": "\ud800"})).drops] == ["?"]
+
+
 def test_directory_is_read_once_and_may_be_empty(tmp_path):
     assert read_ledgers([str(tmp_path)]).drops == ()
     (tmp_path / "ledger-h-1-00000000.json").write_text(own(ROW))
@@ -283,7 +289,7 @@ def test_directory_is_read_once_and_may_be_empty(tmp_path):
     (tmp_path / "notes.txt").write_text("not a ledger at all")
     (tmp_path / "picture").write_bytes(b"\xff\xd8")
     ledgers = read_ledgers([str(tmp_path), str(tmp_path / "ledger-*.json"), str(tmp_path / "ledger-h-1-00000000.json")])
-    assert (ledgers.rows_read, len(ledgers.files)) == (1, 1)
+    assert (len(ledgers.drops), len(ledgers.files)) == (1, 1)
 
 
 @pytest.mark.parametrize(
