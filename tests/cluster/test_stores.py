@@ -1,12 +1,13 @@
-"""The same verdicts on HDFS, S3 and a file system of Hadoop's only, on every master."""
+"""One input gives one answer: on every store, on every master, however a session is set."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,16 @@ from tests.proofs.bench.trace_day import write_day
 
 pytestmark = pytest.mark.cluster
 
-STORES = {"azure": azure, "gcs": gcs, "hdfs": hdfs, "s3": s3, "viewfs": viewfs}
-ON_CLUSTERS = ["hdfs", "s3", "viewfs"]
+STORES = {
+    "azure": azure,
+    "disk": lambda directory: nullcontext(TestStore(str(directory), {})),
+    "gcs": gcs,
+    "hdfs": hdfs,
+    "s3": s3,
+    "viewfs": viewfs,
+}
+ON_CLUSTERS = ["disk", "hdfs", "s3", "viewfs"]
+WITH_MANIFESTS = sorted({*STORES} - {"disk"})
 MESSAGES, HOT = int(os.environ.get("MQTRACE_DAY_MESSAGES", "20000")), 5_000
 
 
@@ -87,19 +96,24 @@ def test_workers_without_a_common_mount_and_without_our_package_give_the_same_ro
     out, driver = f"{store.root}/out/standalone", tmp_path / "driver"
     driver.mkdir()
     with standalone(tmp_path, elsewhere, hidden=driver) as address:
-        speculative = conf_words({"spark.speculation": "true", "spark.executor.memory": "512m"})
-        command = [*submit(address, zipped, *speculative, *store.conf()), *arguments(out, f"{store.root}/in")]
+        own = {"spark.speculation": "true", "spark.executor.memory": "512m", "spark.app.name": "of the user's"}
+        command = [*submit(address, zipped, *conf_words(own), *store.conf()), *arguments(out, f"{store.root}/in")]
         run(command, {**elsewhere, "TMPDIR": str(driver)}, driver)
+        assert "of the user's" in (tmp_path / "master.log").read_text()
     assert verdict_rows(out) == here
     assert not _leftovers(out)
 
 
 @pytest.mark.parametrize("store", ON_CLUSTERS, indirect=True)
 def test_spark_connect_client_gives_the_same_rows(store, here, elsewhere, tmp_path):
+    """A client without a JVM, a server without our code, found by ``SPARK_REMOTE``."""
     out, conf = f"{store.root}/out/connect", store.configuration(tmp_path / "conf")
     with connect_server(tmp_path, elsewhere) as address:
-        mqtrace(*arguments(out, f"{store.root}/in"), "--master", address, HADOOP_CONF_DIR=conf)
+        mqtrace(*arguments(out, f"{store.root}/in"), SPARK_REMOTE=address, HADOOP_CONF_DIR=conf)
     assert verdict_rows(out) == here
+    result = json.loads((as_path(out) / "result.json").read_text())
+    assert (result["spark"]["jobs"], result["spark"]["stages"]) == (None, None)
+    assert result["versions"]["java"]
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -142,6 +156,7 @@ def test_s3a_of_hadoop_reads_what_was_written(here, tmp_path):
         assert f"rows {here.total()}" in done.stdout, done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("store", WITH_MANIFESTS, indirect=True)
 def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(store, tmp_path):
     bodies = [json.loads(line) for line in (DUAL / INPUTS[0]).read_text().splitlines()]
     source, landing = tmp_path / "source", f"{store.root}/landing"
@@ -219,3 +234,72 @@ def _kill_an_executor(logs: Path, driver: subprocess.Popen[bytes]) -> None:
                     os.kill(int(directory.name), signal.SIGKILL)
                     return
     raise AssertionError("no executor was there to be killed")
+
+
+# -- Sessions
+OF_THE_RUN = {"spark", "wall_seconds", "versions", "trend", "run"}
+"""What it cost, when it was, its number in its history."""
+
+# The settings of a session that must not matter, one set of them after the other in one session.
+VARIED = [
+    {"spark.sql.ansi.enabled": "false"},
+    {"spark.sql.shuffle.partitions": "1"},
+    {"spark.sql.shuffle.partitions": "16", "spark.sql.session.timeZone": "Asia/Shanghai"},
+    {"spark.sql.shuffle.partitions": "200", "spark.sql.adaptive.enabled": "true"},
+    {
+        "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+        "spark.sql.legacy.javaCharsets": "false",
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+    },
+]
+_VARYING = """
+import json, sys
+from pathlib import Path
+from spark_jobs.jobs.options import ReconcileOptions
+from spark_jobs.jobs.batch import run
+from spark_jobs.report.files import render_reports, write_texts
+from spark_jobs.session import build_session
+
+native, otlp, out, varied = sys.argv[1:]
+spark = build_session(master="local[2]")
+for number, settings in enumerate(json.loads(varied)):
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    folder = Path(out) / str(number)
+    run(ReconcileOptions(native=(native,), otlp=(otlp,), out=folder, grace_ms=0, profile="java-agent",
+        native_writer="rocketmq-5.3.3"), spark=spark,
+        report=lambda result, _: write_texts(render_reports(result), folder))
+    assert {name: spark.conf.get(name) for name in settings} == settings, "the session's own settings came back"
+    for name, value in before.items():
+        spark.conf.set(name, value)
+"""
+
+
+def _answer(out: Path) -> tuple[Counter[str], dict[str, Any]]:
+    """Return the verdict rows as a multiset, and what the result says beside its own cost."""
+    result = json.loads((out / "result.json").read_text())
+    return verdict_rows(out), {name: value for name, value in result.items() if name not in OF_THE_RUN}
+
+
+@pytest.fixture(scope="module")
+def on_spark(tmp_path_factory: Any) -> tuple[Counter[str], dict[str, Any]]:
+    out = tmp_path_factory.mktemp("spark")
+    mqtrace(*arguments(out), "--master", "local[2]")
+    return _answer(out)
+
+
+def test_settings_of_a_session_that_do_not_matter(on_spark, tmp_path):
+    """ANSI arithmetic or not, 1 to 200 partitions, adaptive or not, another time zone: the same, and they come back."""
+    sides = [str(DUAL / name) for name in INPUTS]
+    command = [sys.executable, "-c", _VARYING, *sides, str(tmp_path), json.dumps(VARIED)]
+    run(command, spark_environment(PYTHONPATH=str(ROOT)))
+    for number, settings in enumerate(VARIED):
+        assert _answer(tmp_path / str(number)) == on_spark, settings
+
+
+def test_executors_in_processes_of_their_own(on_spark, tmp_path):
+    """``local-cluster``: what only worked because everything was one JVM fails here."""
+    mqtrace(*arguments(tmp_path), "--master", "local-cluster[2,1,1024]", "--conf", "spark.sql.ansi.enabled=false")
+    assert _answer(tmp_path) == on_spark

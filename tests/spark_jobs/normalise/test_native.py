@@ -200,6 +200,11 @@ def test_spoilt_fields_equal_the_codec():
     assert_equal_to_codec([b"".join(rows[at : at + 7]) for at in range(0, len(rows), 7)])
 
 
+def test_bad_record_names_the_messages_of_all_its_fields():
+    (event,), _ = read_bodies(f"Pub\x01x\x01r\x01g\x01t\x01{ID}\x01a\x01k\x01h\x011\x011\x010\x02".encode())
+    assert event["bad"] == {"field": "timestamp_ms", "reason": "not a number", "text": "x", "mentions": [ID]}
+
+
 def test_lone_surrogate_of_utf_7_is_a_question_mark():
     """UTF-7 can say one; no column of text can hold it, and no other record may be lost for it."""
     body = f"Recall\x015\x01r\x01g\x01t+2AA-\x01{ID}\x01true\x02".encode()
