@@ -154,12 +154,13 @@ def test_send_span_and_record_have_the_leader_of_the_partition(instrument, spans
     assert {partition: trace_context_of(each).beans[0].store_host for partition, each in by_partition.items()} == truth
 
 
-@pytest.fixture
-def reader(instrument, three_brokers, truth):
-    """A traced consumer of all twelve partitions, one message in each, that has learned the leaders."""
+@pytest.mark.parametrize("batch", [False, True])
+def test_process_spans_and_links_have_the_leader_from_the_first_message_on(
+    instrument, spans, three_brokers, truth, batch
+):
     producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
     instrument()
-    sent = []
+    sent, seen = [], 0
     for partition in truth:
         producer.produce("spread", b"x", partition=partition, on_delivery=lambda _, message: sent.append(message))
     producer.flush(10)
@@ -167,15 +168,8 @@ def reader(instrument, three_brokers, truth):
     with confluent_kafka.Consumer(conf) as consumer:
         consumer.assign([confluent_kafka.TopicPartition("spread", each.partition(), each.offset()) for each in sent])
         consumer.__dict__[STATE].leaders.settle(10)
-        yield consumer
-
-
-@pytest.mark.parametrize("batch", [False, True])
-def test_process_spans_and_links_have_the_leader_from_the_first_message_on(reader, spans, truth, batch):
-    seen = 0
-    while seen < len(truth):
-        seen += len(reader.consume(len(truth), 1)) if batch else reader.poll(1) is not None
-    reader.close()
+        while seen < len(truth):
+            seen += len(consumer.consume(len(truth), 1)) if batch else consumer.poll(1) is not None
     beans = [bean for span in spans.take_all("process spread") for bean in trace_context_of(span).beans]
     assert {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans} == truth
 

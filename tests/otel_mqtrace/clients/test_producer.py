@@ -290,11 +290,8 @@ class TestWithoutReportsOfSuccess:
 
 
 class TestLeaving:
-    @pytest.fixture
-    def unreachable(self, producer_of):
-        return producer_of(bootstrap_servers="127.0.0.1:1")
-
-    def test_flush_that_times_out_leaves_the_spans_open(self, unreachable, spans, topic):
+    def test_flush_that_times_out_leaves_the_spans_open(self, producer_of, spans, topic):
+        unreachable = producer_of(bootstrap_servers="127.0.0.1:1")
         unreachable.produce(topic, b"x")
         assert unreachable.flush(0.01) == 1
         spans.assert_empty()

@@ -169,14 +169,8 @@ async def test_asyncio_client_reports(measured, kafka, points):
 
 
 @pytest.fixture
-def tracing(monkeypatch):
-    on = Tracing.create(settings=Settings(topic_exclude=("theirs",)))
-    monkeypatch.setattr(active, "tracing", on)
-    return on
-
-
-@pytest.fixture
-def observe(tracing):
+def observe(monkeypatch):
+    monkeypatch.setattr(active, "tracing", Tracing.create(settings=Settings(topic_exclude=("theirs",))))
     statistics = ClientStatistics(metrics.NoOpMeter("nobody"))
     by_name = {each.name: each for each in MEASUREMENTS}
 

@@ -1,7 +1,6 @@
 """Every span that was opened ends: failures of the application, of the wire, of our own code, and collected clients."""
 
 import gc
-import logging
 import os
 import signal
 import subprocess
@@ -103,15 +102,10 @@ def test_propagator_that_fails_leaves_no_span_open(tracing, sent, propagating, n
         consume.after(each)
 
 
-@pytest.fixture
-def logged(monkeypatch, no_failures_yet, caplog):
-    """Return place and type of each logged failure."""
+def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_logged(
+    monkeypatch, no_failures_yet, caplog
+):
     monkeypatch.setattr(guard, "_logged", set())
-    caplog.set_level(logging.WARNING, logger=guard.__name__)
-    return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
-
-
-def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_logged(logged, monkeypatch):
     monkeypatch.setattr(guard, "_MAX_LOGGED", 3)
 
     @guarded("Hook.before")
@@ -120,7 +114,8 @@ def test_each_type_of_exception_at_one_place_is_logged_once_and_few_types_are_lo
 
     for kind in (ValueError, KeyError, ValueError, KeyError, TypeError, LookupError):
         assert fail(kind) is None
-    assert logged() == [("Hook.before", ValueError), ("Hook.before", KeyError), ("Hook.before", TypeError)]
+    logged = [(record.args[0], record.exc_info[0]) for record in caplog.records if record.name == guard.__name__]
+    assert logged == [("Hook.before", ValueError), ("Hook.before", KeyError), ("Hook.before", TypeError)]
     assert guard.failures() == {"Hook.before": 6}
 
 

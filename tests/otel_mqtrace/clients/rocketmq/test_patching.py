@@ -27,14 +27,6 @@ class _Referring:
     client = None
 
 
-def _wrapped(method):
-    @functools.wraps(method)
-    def theirs(*args, **kwargs):
-        return method(*args, **kwargs)
-
-    return theirs
-
-
 def _as_it_is():
     return [dict(vars(each)) for each in _CLASSES], list(sources)
 
@@ -75,16 +67,14 @@ def test_client_without_references_is_freed(instrument, proxy, spans, message):
     assert [each() for each in gone] == [None, None]
 
 
-def test_instrument_steps_back_for_another_instrumentation(instrument, caplog):
+def test_instrument_steps_back_for_another_instrumentation(instrument, monkeypatch, caplog):
     original = rocketmq.Producer.send
-    rocketmq.Producer.send = _wrapped(original)
-    try:
-        with caplog.at_level(logging.WARNING):
-            instrument()
-        assert ClientPatches.find_conflict() == f"the module {__name__}"
-        assert RocketMqInstrumentor().patches is None
-    finally:
-        rocketmq.Producer.send = original
+    theirs = functools.wraps(original)(lambda *args: original(*args))  # noqa: PLW0108 - another function
+    monkeypatch.setattr(rocketmq.Producer, "send", theirs)
+    with caplog.at_level(logging.WARNING):
+        instrument()
+    assert ClientPatches.find_conflict() == f"the module {__name__}"
+    assert RocketMqInstrumentor().patches is None
     assert [__name__ in record.getMessage() for record in caplog.records if "mqtrace" in record.getMessage()] == [True]
 
 
