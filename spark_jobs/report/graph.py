@@ -37,7 +37,7 @@ class Spread:
 class Node:
     """A producer (a service, else a producer group), a topic or a consumer group.
 
-    ``name`` is ``None`` where no record has it. ``stands_for`` is the number of nodes that an "others" node sums up.
+    ``name`` is ``None`` where no record has it. ``stands_for`` is the number of edges that an "others" node sums up.
     """
 
     id: str

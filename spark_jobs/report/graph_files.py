@@ -412,8 +412,9 @@ def _figures(graph: Graph) -> list[tuple[str, str, str]]:
     unconsumed = sum(edge.never_consumed for edge in sends)
     unpublished = sum(edge.never_published for edge in deliveries)
     failed = sum(edge.failures for edge in deliveries)
+    others = ", and others" if any(node.stands_for for node in graph.nodes) else ""
     return [
-        ("Topics", count(sizes[1]), f"{plural(sizes[0], 'producer')}, {plural(sizes[2], 'consumer group')}"),
+        ("Topics", count(sizes[1]), f"{plural(sizes[0], 'producer')}, {plural(sizes[2], 'consumer group')}{others}"),
         ("Messages", count(sum(edge.messages for edge in sends)), "sent in the window"),
         ("Deliveries", count(sum(edge.count for edge in deliveries)), f"{count(failed)} failed"),
         ("Never consumed", count(unconsumed), f"{count(unpublished)} consumed but never published"),

@@ -19,7 +19,7 @@ _LOST: Final = (("otlp", Status.NATIVE_ONLY.value, "span"), ("native", Status.OT
 """Side that lost, status of its lost events, and a noun for one."""
 
 _LEAD: Final = {
-    Verdict.PASS.value: "The two formats agree: every gate holds",
+    Verdict.PASS.value: "The two formats agree: no gate fails",
     Verdict.WARN.value: "Every hard gate holds; at least one warning is worth a look",
     Verdict.FAIL.value: "At least one gate does not hold",
     Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass",
