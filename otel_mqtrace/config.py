@@ -58,7 +58,7 @@ def _up_to(most: int) -> Callable[[object], int]:
 
 def _names(value: object) -> tuple[str, ...]:
     parts = (part.strip() for part in _texts(value, "a list of names was expected"))
-    return tuple(part for part in parts if part and part != "none")
+    return tuple(dict.fromkeys(part for part in parts if part and part != "none"))
 
 
 def _texts(value: object, expected: str) -> list[str]:

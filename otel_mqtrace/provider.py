@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from opentelemetry import metrics, trace
+from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError, reraise_from_signal_handler
@@ -164,6 +165,7 @@ class ProviderBinding:
         """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""
         there = [lane.exporter for each in theirs for lane in each.lanes]
         missing = [each for each in self._ready if all(each is not other for other in there)]
+        of_sdk = os.environ.get(OTEL_TRACES_EXPORTER, "") if len(processors_of(self._provider)) > len(theirs) else ""
         for name in self._settings.exporters:
             factory = self._factory_of(name)
             if factory is None:
@@ -175,6 +177,12 @@ class ProviderBinding:
                     "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
                 )
                 continue
+            if name in (each.strip() for each in of_sdk.split(",")):
+                _warn_once(
+                    self.provider,
+                    f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "
+                    "take it off that list",
+                )
             exporter = self._build(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing

@@ -180,6 +180,7 @@ def test_every_setting_has_a_type():
     [
         *(("bootstrap_servers", given, "a:1,b:2") for given in ("a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2"))),
         ("topic_sampling", {}, {}),
+        ("exporters", "a, b,a", ("a", "b")),
     ],
 )
 def test_value_may_have_several_forms_or_be_empty(name, given, value, caplog):

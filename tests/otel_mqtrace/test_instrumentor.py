@@ -14,6 +14,7 @@ from opentelemetry.metrics import _internal as metrics_of_the_api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.client_properties import application_kafka_config
@@ -88,6 +89,21 @@ def test_existing_exporter_is_not_added_twice_with_one_warning(instrumentor, cap
     (warning,) = [each.getMessage() for each in caplog.records if "not added again" in each.getMessage()]
     assert "'mqtrace_native_file'" in warning
     provider.shutdown()
+
+
+def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
+    for processors in 0, 1:
+        provider = TracerProvider()
+        for _ in range(processors):
+            provider.add_span_processor(SimpleSpanProcessor(NativeFileSpanExporter(directory=tmp_path)))
+        for _ in range(2):
+            instrumentor.instrument(
+                tracer_provider=provider, exporters="mqtrace_native_file", landing_dir=str(tmp_path)
+            )
+            instrumentor.uninstrument()
+        provider.shutdown()
+        assert len([each for each in caplog.records if "twice" in each.getMessage()]) == processors
 
 
 def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monkeypatch):
