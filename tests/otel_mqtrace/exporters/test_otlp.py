@@ -138,6 +138,7 @@ def test_waiting_batches_share_one_request_limited_by_size(receiver, exporter, m
     end_spans(15)
     assert processor.run_once() == 20
     assert len(receiver.paths) == 1 + 2
+    assert processor.force_flush()
     assert len(receiver.spans) == 50
 
 

@@ -102,7 +102,8 @@ def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dia
     (recorded_headers, recorded), (span_headers, span) = results
     assert type(recorded) is SentSpan
     assert recorded_headers == span_headers
-    assert native_of([recorded], dialect) == native_of([span], dialect, encode_whole)
+    for _ in range(2):  # by a new template, and by the same again
+        assert native_of([recorded], dialect) == native_of([span], dialect, encode_whole)
     written = encode_spans([recorded]).body
     assert spans_of(written) == spans_of(encode_by_opentelemetry([span]).SerializeToString())
     assert dict(recorded.attributes) == dict(span.attributes)
