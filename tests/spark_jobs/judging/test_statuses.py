@@ -169,3 +169,8 @@ def test_events_of_different_retries_are_never_paired():
     retried = [row for n in (0, 1) for row in delivery("M", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
     spans = [consumed("M", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
     assert set(partners(*retried, *spans, policy=None)) == {(0, None), (100, 0), (None, 100)}
+
+
+def test_span_of_the_same_group_is_paired_before_a_nearer_one_without_a_group():
+    spans = [agent(consumed("M", at_ms=101), group_name=None), agent(consumed("M", at_ms=9_000))]
+    assert set(partners(*delivery("M", at_ms=100), *spans)) == {(100, 9_000), (None, 101)}
