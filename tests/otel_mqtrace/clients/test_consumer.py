@@ -82,6 +82,7 @@ def test_message_is_current_until_the_next_poll(consuming, spans):
     consumer = consuming()
     poll(consumer)
     current = current_span_id()
+    assert process.current() is process.current()
     spans.assert_empty()
     assert consumer.poll(0) is None
     assert current_span_id() == 0
