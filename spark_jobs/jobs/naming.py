@@ -113,11 +113,8 @@ def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, byte
     with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
         for table, columns in _row_groups(task.path, NORMALISED.names):
             is_waiting = pa.array(_is_waiting(columns))
-            given = [  # an event of an earlier run has no ``bad``
-                table[one.name].cast(one.type) if one.name in columns else pa.nulls(len(table), one.type)
-                for one in NORMALISED
-            ]
-            rows = pa.Table.from_arrays(given, schema=NORMALISED)
+            # an event of an earlier run has no ``bad``
+            rows = pa.concat_tables([NORMALISED.empty_table(), table], promote_options="default")
             for batch in rows.filter(pc.invert(is_waiting)).combine_chunks().to_batches():
                 file.write(batch)
             yield from pack_by(rows.filter(is_waiting), "msg_id", buckets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
@@ -36,7 +37,7 @@ from spark_jobs.report.graph_files import graph_svg
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
 from spark_jobs.report.result import AGES, GROUP_COUNTS, balance
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
-from spark_jobs.report.templating import environment, template_text
+from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import count, duration, utc
 from spark_jobs.taxonomy import FieldVerdict, Kind, Outcome, Reason, Status, Verdict
 
@@ -105,7 +106,8 @@ def render_page(
 
 
 def _page(result: Result, shown: ShownSamples) -> str:
-    style, script = style_sheet("spark_jobs.report", "templates/style.css"), template_text("page.js")
+    style = style_sheet("spark_jobs.report", "templates/style.css")
+    script = (files("spark_jobs.report") / "templates" / "page.js").read_text(encoding="utf-8")
     sections, problems = _sections(result, shown), parts(result)
     ids = {name for name, _, _ in sections}
     hrefs = [_href(part.target, shown, ids) for part in problems]

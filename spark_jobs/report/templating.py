@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from importlib.resources import files
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
@@ -65,8 +64,3 @@ def environment() -> Environment:
     }
     made.globals["ui"] = made.get_template("macros.html.j2").module
     return made
-
-
-def template_text(name: str) -> str:
-    """Return the text of a template file."""
-    return (files("spark_jobs.report") / "templates" / name).read_text(encoding="utf-8")
