@@ -97,6 +97,12 @@ WRITERS = {
         ("mqtrace", "rocketmq"),
     ),
     "no evidence at all": ([], ("io.opentelemetry.jdbc", {"db.system": "mysql"}), {}, ("mqtrace", "mqtrace")),
+    "a delivery without a region beside a named profile": (
+        [replace(DELIVERY[0], region_id=None)],
+        ("acme.tracing", MESSAGING),
+        {"profile": "mqtrace"},
+        ("mqtrace", "rocketmq-4.9.8"),
+    ),
     "a named profile": ([OF_A_BROKER], ("acme.tracing", MESSAGING), {"profile": "mqtrace"}, ("mqtrace", "rocketmq")),
 }
 
