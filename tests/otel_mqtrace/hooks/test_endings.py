@@ -314,7 +314,9 @@ def test_thousands_of_deferred_ends_are_drained(sender, exporter):
 def test_interrupted_drain_loses_one_span_at_most(sender, exporter):
     hook = sender()
     calls = [hook.before("orders") for _ in range(3)]
-    defer_end(Mock(**{"now_ns.return_value": 0, "after.side_effect": KeyboardInterrupt}), calls[0])
+    interrupted = sender()
+    interrupted.after = Mock(side_effect=KeyboardInterrupt)
+    defer_end(interrupted, calls[0])
     for call in calls:
         defer_end(hook, call, error="abandoned")
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
@@ -17,6 +18,7 @@ from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.hooks.settle import TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo, Tracing
 from otel_mqtrace.model import MessageType, TransactionState
@@ -330,9 +332,10 @@ def test_message_in_flight_when_its_transaction_ends_has_one_id_on_both_spans(tr
 
 
 def test_span_of_a_call_that_fails_half_way_is_ended(tracing_with, no_failures_yet, monkeypatch):
-    broken = Mock(**{"find_instrument.side_effect": [None, ZeroDivisionError]})  # the second time the span is open
+    metrics = MessagingMetrics(NoOpMeter("x"))
+    metrics.find_instrument = Mock(side_effect=[None, ZeroDivisionError])  # the second time the span is open
     unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
-    tracing = replace(tracing_with(), metrics=broken, tracer=unsampled)
+    tracing = replace(tracing_with(), metrics=metrics, tracer=unsampled)
     ended = []
     monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
     assert SendHook(tracing=tracing).before("orders") is None
