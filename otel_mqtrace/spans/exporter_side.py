@@ -58,20 +58,17 @@ class ExporterSide:
 
     def export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         """Export ``spans``, one batch or several full ones, and return their outcome."""
-        with suppress_instrumentation():
-            return self._call_export(spans)
-
-    def _call_export(self, spans: list[ReadableSpan]) -> ExportOutcome:
         size = self._batch_size
         try:
-            if self._reads_spans:
-                spans = [*map(readable_span, spans)]
-            if len(spans) > size and self._export_batches is not None:
-                batches = [spans[first : first + size] for first in range(0, len(spans), size)]
-                result = self._export_batches(batches, **self._export_arguments)
-            else:
-                result = self._exporter.export(spans, **self._export_arguments)
-            outcome = self._take_outcome() if self._take_outcome else None
+            with suppress_instrumentation():
+                if self._reads_spans:
+                    spans = [*map(readable_span, spans)]
+                if len(spans) > size and self._export_batches is not None:
+                    batches = [spans[first : first + size] for first in range(0, len(spans), size)]
+                    result = self._export_batches(batches, **self._export_arguments)
+                else:
+                    result = self._exporter.export(spans, **self._export_arguments)
+                outcome = self._take_outcome() if self._take_outcome else None
         except Exception as error:  # noqa: BLE001 - counted as failed; the worker goes on
             self.report_raised("export", error)
             return ExportOutcome(failed=len(spans))
