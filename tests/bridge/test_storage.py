@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
@@ -137,6 +137,7 @@ class FilesInMemory(WebHdfs):
         return _CONTENT[offset : offset + length]
 
 
+@example(ranges=[(1 << 20, len(_CONTENT) - 1)])  # beyond the end
 @given(st.lists(_RANGES, max_size=8))
 def test_ranges_read_ahead_are_those_of_the_file(ranges):
     file = FilesInMemory().open_input_file("x")

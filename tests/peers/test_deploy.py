@@ -1,6 +1,5 @@
 """``docs/deploy`` without containers: what its files copy, install and start, with other addresses, against real servers."""
 
-import base64
 import json
 import os
 import re
@@ -12,18 +11,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Producer
 
 from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.peer import ServerProcess
+from tests.support.killing import kafka_sender
+from tests.support.native_vectors import recorded
 
 pytestmark = pytest.mark.peers
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
-RECORDED = ROOT / "tests" / "vectors" / "native" / "recorded" / "dual-app-4.9.8-dup.jsonl"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 INSTALL_SECONDS, PATIENCE_SECONDS = 600, 60
 
@@ -71,12 +70,8 @@ def collector(start_collector, jaeger, tmp_path):
 def bodies(kafka):
     """The trace messages of a Java application, on a topic made as the deployment makes it."""
     _make_topic(kafka)
-    lines = RECORDED.read_text(encoding="utf-8").splitlines()
-    bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in lines]
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for body in bodies:
-        producer.produce(TRACE_TOPIC, body)
-    assert producer.flush(30) == 0
+    bodies = [each.body for each in recorded("dual-app-4.9.8-dup")]
+    kafka_sender(kafka.bootstrap_servers, TRACE_TOPIC, 1, seed=0)(bodies)
     return bodies
 
 

@@ -1,12 +1,9 @@
 """The forwarder on a real Kafka and on a real RocketMQ broker, killed again and again."""
 
-import random
 import sys
-from contextlib import closing
 
 import pytest
 
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from tests.support.killing import forwarded_under_fire, kafka_sender
 
 pytestmark = pytest.mark.peers
@@ -24,15 +21,7 @@ def on_kafka(kafka):
 @pytest.fixture
 def on_rocketmq(rocketmq_server):
     topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
-    chance = random.Random(SEED)
-    with closing(RemotingClient(rocketmq_server.name_server)) as client:
-        queues = client.writable(topic)
-
-        def send(bodies):
-            outgoing = [Outgoing(queue=chance.choice(queues), body=body, properties={}) for body in bodies]
-            assert all(isinstance(each, SendResult) for each in client.send(outgoing, group="peer-under-fire"))
-
-        yield f"rocketmq://{rocketmq_server.name_server}/{topic}", send
+    return f"rocketmq://{rocketmq_server.name_server}/{topic}", lambda bodies: rocketmq_server.send(topic, *bodies)
 
 
 @pytest.mark.parametrize("broker", ["on_kafka", "on_rocketmq"])

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka.cimpl import Producer
 
 from bridge.forwarder.files_source import SpanFilesSource
 from bridge.forwarder.kafka_source import KafkaTraceSource
@@ -15,6 +14,7 @@ from bridge.forwarder.run import ForwardOptions, run
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
+from tests.support.killing import kafka_sender
 from tests.support.landings import landed_lines
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -118,15 +118,12 @@ def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):
 
 
 def test_topic_of_a_collector_becomes_a_trace_topic(capsys):
-    """Kafka to Kafka, in protobuf; a message that is not OTLP is counted and takes nothing along."""
+    """Kafka to Kafka; a message that is not OTLP is counted and takes nothing along."""
     with EmbeddedKafka() as kafka:
         kafka.create_topic("otlp_spans", 1)
         kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 1)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-        for line in (DUAL / "otlp.jsonl").read_bytes().splitlines():
-            producer.produce("otlp_spans", value=line)
-        producer.produce("otlp_spans", value=b"no span at all")
-        assert producer.flush(20) == 0
+        lines = (DUAL / "otlp.jsonl").read_bytes().splitlines()
+        kafka_sender(kafka.bootstrap_servers, "otlp_spans", 1, seed=0)([*lines, b"no span at all"])
         source, native = (
             f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in ("otlp_spans", "RMQ_SYS_TRACE_TOPIC")
         )

@@ -11,6 +11,7 @@ from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.detect import Layout
 from bridge.otlp.span_count import count_proto_spans, count_written_ids
 from bridge.otlp.spans import count_expected_spans, count_spans, parse_message, spans_of
+from tests.support.reading import otlp_side
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4}
 LINKED = {**SPAN, "links": [{"traceId": "ab" * 16, "spanId": "01" * 8}, {"traceId": "ab" * 16, "spanId": ""}]}
@@ -50,14 +51,25 @@ def test_expected_spans_of_a_line_equal_the_spans_read(tmp_path, line, rows):
     assert due == read == rows
 
 
+def twice(span):
+    """Return JSON with a name twice: every parser keeps one of the two lists and says nothing."""
+    return f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{json.dumps(SPAN)}],"spans":[{json.dumps(span)}]}}]}}]}}'
+
+
 @pytest.mark.parametrize("kept", [LINKED, IN_TEXTS], ids=["with links", "with other objects in it"])
 def test_span_that_the_json_parser_drops_is_expected(kept):
-    """A name that stands twice: every parser keeps one of the two lists and says nothing."""
-    text = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{json.dumps(SPAN)}],"spans":[{json.dumps(kept)}]}}]}}]}}'
-    content = parse_message(text.encode())
+    content = parse_message(twice(kept).encode())
     assert content is not None
     assert count_spans(content) == 1
-    assert count_expected_spans(text.encode(), content) > 1
+    assert count_expected_spans(twice(kept).encode(), content) > 1
+
+
+@pytest.mark.parametrize(("lines", "missed"), [(LINES, {0}), ((LINES[0], twice(LINKED)), {1, 3})])
+def test_count_of_a_file_shows_a_span_that_the_parser_drops(tmp_path, lines, missed):
+    """Which of the two lists is kept is the parser's choice."""
+    (tmp_path / "spans.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    side = otlp_side(tmp_path, tmp_path / "spans.jsonl")
+    assert side.records_read + side.exploded - side.events - side.malformed in missed
 
 
 def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():

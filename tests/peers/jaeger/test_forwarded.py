@@ -1,30 +1,23 @@
 """Forwarded trace messages of Java applications without OpenTelemetry: one trace per message in Jaeger."""
 
-import base64
-import json
-from contextlib import closing
-from pathlib import Path
-
 import pytest
-from confluent_kafka import Producer
 
-from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, SendResult
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.jaeger.server import Jaeger
+from tests.support.killing import kafka_sender
+from tests.support.native_vectors import RECORDED_FILES, recorded
 
 pytestmark = pytest.mark.peers
 
-RECORDED = Path(__file__).resolve().parents[2] / "vectors" / "native" / "recorded"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 CLIENT, PRODUCER, CONSUMER = "CLIENT", "PRODUCER", "CONSUMER"
 OK, ERROR = "UNSET", "ERROR"
 
 
 def _bodies():
-    lines = [line for file in sorted(RECORDED.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()]
-    return [base64.b64decode(json.loads(line)["body_base64"]) for line in lines]
+    return [each.body for name in RECORDED_FILES for each in recorded(name)]
 
 
 @pytest.fixture(scope="module", params=["a Kafka topic", "a RocketMQ broker"])
@@ -33,20 +26,12 @@ def source(request):
     if request.param == "a Kafka topic":
         with EmbeddedKafka() as kafka:
             kafka.create_topic(TRACE_TOPIC, partitions=3)
-            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-            for body in _bodies():
-                producer.produce(TRACE_TOPIC, body)
-            assert producer.flush(30) == 0
+            kafka_sender(kafka.bootstrap_servers, TRACE_TOPIC, 3, seed=0)(_bodies())
             yield f"kafka://{kafka.bootstrap_servers}/{TRACE_TOPIC}"
         return
     server = request.getfixturevalue("rocketmq_server")
     topic = server.create_topic("FORWARDED_TRACE_TOPIC", queues=4)
-    with closing(RemotingClient(server.name_server)) as client:
-        queues = client.writable(topic)
-        outgoing = [
-            Outgoing(queue=queues[at % len(queues)], body=body, properties={}) for at, body in enumerate(_bodies())
-        ]
-        assert all(isinstance(each, SendResult) for each in client.send(outgoing, group="peer-forwarded"))
+    server.send(topic, *_bodies())
     yield f"rocketmq://{server.name_server}/{topic}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typing_extensions import Self
 
-from otel_mqtrace.rocketmq.client import RemotingClient, Request
+from otel_mqtrace.rocketmq.client import Outgoing, RemotingClient, Request, SendResult
 from otel_mqtrace.rocketmq.commands import Command, RequestCode
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
@@ -119,6 +119,16 @@ class RocketMq:
         body = {"groupName": name, "consumeMessageOrderly": ordered, "consumeEnable": True, "retryMaxTimes": 16}
         self._ask(Command(_UPDATE_AND_CREATE_GROUP, body=json.dumps(body).encode()))
         return name
+
+    def send(self, topic: str, *bodies: bytes, **properties: str) -> list[SendResult]:
+        """Send messages to the queues of a topic in turn; return where each lies."""
+        queues = self._client.writable(topic)
+        outgoing = [
+            Outgoing(queue=queues[at % len(queues)], body=body, properties=properties) for at, body in enumerate(bodies)
+        ]
+        sent = self._client.send(outgoing, group="peer-tests")
+        assert all(isinstance(each, SendResult) for each in sent), sent
+        return sent
 
     def _ask(self, command: Command) -> None:
         self._client.call(Request((self.broker,), command, "the test's set-up"))
