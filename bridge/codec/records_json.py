@@ -17,7 +17,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
-from otel_mqtrace.wire.native.decode import explode
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, explode
 from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named, writers_of
 from otel_mqtrace.wire.native.encode import EncodedContext, encode_context
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, FIELDS, CloudSubAfter, FieldKind
@@ -117,10 +117,14 @@ def _value(name: str, value: Any) -> Any:
     return None if value is None else _READERS[FIELDS[name]](name, value)
 
 
+def _shown(value: Any) -> str:
+    return repr(value)[:MAX_OFFENDING_TEXT]
+
+
 def _typed(*kinds: type) -> Callable[[str, Any], Any]:
     def read(name: str, value: Any) -> Any:
         if type(value) not in kinds:  # exact: a JSON true is not the number 1
-            raise EncodeError(f"{name}: {value!r} is not of type {kinds[0].__name__}", field=name)
+            raise EncodeError(f"{name}: {_shown(value)} is not of type {kinds[0].__name__}", field=name)
         return value
 
     return read
@@ -132,7 +136,9 @@ def _enum(name: str, kind: type[Enum], value: Any) -> Any:
             return member
     if value is None:
         return None
-    raise EncodeError(f"{name}: {value!r} is none of {', '.join(str(_plain(member)) for member in kind)}", field=name)
+    raise EncodeError(
+        f"{name}: {_shown(value)} is none of {', '.join(str(_plain(member)) for member in kind)}", field=name
+    )
 
 
 _READERS: Final[dict[FieldKind, Callable[[str, Any], Any]]] = {
