@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_mqtrace._errors import NO_ROOM, MissingExtraError, MqTraceError
-from otel_mqtrace._propagators import PROPAGATORS, load_propagators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -198,7 +197,9 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
         from otel_mqtrace._command_tree import run  # noqa: PLC0415  typer comes with the 'cli' extra
     except ImportError as error:
         raise MissingExtraError("the mqtrace command", "cli") from error
-    if PROPAGATORS in os.environ:
+    if "OTEL_PROPAGATORS" in os.environ:
+        from otel_mqtrace.config import load_propagators  # noqa: PLC0415  --help is fast without
+
         load_propagators()
     code = run(arguments, points)
     sys.stdout.flush()

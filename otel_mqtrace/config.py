@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from typing import Any, Final
 
 from otel_mqtrace.client_properties import without_password
@@ -286,3 +287,25 @@ _DEFAULTS: Final = Settings()
 _FIELDS: Final = {each.name: each for each in fields(Settings)}
 NEVER_SHOWN: Final = frozenset(each.name for each in fields(Settings) if not each.repr)
 """What may hold a secret: a value of these is in no line of a log and in no output of the doctor."""
+
+
+# -- OpenTelemetry's own setting that breaks its import ----------------------------------------------------------------
+_OTEL_PROPAGATORS: Final = "OTEL_PROPAGATORS"
+
+
+def load_propagators() -> None:
+    """Import the propagators that the environment names; where one cannot be loaded, warn and use the default.
+
+    OpenTelemetry itself raises then, and so does every import of its SDK.
+    """
+    try:
+        import_module("opentelemetry.propagate")
+    except Exception as problem:
+        given = os.environ.pop(_OTEL_PROPAGATORS, None)
+        if given is None:
+            raise
+        try:
+            import_module("opentelemetry.propagate")
+        finally:
+            os.environ[_OTEL_PROPAGATORS] = given
+        _log.warning("mqtrace: %s = %r: %s; tracecontext,baggage is used", _OTEL_PROPAGATORS, given, problem)

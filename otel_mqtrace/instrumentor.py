@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
-from otel_mqtrace._propagators import load_propagators
 from otel_mqtrace.client_properties import forget_application_kafka_config
-from otel_mqtrace.config import Settings
+from otel_mqtrace.config import Settings, load_propagators
 from otel_mqtrace.hooks.guard import failures, guarded
 
 if TYPE_CHECKING:
