@@ -283,7 +283,7 @@ class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace._command_tree":
             self.gone = weakref.ref(Interrupting(), lambda _: os.kill(os.getpid(), signal.NUMBER))
-            signal.pause()
+            while True: pass  # a pause would miss a signal that comes just before it
 sys.meta_path.insert(0, Interrupting())
 """
 
