@@ -215,8 +215,12 @@ class _JsonLinesPart:
         self._file.close()
 
     def is_removed(self) -> bool:
-        """Return whether another program removed the file: what is written to it now is lost."""
-        return os.fstat(self._file.fileno()).st_nlink == 0
+        """Return whether another program removed or moved the file: it cannot be finished under its name."""
+        try:
+            self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        return False
 
     def release(self) -> None:
         """Close the file without writing another byte: nothing is in it, or the parent of this fork still owns it."""
@@ -374,7 +378,7 @@ class LandingWriter:
         return self._finish_those(self._is_due)
 
     def drop_removed(self) -> int:
-        """Drop the open parts whose files another program removed; return how many messages they held."""
+        """Drop the open parts whose files another program removed or moved; return how many messages they held."""
         removed = {date: part for date, part in self._open.items() if part.part.is_removed()}
         for date, part in removed.items():
             part.part.release()

@@ -77,7 +77,9 @@ class NativeFileSpanExporter(NativeExporter):
     def _write(self, landed: Sequence[LandedMessage]) -> None:
         removed = self._writer.drop_removed()
         if removed:
-            line = "mqtrace: another program removed a part of %s (trace messages in it: %d); a new part is begun"
+            line = (
+                "mqtrace: another program removed or moved a part of %s (trace messages in it: %d); a new part is begun"
+            )
             _logger.warning(line, self._writer.landing, removed)
         self._writer.write(landed)
 

@@ -5,6 +5,8 @@ import json
 import logging
 import shutil
 
+import pytest
+
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.landing import manifest_path
 from otel_mqtrace.model import TraceType
@@ -93,13 +95,14 @@ def test_part_that_cannot_be_finished_is_logged_and_retried(traced, tmp_path, ca
     assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
 
 
-def test_records_after_the_removal_of_the_open_part_are_written(traced, tmp_path, caplog):
+@pytest.mark.parametrize("take_away", [shutil.rmtree, lambda landing: landing.rename(landing.with_name("moved"))])
+def test_records_after_the_removal_or_move_of_the_open_part_are_written(traced, tmp_path, caplog, take_away):
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
     trace(pub(1))
     processor.run_once()
-    shutil.rmtree(tmp_path / "native")
+    take_away(tmp_path / "native")
     trace(pub(2))
-    processor.force_flush()
+    assert processor.force_flush()
     assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(2).msg_id]
     assert "trace messages in it: 1" in caplog.text
 
