@@ -197,10 +197,6 @@ def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
         from otel_mqtrace._command_tree import run  # noqa: PLC0415  typer comes with the 'cli' extra
     except ImportError as error:
         raise MissingExtraError("the mqtrace command", "cli") from error
-    if "OTEL_PROPAGATORS" in os.environ:
-        from otel_mqtrace.config import load_propagators  # noqa: PLC0415  --help is fast without
-
-        load_propagators()
     code = run(arguments, points)
     sys.stdout.flush()
     return code

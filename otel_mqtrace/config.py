@@ -300,12 +300,12 @@ def load_propagators() -> None:
     """
     try:
         import_module("opentelemetry.propagate")
-    except Exception as problem:
-        given = os.environ.pop(_OTEL_PROPAGATORS, None)
-        if given is None:
-            raise
+    except Exception as problem:  # noqa: BLE001 - raised again below if the environment is not the cause
+        given = os.environ.pop(_OTEL_PROPAGATORS, None)  # None: another thread has it now, or it is not the cause
         try:
             import_module("opentelemetry.propagate")
         finally:
-            os.environ[_OTEL_PROPAGATORS] = given
-        _log.warning("mqtrace: %s = %r: %s; tracecontext,baggage is used", _OTEL_PROPAGATORS, given, problem)
+            if given is not None:
+                os.environ[_OTEL_PROPAGATORS] = given
+        if given is not None:
+            _log.warning("mqtrace: %s = %r: %s; tracecontext,baggage is used", _OTEL_PROPAGATORS, given, problem)

@@ -120,14 +120,14 @@ def forward(  # noqa: PLR0913 - one parameter per option
 ) -> int:
     """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
 
-    Exit codes: 0, 1 a peer failed later (nothing uncommitted is lost), 2 wrong usage or no answer at the start,
-    130 interrupted.
+    Exit codes: 0, 1 a peer failed later (nothing uncommitted is lost), 2 wrong usage or no answer, 130 interrupted.
 
     Example:
         mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
         mqtrace forward --source spans --native rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --once
     """
+    _load_propagators()
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     options = ForwardOptions(
@@ -153,3 +153,9 @@ def forward(  # noqa: PLR0913 - one parameter per option
         charset=charset,
     )
     return run(options, as_json=as_json)
+
+
+def _load_propagators() -> None:
+    from otel_mqtrace.config import load_propagators  # noqa: PLC0415 - keep `mqtrace --help` fast
+
+    load_propagators()  # one that is not installed breaks the import of OpenTelemetry's SDK

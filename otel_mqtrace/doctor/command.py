@@ -35,7 +35,10 @@ def doctor(
         mqtrace doctor
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
-    from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.config import load_propagators  # noqa: PLC0415 - keep `mqtrace --help` fast
+
+    load_propagators()  # one that is not installed is a finding, but breaks the imports below
+    from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
         Checkup,
         examine_directories,

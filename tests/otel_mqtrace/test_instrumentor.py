@@ -184,6 +184,14 @@ print(*sorted(propagate.get_global_textmap().fields))
     assert done.stderr.count("Propagator b4 not found") == 1
 
 
+@pytest.mark.parametrize("command", ["doctor", "forward --once --landing {0} --source {0}"])
+def test_command_runs_although_a_propagator_is_not_installed(command, tmp_path):
+    program = "from otel_mqtrace.cli import main; print(main())"
+    done = _run(sys.executable, "-c", program, *command.format(tmp_path).split(), OTEL_PROPAGATORS="b4")
+    assert "tracecontext,baggage is used" in done.stderr
+    assert "defect" not in done.stderr
+
+
 def test_late_provider_is_used_from_the_first_span(instrumentor, kafka, topic, monkeypatch):
     exporter = RecordingExporter()
     instrumentor.instrument(exporters=[exporter])
