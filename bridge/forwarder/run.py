@@ -268,12 +268,12 @@ def _user_state_directory() -> Path:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; one that is ignored, as by nohup, stays so."""
+    """Give what SIGINT, SIGTERM and SIGHUP set while the block runs; a SIGHUP that nohup ignores stays ignored."""
     stopped = threading.Event()
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, lambda *_: stopped.set())
+    numbers = [signal.SIGINT, signal.SIGTERM]  # a shell ignores SIGINT in the background of a script
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
     try:
         yield stopped
     finally:

@@ -207,7 +207,7 @@ class Ingest:
         if is_complete:
             self.ingested.forget_files(self._listed)
             self._passed_over.intersection_update(self._listed)
-            self.unknown &= self._listed.keys()
+            self.unknown = self.unknown.intersection(self._listed)
         known = self.ingested.sources() | self._passed_over
         new = [path for name, path in self._listed.items() if name not in known]
         for begin in range(0, len(new), self._files_per_batch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,10 +153,13 @@ def write_texts(texts: Mapping[str, str], out: AnyPath) -> Iterator[dict[str, An
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if any((out / name).is_dir() for name in texts):  # else a rename fails, and others are done
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with ExitStack() as written:
             for name, text in reversed([*texts.items()]):  # the last one entered is renamed first
                 unready = written.enter_context(committed(out / name))
                 Path(unready).write_bytes(text.encode("utf-8", "backslashreplace"))
             yield {name: out / name for name in texts}
     except OSError as refused:
-        raise UsageError(f"cannot write the report into {out}: {refused.strerror}; choose another --out") from refused
+        why = refused.strerror or refused
+        raise UsageError(f"cannot write the report into {out}: {why}; choose another --out") from refused

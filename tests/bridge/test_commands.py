@@ -290,10 +290,16 @@ def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
 def test_terminal_shows_the_progress_of_a_large_file(tmp_path):
     path = tmp_path / "large"
     path.write_bytes(PUB.replace(b"OFF", b"7" * PART_BYTES) * (2 + LARGE_BYTES // PART_BYTES))
-    command = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "decode", path]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from otel_mqtrace.cli import main; sys.exit(main())",
+        "decode",
+        "large",
+    ]
     master, terminal = os.openpty()
     with (tmp_path / "records").open("wb") as records:
-        process = subprocess.Popen(command, stdout=records, stderr=terminal)
+        process = subprocess.Popen(command, stdout=records, stderr=terminal, cwd=tmp_path)
     os.close(terminal)
     screen = b""
     with suppress(OSError):  # the end of a pseudo-terminal

@@ -85,6 +85,30 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     assert len(receiver.ids()) == 3
 
 
+@pytest.fixture
+def ignoring():
+    """Have what this process starts ignore SIGHUP, as nohup does, and SIGINT, as a shell does in the background."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("ignoring")
+def test_ignored_sighup_stays_ignored_and_an_ignored_sigint_stops(tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    with running_forward("--source", str(source), "--landing", str(tmp_path / "landing")) as process:
+        for name in ("a", "b"):
+            (source / name).write_bytes(body_of(pub()))
+            assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
+            process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    assert out.startswith("2 trace messages (")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

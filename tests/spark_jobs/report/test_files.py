@@ -66,6 +66,13 @@ def test_unwritable_directory_is_one_line(tmp_path):
     assert str(tmp_path / "file") in str(refused.value)
 
 
+def test_directory_in_the_place_of_a_report_is_found_before_the_block(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UsageError, match="Is a directory"), write_texts({"a": "new", "b": "new"}, tmp_path):
+        pytest.fail("the verdicts would be replaced here")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
 def test_result_json_holds_the_counts_of_the_run():
     made = result()
     read = json.loads(made.dumps())
