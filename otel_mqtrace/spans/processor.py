@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 from otel_mqtrace._errors import reraise_from_signal_handler
-from otel_mqtrace._workers import at_child_exit, refuse_subinterpreter, restart_in_child
+from otel_mqtrace._workers import at_child_exit, process_generation, refuse_subinterpreter, restart_in_child
 from otel_mqtrace.config import Settings
 from otel_mqtrace.semconv import SCOPE
 from otel_mqtrace.spans.lane import Lane
@@ -122,8 +122,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._pid, self._prepared_pid = os.getpid(), _NONE
         self._internal_errors = 0
         restart_in_child(self)
-        if meter_provider is not None:
-            _observe_lanes(meter_provider, self.lanes)
+        self._observed = [] if meter_provider is None else _observe_lanes(meter_provider, self.lanes)
 
     @classmethod
     def preset(cls, name: str, *exporters: SpanExporter, **overrides: Any) -> Self:
@@ -244,6 +243,8 @@ class MqTraceSpanProcessor(SpanProcessor):
             lane.close(deadline)
         for lane in self.lanes:
             lane.finish()
+        for observed in self._observed:
+            observed.release()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
         return compute_deadline(self._clock, min(_LONGEST_MS, timeout_ms))
@@ -328,6 +329,30 @@ _NEVER_EXPORTED: Final = frozenset({QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEO
 """Losses that an exporter never saw, or did not finish before the shutdown's time-out."""
 
 
+class _ObservedLane:
+    """A lane with the labels of its metrics; after its shutdown it is held weakly, and its last counts stay."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.labels = _labelled(COMPONENT_TYPE)
+        self.exporter_labels = None if lane.exporter_type is None else _labelled(lane.exporter_type)
+        self._lane: Lane | None = lane
+        self.reference = weakref.ref(lane)
+        self._counts = process_generation(), lane.stats()
+
+    def release(self) -> None:
+        """Hold the lane weakly from now on, so that it and its exporter can be collected."""
+        self.stats()
+        self._lane = None
+
+    def stats(self) -> LaneStats | None:
+        """Return the counts of the lane, or the last ones that it had in this process."""
+        lane = self.reference()
+        if lane is not None:
+            self._counts = process_generation(), lane.stats()
+        generation, counts = self._counts
+        return counts if generation == process_generation() else None
+
+
 class _LaneMetrics:
     """The self-metrics of all lanes that report to one meter provider.
 
@@ -335,8 +360,7 @@ class _LaneMetrics:
     """
 
     def __init__(self) -> None:
-        self._lanes: list[tuple[dict[str, str], Lane]] = []
-        self._exporters: list[tuple[dict[str, str], Lane]] = []
+        self._observed: list[_ObservedLane] = []
         self._duration: Histogram | None = None
 
     def register(self, meter: Meter) -> None:
@@ -348,34 +372,42 @@ class _LaneMetrics:
         meter.create_observable_counter("otel.sdk.exporter.span.exported", [self._exported], "{span}")
         self._duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
 
-    def add(self, lanes: Sequence[Lane]) -> None:
-        """Observe ``lanes`` from now on, to the end of the process: their counts stay."""
-        self._lanes += [(_labelled(COMPONENT_TYPE), lane) for lane in lanes]
-        for lane in lanes:
-            if lane.exporter_type is not None:
-                labels = _labelled(lane.exporter_type)
-                self._exporters.append((labels, lane))
-                lane.on_exported = partial(self._record_duration, labels)
+    def add(self, lane: Lane) -> _ObservedLane:
+        """Observe ``lane`` from now on; its counts stay to the end of the process."""
+        observed = _ObservedLane(lane)
+        if observed.exporter_labels is not None:
+            lane.on_exported = partial(self._record_duration, observed.exporter_labels)
+        self._observed.append(observed)
+        return observed
+
+    def _lanes(self) -> list[tuple[_ObservedLane, Lane]]:
+        found = [(each, each.reference()) for each in self._observed]
+        return [(each, lane) for each, lane in found if lane is not None]
 
     def _sizes(self, _options: CallbackOptions) -> Iterable[Observation]:
         """What waits: a batch in flight has left the queue, though it is ``pending`` in the lane's account."""
-        return [Observation(lane.waiting, labels) for labels, lane in self._lanes]
+        return [Observation(lane.waiting, each.labels) for each, lane in self._lanes()]
 
     def _capacities(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(lane.capacity, labels) for labels, lane in self._lanes]
+        return [Observation(lane.capacity, each.labels) for each, lane in self._lanes()]
 
     def _processed(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [each for labels, lane in self._lanes for each in _processed(labels, lane.stats())]
+        return [point for each in self._observed for point in _processed(each.labels, each.stats())]
 
     def _in_flight(self, _options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(lane.in_flight, labels) for labels, lane in self._exporters]
+        return [
+            Observation(lane.in_flight, each.exporter_labels)
+            for each, lane in self._lanes()
+            if each.exporter_labels is not None
+        ]
 
     def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [
-            each
-            for labels, lane in self._exporters
-            for each in _processed(labels, lane.stats())
-            if (each.attributes or {}).get("error.type") not in _NEVER_EXPORTED
+            point
+            for each in self._observed
+            if each.exporter_labels is not None
+            for point in _processed(each.exporter_labels, each.stats())
+            if (point.attributes or {}).get("error.type") not in _NEVER_EXPORTED
         ]
 
     def _record_duration(self, labels: Mapping[str, str], elapsed_ns: int, succeeded: bool) -> None:  # noqa: FBT001 - as a lane calls it
@@ -386,13 +418,14 @@ class _LaneMetrics:
 _metrics: Final[weakref.WeakKeyDictionary[MeterProvider, _LaneMetrics]] = weakref.WeakKeyDictionary()
 
 
-def _observe_lanes(meter_provider: MeterProvider, lanes: Sequence[Lane]) -> None:
+def _observe_lanes(meter_provider: MeterProvider, lanes: Sequence[Lane]) -> list[_ObservedLane]:
     """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``."""
     created = _LaneMetrics()
-    observed = _metrics.setdefault(meter_provider, created)  # atomic: exactly one thread registers
-    observed.add(lanes)
-    if observed is created:
+    metrics = _metrics.setdefault(meter_provider, created)  # atomic: exactly one thread registers
+    observed = [*map(metrics.add, lanes)]
+    if metrics is created:
         created.register(meter_provider.get_meter(SCOPE))
+    return observed
 
 
 def _labelled(component_type: str) -> dict[str, str]:
@@ -402,7 +435,9 @@ def _labelled(component_type: str) -> dict[str, str]:
     }
 
 
-def _processed(labels: Mapping[str, str], stats: LaneStats) -> list[Observation]:
+def _processed(labels: Mapping[str, str], stats: LaneStats | None) -> list[Observation]:
+    if stats is None:
+        return []
     lost = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
     return [
         Observation(stats["exported"], labels),

@@ -286,6 +286,24 @@ def test_second_processor_of_a_meter_provider_has_its_metrics(reader):
     assert [point.value for point in capacities.data.data_points] == [2, 3]
 
 
+def test_exporter_is_collected_after_the_shutdown_and_its_counts_stay(reader, metrics):
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter, meter_provider=provider)
+    processor.on_end(span("a"))
+    processor.shutdown()
+    processor.on_end(span("b"))
+    processed = "otel.sdk.processor.span.processed", "{span}", COMPONENT_TYPE
+    before = metrics()
+    assert (before[(*processed, None)], before[(*processed, "already_shutdown")]) == (1, 1)
+    reference = weakref.ref(exporter)
+    del exporter, processor
+    gc.collect()
+    assert reference() is None
+    after = {(*processed, None): 1, (*processed, "already_shutdown"): 1}
+    assert metrics() == after  # of a queue that is no more, neither size nor capacity
+
+
 class Flushing(Scripted):
     """Does ``act`` in each flush, after saying that it is there; raises what is an exception."""
 
