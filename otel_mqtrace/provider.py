@@ -164,8 +164,11 @@ class ProviderBinding:
     def _missing_from(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
         """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""
         there = [lane.exporter for each in theirs for lane in each.lanes]
-        missing = [each for each in self._ready if all(each is not other for other in there)]
-        of_sdk = os.environ.get(OTEL_TRACES_EXPORTER, "") if len(processors_of(self._provider)) > len(theirs) else ""
+        ready = {id(each): each for each in self._ready}.values()  # one given twice would be called by two threads
+        missing = [each for each in ready if all(each is not other for other in there)]
+        others = [getattr(each, "span_exporter", None) for each in processors_of(self._provider)]
+        of_others = {type(each).__name__ for each in others}  # of OTLP's two protocols alike
+        of_sdk = {each.strip() for each in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",")}
         for name in self._settings.exporters:
             factory = self._factory_of(name)
             if factory is None:
@@ -177,7 +180,7 @@ class ProviderBinding:
                     "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
                 )
                 continue
-            if name in (each.strip() for each in of_sdk.split(",")):
+            if name in of_sdk and getattr(factory, "__name__", None) in of_others:
                 _warn_once(
                     self.provider,
                     f"the exporter {name!r} is in {OTEL_TRACES_EXPORTER} too, so that each span goes to it twice: "

@@ -91,19 +91,24 @@ def test_existing_exporter_is_not_added_twice_with_one_warning(instrumentor, cap
     provider.shutdown()
 
 
+def test_exporter_given_twice_is_added_once(instrumentor):
+    exporter = RecordingExporter()
+    instrumentor.instrument(tracer_provider=TracerProvider(), exporters=[exporter, exporter])
+    assert len(instrumentor.processor.lanes) == 1
+
+
 def test_exporter_of_the_sdk_beside_ours_is_one_warning(instrumentor, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, mqtrace_native_file")
-    for processors in 0, 1:
+    for exporter, warnings in (RecordingExporter(), 0), (NativeFileSpanExporter(directory=tmp_path), 1):
         provider = TracerProvider()
-        for _ in range(processors):
-            provider.add_span_processor(SimpleSpanProcessor(NativeFileSpanExporter(directory=tmp_path)))
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
         for _ in range(2):
             instrumentor.instrument(
                 tracer_provider=provider, exporters="mqtrace_native_file", landing_dir=str(tmp_path)
             )
             instrumentor.uninstrument()
         provider.shutdown()
-        assert len([each for each in caplog.records if "twice" in each.getMessage()]) == processors
+        assert len([each for each in caplog.records if "twice" in each.getMessage()]) == warnings
 
 
 def test_refused_option_is_not_passed_to_the_exporter(instrumentor, caplog, monkeypatch):
