@@ -415,17 +415,27 @@ class _LaneMetrics:
             self._duration.record(elapsed_ns / 1e9, labels if succeeded else {**labels, "error.type": EXPORT_FAILED})
 
 
+_REAL: Final = "_real_meter_provider"
+"""What the API's proxy calls the global provider, once there is one."""
 _metrics: Final[weakref.WeakKeyDictionary[MeterProvider, _LaneMetrics]] = weakref.WeakKeyDictionary()
 
 
 def _observe_lanes(meter_provider: MeterProvider, lanes: Sequence[Lane]) -> list[_ObservedLane]:
     """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``."""
     created = _LaneMetrics()
-    metrics = _metrics.setdefault(meter_provider, created)  # atomic: exactly one thread registers
+    metrics = _metrics.setdefault(_registered(meter_provider), created)  # atomic: exactly one thread registers
     observed = [*map(metrics.add, lanes)]
     if metrics is created:
         created.register(meter_provider.get_meter(SCOPE))
     return observed
+
+
+def _registered(meter_provider: MeterProvider) -> MeterProvider:
+    """Return the provider that has the instruments: the API's proxy, if it stood for ``meter_provider`` before."""
+    known = [reference() for reference in _metrics.keyrefs()]
+    return next(
+        (each for each in known if each is not None and getattr(each, _REAL, None) is meter_provider), meter_provider
+    )
 
 
 def _labelled(component_type: str) -> dict[str, str]:

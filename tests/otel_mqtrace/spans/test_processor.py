@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 from opentelemetry import context
+from opentelemetry.metrics import _internal as metrics_of_the_api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -277,10 +278,14 @@ def test_processor_metrics_equal_the_stats(reader, metrics):
     }
 
 
-def test_second_processor_of_a_meter_provider_has_its_metrics(reader):
+@pytest.mark.parametrize("is_set_between", [False, True])
+def test_second_processor_of_a_meter_provider_has_its_metrics(reader, is_set_between):
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    for capacity in 2, 3:
-        MqTraceSpanProcessor(Scripted(), meter_provider=provider, max_queue_size=capacity, background=False)
+    before = metrics_of_the_api._ProxyMeterProvider() if is_set_between else provider
+    MqTraceSpanProcessor(Scripted(), meter_provider=before, max_queue_size=2, background=False)
+    if is_set_between:
+        before.on_set_meter_provider(provider)
+    MqTraceSpanProcessor(Scripted(), meter_provider=provider, max_queue_size=3, background=False)
     (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
     (capacities,) = (each for each in scope.metrics if each.name == "otel.sdk.processor.span.queue.capacity")
     assert [point.value for point in capacities.data.data_points] == [2, 3]
