@@ -26,6 +26,8 @@ _DESCRIBE_TIMEOUT_S: Final = 2.0
 _MOST_SKEW_MS: Final = 1_000
 _EXPORTER: Final = "mqtrace_native"
 _LANE: Final = NativeKafkaSpanExporter.__name__
+_SPOOLED: Final = "wait on disk"
+"""What the exporter's line about its spool has in it: a spool may be set in code."""
 _NOT_WRITING: Final = "not measured: no message is written without --probe"
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
@@ -88,9 +90,11 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
 
 def _unreachable(checkup: Checkup, settings: Settings, why: str, *, is_of_application: bool) -> None:
     """Report that the brokers do not answer, unless they took records of the command: they may be embedded in it."""
-    processors = [each for report in checkup.facts.get("processes", ()) for each in report["processors"]]
+    reports = checkup.facts.get("processes", ())
+    processors = [each for report in reports for each in report["processors"]]
+    has_spooled = any(_SPOOLED in each for report in reports for each in report["warnings"])
     exported = sum(lane["exported"] for each in processors for name, lane in each.items() if name.startswith(_LANE))
-    if exported and settings.spool_dir is None:  # a spool exports without brokers
+    if exported and settings.spool_dir is None and not has_spooled:  # a spool exports without brokers
         checkup.facts["broker"] = "took the records of the command, and does not answer after it"
         return
     checkup.error(

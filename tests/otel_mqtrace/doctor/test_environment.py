@@ -210,10 +210,17 @@ def test_endpoint_is_probed_for_exporters_that_send_to_it(exporter, is_used):
     assert (checkup.facts["otlp"] == "not used") is not is_used
 
 
-@pytest.mark.parametrize(("spool_dir", "findings"), [(None, []), ("spool", ["broker_unreachable"])])
-def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, findings, monkeypatch):
+@pytest.mark.parametrize(
+    ("spool_dir", "warnings", "findings"),
+    [
+        (None, [], []),
+        ("spool", [], ["broker_unreachable"]),
+        (None, ["native traces wait on disk: the broker is away"], ["broker_unreachable"]),
+    ],
+)
+def test_brokers_that_took_the_records_of_the_command_may_end_with_it(spool_dir, warnings, findings, monkeypatch):
     monkeypatch.setattr(broker, "_TIMEOUT_S", 0.2)
     account = {"NativeKafkaSpanExporter": {"exported": 1}}
-    checkup = Checkup(facts={"processes": [{"processors": [account]}]})
+    checkup = Checkup(facts={"processes": [{"processors": [account], "warnings": warnings}]})
     examine_broker(checkup, Settings(spool_dir=spool_dir), servers="127.0.0.1:9", probe=False)
     assert [each.code for each in checkup.findings] == findings
