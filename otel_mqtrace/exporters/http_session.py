@@ -27,8 +27,12 @@ class RepeatingSession(requests.Session):
         A redirect is a failure unless the body was sent again: OpenTelemetry's exporter takes any other for success.
         """
         reply = self._exchange(method, url, *args, **named)
-        if reply.is_redirect or reply.request.method != method.upper():
-            reply.reason = f"redirected to {reply.headers.get('location', reply.url)!r}: give that as the endpoint"
+        if 300 <= reply.status_code < 400 or reply.request.method != method.upper():  # noqa: PLR2004 - redirects
+            place = reply.headers.get("location") or reply.url
+            is_named = place != url
+            reply.reason = (
+                f"redirected to {place!r}: give that as the endpoint" if is_named else "redirected to no place"
+            )
             reply.status_code = 400
         return reply
 

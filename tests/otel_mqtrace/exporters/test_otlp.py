@@ -174,10 +174,17 @@ def test_http_session_follows_a_redirect_and_posts_once_to_each_server():
             assert (moved.requests, receiver.requests) == (number, number)
 
 
-def test_redirect_is_a_failure_that_names_the_new_place(spans, caplog):
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("https://elsewhere/v1/traces", "redirected to 'https://elsewhere/v1/traces': give that as the endpoint"),
+        (None, "redirected to no place"),
+    ],
+)
+def test_redirect_that_is_not_followed_is_a_failure(spans, caplog, location, words):
     """OpenTelemetry's exporter takes every status below 400 for success."""
     with OtlpReceiver() as moved:
-        moved.status, moved.location = 301, "https://elsewhere/v1/traces"
+        moved.status, moved.location = 301, location
         exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{moved.endpoint}/v1/traces")
         assert exporter.export(spans) is SpanExportResult.FAILURE
-    assert "redirected to 'https://elsewhere/v1/traces': give that as the endpoint" in caplog.text
+    assert words in caplog.text
