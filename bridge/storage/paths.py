@@ -368,14 +368,15 @@ def make_directory(directory: str | AnyPath) -> None:
     as_path(directory).mkdir(parents=True, exist_ok=True)
 
 
-def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
-    """Replace the files of ``final`` by those of ``source``; the old ones go to ``spare``.
+def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath, stale: AnyPath) -> None:
+    """Replace the files of ``final`` by those of ``source``; the old ones go to ``spare``, ``stale`` is removed before.
 
     An object store cannot rename: there the files get new names, and one write of ``_files.json`` selects them. The
     others are removed then, or by the next run after a kill.
     """
     if not isinstance(final, StorePath) or final.store.renames:
         remove_tree(spare)
+        stale.unlink(missing_ok=True)
         if final.exists():
             move_tree(final, spare)
         move_tree(source, final)
@@ -385,6 +386,7 @@ def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath) -> None:
     targets = {path: final / f"{path.stem}-{token}.parquet" for path in files}
     copy_files(targets)
     names = {target.name for target in targets.values()}
+    stale.unlink(missing_ok=True)
     (final / "_files.json").write_text(json.dumps({"files": sorted(names)}))
     for path in map(as_path, list_files(final)):
         if path.name not in names:

@@ -281,8 +281,8 @@ def conclude(
         place.check_held()
         place.past.check_held()
         with report(result, place.engine):
-            (out / RESULT).unlink(missing_ok=True)
-            replace_tree(place.work / _JUDGED, out / VERDICTS, spare=place.work / _REPLACED)
+            spare, stale = place.work / _REPLACED, out / RESULT
+            replace_tree(place.work / _JUDGED, out / VERDICTS, spare=spare, stale=stale)
         place.past.commit(line)
     return result
 

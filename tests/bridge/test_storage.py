@@ -9,7 +9,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
-from bridge.storage import StorePath, as_path, committed, current_settings, hold, move_tree, remove_tree, use_settings
+from bridge.storage import (
+    StorePath,
+    as_path,
+    committed,
+    current_settings,
+    hold,
+    move_tree,
+    remove_tree,
+    replace_tree,
+    use_settings,
+)
 from bridge.storage.paths import glob_expression
 from bridge.storage.ranged_files import file_info
 from bridge.storage.stores import Store, namenodes, open_store
@@ -116,6 +126,22 @@ def test_store_keeps_bytes_as_they_are_whatever_the_name_ends_in(tmp_path, name)
     path.write_bytes(b"as it is")
     assert (tmp_path / name).read_bytes() == b"as it is"
     assert path.read_bytes() == path.open().read() == b"as it is"
+
+
+def test_file_that_describes_a_tree_stays_until_the_new_one_is_copied(tmp_path, monkeypatch):
+    store = Store(LocalFileSystem(), str(tmp_path), renames=False)
+    monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
+    source, final, stale = (as_path(f"s3a://bucket/{name}") for name in ("work", "verdicts", "result.json"))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "part-0.parquet").touch()
+    stale.write_text("{}")
+    with pytest.raises(FileNotFoundError, match="part-0"):  # this store has directories, and here it has none
+        replace_tree(source, final, spare=final, stale=stale)
+    assert stale.exists()
+    (tmp_path / "verdicts").mkdir()
+    replace_tree(source, final, spare=final, stale=stale)
+    assert not stale.exists()
+    assert len(list(final.glob("part-0-*.parquet"))) == 1
 
 
 _CONTENT = (bytes(range(251)) * 16_800)[: 4 << 20]  # four blocks that are read ahead

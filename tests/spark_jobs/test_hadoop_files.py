@@ -116,7 +116,7 @@ def test_replaced_tree_is_what_the_last_run_wrote(mounted):
     root, _ = mounted
     for name in ("first", "second"):
         (root / "work" / f"{name}.parquet").write_text(name)
-        replace_tree(root / "work", root / "verdicts", spare=root / "spare")
+        replace_tree(root / "work", root / "verdicts", spare=root / "spare", stale=root / "result.json")
         remove_tree(root / "work")
         (file,) = list_files(root / "verdicts")
         assert as_path(file).read_text() == name
