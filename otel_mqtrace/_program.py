@@ -27,10 +27,10 @@ def start() -> int:
     """Run the command of this process and return its exit code; see :func:`otel_mqtrace.cli.main`."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell
-            # It gets the number of what is closed, which no other file may have. Writing to stdout stays an error.
+            # /dev/null takes the number of the closed stream, so that no other file gets it; stdout stays unwritable
             unused = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             os.set_inheritable(unused, True)  # noqa: FBT003 - as its name says
-            if name != "stdin":  # a command says that it is closed
+            if name != "stdin":  # a command reports that itself
                 setattr(sys, name, os.fdopen(unused, "w", encoding="utf-8"))
     gc.set_threshold(_YOUNG_OBJECTS)  # imports make 200,000 objects that stay: collecting them took 0.07 s
     # A signal that is ignored stays so: SIGINT in a background job of a shell.

@@ -289,7 +289,7 @@ NEVER_SHOWN: Final = frozenset(each.name for each in fields(Settings) if not eac
 """What may hold a secret: a value of these is in no line of a log and in no output of the doctor."""
 
 
-# -- OpenTelemetry's own setting that breaks its import ----------------------------------------------------------------
+# -- OpenTelemetry's own setting that can break its import ------------------------------------------------------------
 _OTEL_PROPAGATORS: Final = "OTEL_PROPAGATORS"
 
 
