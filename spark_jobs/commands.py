@@ -420,7 +420,7 @@ def _warn_of_unknown(files: Iterable[str], options: ReconcileOptions) -> None:
     if unknown:
         first = visible(min(unknown), limit=_LONGEST_PATH)
         more = f" and {len(unknown) - 1} more; mqtrace inspect names all" if len(unknown) > 1 else ""
-        typer.echo(f"mqtrace: warning: passed over, neither native trace nor spans: {first}{more}", err=True)
+        typer.echo(f"mqtrace: warning: passed over, neither a native landing nor spans: {first}{more}", err=True)
 
 
 def _print_writers(writers: Writers) -> None:

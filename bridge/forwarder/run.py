@@ -340,7 +340,11 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
             for scope, number in without_record
         ),
         (native.bad_spans, "span could not be read", "spans could not be read"),
-        (native.unreadable + source.bad_bodies, f"message is {not_traces}", f"messages are {not_traces}"),
+        (
+            native.unreadable + source.bad_bodies,
+            f"message or file is {not_traces}",
+            f"messages or files are {not_traces}",
+        ),
         *((number, f"record refused: {reason}", f"records refused: {reason}") for reason, number in refused),
         (native.replaced, "separator character written as _", "separator characters written as _"),
     ]

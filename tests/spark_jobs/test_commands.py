@@ -138,11 +138,11 @@ def test_files_that_hold_neither_side_are_named(capsys, tmp_path):
         (tmp_path / "in" / name).touch()
     assert main(["reconcile", "--native", f"{tmp_path}/in", "--otlp", f"{tmp_path}/in/*.*", *out, *AGENT]) == 4
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"mqtrace: warning: passed over, neither native trace nor spans: {tmp_path}/in/a⟨U+000A⟩.txt and 1 more; "
+        f"mqtrace: warning: passed over, neither a native landing nor spans: {tmp_path}/in/a⟨U+000A⟩.txt and 1 more; "
         "mqtrace inspect names all"
     )
     assert main(["graph", "--otlp", f"{tmp_path}/in/[bo]*", *out]) == 0
-    assert f"passed over, neither native trace nor spans: {tmp_path}/in/b.txt\n" in capsys.readouterr().err
+    assert f"passed over, neither a native landing nor spans: {tmp_path}/in/b.txt\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["reconcile", "graph"])
