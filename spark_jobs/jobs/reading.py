@@ -1,7 +1,7 @@
 """Read each side's sources into parquet files of canonical events: one map of an engine per side.
 
-Each input is parsed once: events and bad records are written together (``NORMALISED``). The number of expected records
-is counted in the input, what became of them in the task that wrote them, so that a lost record breaks the balance.
+Each input is parsed once: events and bad records are written together (``NORMALISED``). Expected records are
+counted in the input, written ones in the task that wrote them: a lost record breaks the balance.
 """
 
 from __future__ import annotations

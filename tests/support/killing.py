@@ -51,7 +51,7 @@ def kafka_sender(
 
 @dataclass(frozen=True)
 class Killed:
-    """How many were killed at work, and what became of the spans; ``contradicted`` are ids with two different contents."""
+    """How many were killed at work, and the outcomes of the spans; ``contradicted`` are ids with two different contents."""
 
     at_work: int
     spans: int
