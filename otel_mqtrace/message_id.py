@@ -17,7 +17,7 @@ from typing import Final
 from otel_mqtrace._clock import NS_PER_MS, Clock, SystemClock
 from otel_mqtrace._workers import restart_in_child
 
-_SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+ID_SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _LOW_16: Final = 0xFFFF
 _HEX: Final = [f"{number:02X}" for number in range(256)]
 _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
@@ -95,7 +95,7 @@ def is_offset_id(text: str) -> bool:
 
     As ``MessageDecoder.createMessageId`` writes it, in hex digits: address 8 (IPv6: 32), port 8, offset 16.
     """
-    return bool(_SHAPE.fullmatch(text)) and int(text[-24:-16], 16) <= _LOW_16 and int(text[-16:], 16) < 1 << 63
+    return bool(ID_SHAPE.fullmatch(text)) and int(text[-24:-16], 16) <= _LOW_16 and int(text[-16:], 16) < 1 << 63
 
 
 def _month_around(now_ms: int) -> range:

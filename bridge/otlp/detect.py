@@ -123,7 +123,7 @@ def refuse_raw_body(head: bytes, name: object) -> None:
     if RECORD_START.match(head):
         raise UnreadableInputError(
             f"{name} is one raw native body, which mqtrace decode reads: to search or reconcile it, make a landing of "
-            f"it with mqtrace forward --source {name} --landing DIR"
+            f"it with mqtrace forward --once --source {name} --landing DIR"
         )
 
 

@@ -127,7 +127,8 @@ _MsgId = Annotated[
     option("Search", "The message: its unique id, the id of its place, or a prefix followed by *.", metavar="ID"),
 ]
 _Key = Annotated[
-    str | None, option("Search", "Messages with this key; with --msg-id it must have both.", metavar="KEY")
+    str | None,
+    option("Search", "Messages with this one of their KEYS; with --msg-id it must have both.", metavar="KEY"),
 ]
 _Topic = Annotated[str | None, option("Search", "Messages of this topic.", metavar="TOPIC")]
 _Group = Annotated[
@@ -158,7 +159,8 @@ _AsJson = Annotated[bool, option("Output", "Print JSON instead of tables.", "--j
 _Limit = Annotated[int, option("Output", "Messages on a page; page 1 has the newest.", metavar="N", min=1)]
 _Page = Annotated[int, option("Output", "The page to show.", metavar="N", min=1)]
 _LinkTemplate = Annotated[
-    str | None, option("Output", "Address of a trace, as in https://jaeger.example/trace/{trace_id}.", metavar="URL")
+    str | None,
+    option("Output", "Address of mqtrace forward's trace: https://jaeger.example/trace/{trace_id}.", metavar="URL"),
 ]
 _KafkaConfig = Annotated[
     Path | None, option("Input", "Properties file for the Kafka client: TLS, SASL.", metavar="FILE")
@@ -222,20 +224,20 @@ def query(  # noqa: PLR0913 - one parameter per option
         ) as archive,
     ):
         answer = search(archive, criteria, how, limit=limit, page=page)
-    return _show(replace(answer, link_template=template), html, as_json=as_json)
+    return _show(replace(answer, link_template=template), arrivals, html, as_json=as_json)
 
 
 def _check_page(html: Path, places: Sequence[Address]) -> None:
     """Refuse a page that cannot be written, or that would replace a file that is searched."""
-    if html.is_dir() or not html.parent.is_dir():
-        raise UsageError(f"--html {html}: name a file in a directory that exists")
+    if str(html) == "-" or html.is_dir() or not html.parent.is_dir():
+        raise UsageError(f"--html {html}: name a file (- is none) in a directory that exists")
     for place in places if html.exists() else ():
         with suppress(NothingThereError):  # the archive reports it
             if place.kind is Kind.FILES and html.resolve() in expand_files(place.path)[0]:
                 raise UsageError(f"--html {html} is one of the files that are searched: name another file")
 
 
-def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
+def _show(answer: Answer, arrivals: ArrivalRange, html: Path | None, *, as_json: bool) -> int:
     """Show ``answer`` in every requested form, and return the exit code."""
     if as_json:
         from bridge.query.details import answer_json  # noqa: PLC0415
@@ -247,7 +249,7 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     from bridge.query.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
 
     if not answer.stories:
-        typer.echo(f"mqtrace: {nothing_found(answer)}", err=True)
+        typer.echo(f"mqtrace: {nothing_found(answer, arrivals)}", err=True)
         return _NOTHING_FOUND
     if not as_json:
         print_answer(answer)

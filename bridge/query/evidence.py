@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.message_id import ID_SHAPE
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import decode_body, explode
 from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR
@@ -129,6 +130,7 @@ def parse_query(
         prefix = msg_id.removesuffix(_PREFIX_MARK)
         return Query(prefix=prefix, key=key, topic=topic, group=group, outcome=outcome)
     ids = frozenset() if msg_id is None else frozenset({msg_id, *filter(None, msg_id.split(BATCH_SEPARATOR))})
+    ids |= {each.upper() for each in ids if ID_SHAPE.fullmatch(each)}  # as RocketMQ's clients write them
     return Query(ids, key, topic=topic, group=group, outcome=outcome)
 
 

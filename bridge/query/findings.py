@@ -198,7 +198,8 @@ def _consumed_again(story: MessageTimeline) -> str | None:
 def _bad_records(story: MessageTimeline) -> str | None:
     if not story.bad:
         return None
-    return f"{plural(len(story.bad), 'bad record')} beside this message's: their content is lost."
+    whose = "its" if len(story.bad) == 1 else "their"
+    return f"{plural(len(story.bad), 'bad record')} beside this message's: {whose} content is lost."
 
 
 _Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]

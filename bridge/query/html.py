@@ -164,7 +164,9 @@ def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
     folded = f"; {plural(story.repeats, 'repeat')} folded" if story.repeats else ""
     parts = [
         element("p", joined(known), class_="about"),
-        element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about"),
+        element(
+            "p", "trace id of mqtrace forward ", element("a", trace_id, href=link) if link else trace_id, class_="about"
+        ),
         element("p", in_one_sentence(story), class_="summary"),
         _findings(findings(story)),
         element("h3", f"Timeline from {utc(first_ms(timeline))}"),

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from bridge.page.wording import ABSENT, duration, offset, plural, utc, utc_time, visible
 from bridge.query.details import about, details_of, link_of, places_of, trace_id_hex
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.search import CONSUMER, PRODUCER, rows_of
+from bridge.query.search import ALWAYS, CONSUMER, PRODUCER, rows_of
 from bridge.query.timeline import OUTCOME_TONES, Tone, events, first_ms
 from otel_mqtrace._terminal import open_console, print_table
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from bridge.query.search import Answer, Row, Searched
+    from bridge.query.search import Answer, ArrivalRange, Row, Searched
     from bridge.query.timeline import Event, MessageTimeline
 
 
@@ -50,16 +50,20 @@ def print_answer(answer: Answer, *, console: Console | None = None) -> None:
         screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))
 
 
-def nothing_found(answer: Answer) -> str:
+def nothing_found(answer: Answer, arrivals: ArrivalRange = ALWAYS) -> str:
     """Return the one line of an answer without a message: what was searched, and what could not be."""
     searched, (first, *more) = answer.searched, answer.searched.remarks or ("",)
     if answer.total:
         return f"page {answer.page} is empty: {plural(answer.total, 'message')} on {plural(answer.pages, 'page')}"
     others = f", and {plural(len(more), 'more remark')}" if more else ""
     remark = f" {visible(first, limit=400)}{others};" if first else ""
+    key = " (--key is one of the message's KEYS, not Kafka's record key)" if answer.query.key is not None else ""
+    ends = {"--begin": arrivals.begin_ms, "--end": arrivals.end_ms}
+    given = " and ".join(name for name, end_ms in ends.items() if end_ms is not None)
+    about = f", and {given} against the arrival of trace messages" if given else ""
     return (
         f"nothing found; s{describe_search(searched)[1:].removesuffix('.')};{remark} "
-        "check the search options, and --begin and --end: they are about arrivals"
+        f"check the search options{key}{about}"
     )
 
 
@@ -107,7 +111,7 @@ def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text("   ".join(f"{name} {visible(value)}" for name, value in about(story))),
-        Text(f"trace id {trace_id_hex(story.msg_id)}"),
+        Text(f"trace id of mqtrace forward {trace_id_hex(story.msg_id)}"),
         *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
     ]

@@ -141,7 +141,7 @@ def _expand(src: str) -> tuple[list[AnyPath], bool]:
     if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
         raise UsageError(
             f"cannot read {src} directly: give files of it; native trace messages are landed by "
-            f"mqtrace forward --source {src} --landing DIR"
+            f"mqtrace forward --once --source {src} --landing DIR"
         )
     return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
 

@@ -171,6 +171,7 @@ def test_raw_body_is_refused_with_the_way_to_land_it(mqtrace, tmp_path, monkeypa
     code, _, err = mqtrace(*command.split(), "body.bin")
     assert (code, err.count("\n")) == (2, 1)
     assert "body.bin is one raw native body, which mqtrace decode reads: " in err
+    assert "mqtrace forward --once --source " in err
     assert err.endswith("body.bin --landing DIR\n")
 
 

@@ -114,7 +114,9 @@ def test_every_code_has_a_case():
 def test_bad_records_beside_a_message_are_a_finding():
     (story,) = answer_of(landed(pub(), *USED, extra=b"Sub\x01\x02"), pub().beans[0].msg_id).stories
     assert [finding.code for finding in findings(story)] == ["bad_records"]
-    assert "3 bad records" in findings(story)[0].text
+    assert findings(story)[0].text == "3 bad records beside this message's: their content is lost."
+    (story,) = answer_of(landed(pub(), extra=b"Sub\x01\x02"), pub().beans[0].msg_id).stories
+    assert findings(story)[-1].text == "1 bad record beside this message's: its content is lost."
 
 
 def test_hostile_group_cannot_leave_its_finding():

@@ -36,6 +36,7 @@ FOUND = {
     "unfinished": ({"outcome": OutcomeFilter.UNFINISHED}, ["B3"]),
     "ok deliveries of billing": ({"group": "billing", "outcome": OutcomeFilter.OK}, ["A1"]),
     "id and outcome": ({"msg_id": "A1", "group": "billing", "outcome": OutcomeFilter.FAILED}, []),
+    "id in another case": ({"msg_id": "a1"}, []),
     "key and topic": ({"key": "order-1", "topic": "refunds"}, ["A2"]),
     "prefix and key": ({"msg_id": "A*", "key": "order-2"}, []),
     "part of a topic": ({"topic": "refund"}, []),

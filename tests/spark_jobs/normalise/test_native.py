@@ -307,7 +307,7 @@ def test_charset_and_message_type_map_reach_the_reader(tmp_path):
 
 
 def test_broker_of_rocketmq_is_no_source(tmp_path):
-    with pytest.raises(UsageError, match="mqtrace forward"):
+    with pytest.raises(UsageError, match="mqtrace forward --once"):
         native_side(tmp_path, "rocketmq://localhost:9876/T")
 
 
