@@ -114,7 +114,7 @@ def dialects(
 
     The wire names no writer: the records of each group are compared with every known writer, and those that fit remain.
 
-    Exit codes: 0, 2 wrong usage or unreadable input, 130 interrupted.
+    Exit codes: 0, 1 if no record can be read, 2 wrong usage or unreadable input, 130 interrupted.
 
     Example:
         mqtrace dialects

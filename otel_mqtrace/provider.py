@@ -194,14 +194,16 @@ class ProviderBinding:
         """Return the factory of an exporter by its entry-point name; one that cannot be loaded is one warning."""
         shown = without_password(name)
         try:
-            point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
+            points = entry_points(group=EXPORTER_GROUP)
+            point = next((each for each in points if each.name == name), None)
             factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
         except Exception as problem:  # noqa: BLE001 - the application must start
             reraise_from_signal_handler()
             self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
             return None
         if factory is None:
-            self._refuse(shown, f"no exporter named {shown!r}; spans do not go there")
+            known = ", ".join(sorted(points.names))
+            self._refuse(shown, f"no exporter named {shown!r}; spans do not go there: name one of {known}")
         return factory
 
     def _build(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:

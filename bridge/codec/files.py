@@ -145,8 +145,12 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     target = Target.named(dialect) if dialect else None
     Reading(charset=charset)  # as above
     tally = _Tally()
+
+    def why_refused(item: EncodedLine | Refusal) -> str | None:
+        return f"{_shown(file)}:{item.line}: {item.reason}" if isinstance(item, Refusal) else None
+
     with _opened(file) as stream:
-        results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), _why_refused)
+        results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), why_refused)
         bodies = groupby((one for one in results if isinstance(one, EncodedLine)), lambda one: repr(one.body_index))
         if as_lines:
             _write(dump(_body_line(list(records))) for _, records in bodies)
@@ -156,7 +160,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
 
 
 def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
-    """Print who can have written ``files``; without any, every known writer.
+    """Print who can have written ``files``, without any every known writer; 1: no record can be read.
 
     Raises:
         UsageError, UnreadableInputError: a file is wrong.
@@ -173,12 +177,13 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
     else:
         rows = tables.known_writers()
         columns = tables.WRITER_COLUMNS
+    if not rows:
+        typer.echo(f"mqtrace: no record can be read in {' '.join(map(_shown, files or ()))}", err=True)
+        return 1
     if as_json:
         _write(dump(row) for row in rows)
-    elif rows:
-        tables.print_rows(columns, rows)
     else:
-        typer.echo(f"mqtrace: no record can be read in {' '.join(files or ())}", err=True)
+        tables.print_rows(columns, rows)
     return 0
 
 
@@ -217,10 +222,6 @@ def _why_bad(placed: tuple[str, dict[str, Any]]) -> str | None:
     return f"{place}{record}{' ' + error['field'] if error['field'] else ''}: {error['reason']}"
 
 
-def _why_refused(item: EncodedLine | Refusal) -> str | None:
-    return f"line {item.line}: {item.reason}" if isinstance(item, Refusal) else None
-
-
 def _decoded(
     names: list[str], framing: Framing, how: Reading, *, explode_batches: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -236,11 +237,15 @@ def _decoded(
 def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, str, DecodedBody | BadBody]]:
     before = 0
     for name in _readable(names):
-        index, shown = -1, "standard input" if name == _STDIN else name
+        index, shown = -1, _shown(name)
         with _opened(name) as stream:
             for index, row, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
                 yield before + index, shown if row is None else f"{shown}:{row}", body
         before += index + 1
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == _STDIN else name
 
 
 def _body_line(records: list[EncodedLine]) -> dict[str, Any]:

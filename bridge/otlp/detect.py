@@ -29,6 +29,7 @@ _HEAD_BYTES: Final = 256 * 1024
 _LINES_LOOKED_AT: Final = 50
 _LENGTH_BYTES: Final = 4
 _JSON_STARTS: Final = frozenset({b"{", b"["})
+_DECODED: Final = re.compile(rb'\{"body_index": ?\d+, ?"record_index":')
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited: how every non-empty TracesData starts
 
 
@@ -110,7 +111,7 @@ def detect(path: AnyPath) -> Detected:
         _check_parquet(path)
     found = detect_head(head, size)
     if found is None:
-        refuse_raw_body(head, path)
+        refuse_unlanded(head, path)
         raise UnreadableInputError(
             f"cannot detect the format of {path}: expected a native landing, JSON lines with body_base64, or OTLP "
             "traces in JSON or protobuf",
@@ -118,8 +119,12 @@ def detect(path: AnyPath) -> Detected:
     return found
 
 
-def refuse_raw_body(head: bytes, name: object) -> None:
-    """Raise UnreadableInputError for a file that begins as a native body itself; only the codec and forward read it."""
+def refuse_unlanded(head: bytes, name: object) -> None:
+    """Raise UnreadableInputError for a file that begins as a native body, or as the JSON that decode makes of one."""
+    if _DECODED.match(head):
+        raise UnreadableInputError(
+            f"{name} is what mqtrace decode prints: first run mqtrace encode --framing jsonl-base64 {name} > FILE.jsonl"
+        )
     if RECORD_START.match(head):
         raise UnreadableInputError(
             f"{name} is one raw native body, which mqtrace decode reads: to search or reconcile it, make a landing of "

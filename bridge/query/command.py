@@ -128,7 +128,7 @@ _MsgId = Annotated[
 ]
 _Key = Annotated[
     str | None,
-    option("Search", "Messages with this one of their KEYS; with --msg-id it must have both.", metavar="KEY"),
+    option("Search", "Messages with this key (not Kafka's record key); with --msg-id, both.", metavar="KEY"),
 ]
 _Topic = Annotated[str | None, option("Search", "Messages of this topic.", metavar="TOPIC")]
 _Group = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, read_landed
-from bridge.otlp.detect import refuse_raw_body
+from bridge.otlp.detect import refuse_unlanded
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
@@ -86,7 +86,7 @@ class FilesArchive(Archive):
         try:
             with part.open("rb") as stream:
                 framing = _FRAMINGS.get(part.suffix, Framing.JSONL_BASE64)
-                refuse_raw_body(stream.peek(), part)
+                refuse_unlanded(stream.peek(), part)
                 for item in read_landed(stream, framing, name=part.name):
                     message = item if isinstance(item, BadBody) else _message_of(item, part.name)
                     if isinstance(message, LandedMessage):

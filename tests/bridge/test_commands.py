@@ -140,7 +140,7 @@ def test_pipe_is_read_where_one_pass_is_enough(mqtrace, tmp_path, command, end):
     writing.start()
     code, out, err = mqtrace(command, pipe)
     writing.join()
-    assert (code, bool(out), "1 of 1 record is refused" in err) == (end, not end, bool(end))
+    assert (code, bool(out), f"1 of 1 record is refused; first: {pipe}:1: " in err) == (end, not end, bool(end))
 
 
 def test_real_bodies_are_read_from_several_files(mqtrace):
@@ -165,8 +165,12 @@ def test_file_named_twice_is_read_once(mqtrace, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["query", "inspect", "reconcile --otlp . --out out --native"])
-def test_raw_body_is_refused_with_the_way_to_land_it(mqtrace, tmp_path, monkeypatch, command):
+def test_codec_file_is_refused_with_the_way_to_search_it(mqtrace, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    _, records, _ = mqtrace("decode", stdin=PUB)
+    Path("records.jsonl").write_bytes(records)
+    err = mqtrace.refuses(*command.split(), "records.jsonl")
+    assert "records.jsonl is what mqtrace decode prints: first run mqtrace encode --framing jsonl-base64 " in err
     Path("body.bin").write_bytes(PUB)
     code, _, err = mqtrace(*command.split(), "body.bin")
     assert (code, err.count("\n")) == (2, 1)
@@ -436,4 +440,4 @@ def test_refused_records_are_counted_and_the_rest_is_written(mqtrace):
     ]
     code, out, err = mqtrace("encode", stdin=b"\n".join([*refused, good]))
     assert (code, out) == (1, PUB)
-    assert err == "mqtrace: 8 of 9 records are refused; first: line 1: msg_id: 7 is not of type str\n"
+    assert err == "mqtrace: 8 of 9 records are refused; first: standard input:1: msg_id: 7 is not of type str\n"

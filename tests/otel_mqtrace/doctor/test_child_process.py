@@ -4,12 +4,14 @@ import json
 import signal
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
 
 from otel_mqtrace.cli import main
 from otel_mqtrace.doctor.checks import Checkup
 from otel_mqtrace.doctor.child_process import examine_reports
+from otel_mqtrace.provider import EXPORTER_GROUP
 from tests.otel_mqtrace.doctor.conftest import DOCTOR
 from tests.support.opentelemetry_release import needs_sdk
 
@@ -176,7 +178,8 @@ from otel_mqtrace import MqTraceInstrumentor
 MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="nobody")
 """
     done = doctor("--json", "--", *application(program))
-    line = "no exporter named 'nobody'; spans do not go there"
+    known = sorted({point.name for point in entry_points(group=EXPORTER_GROUP)})
+    line = f"no exporter named 'nobody'; spans do not go there: name one of {', '.join(known)}"
     assert done.stderr == f"mqtrace: {line}\n"
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["facts"]["processes"][0]["warnings"] == [line]
