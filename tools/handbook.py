@@ -47,7 +47,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "group_name": "the producer group",
     "preset": "`rocketmq4` or `rocketmq5`: queue, batch and linger of that generation",
     "queue_size": "spans that a lane holds",
-    "batch_size": "spans per export",
+    "batch_size": "spans per batch; our exporters take several full batches at once, up to 512 spans",
     "linger_ms": "longest wait for a batch to fill, in milliseconds",
     "ledger_dir": "where each process keeps its drop ledger, `ledger-<host>-<pid>-<hex>.json`",
     "max_message_bytes": "most bytes of one trace message, encoded",

@@ -166,6 +166,9 @@ def application_run(home):
         world.run(once, home, MQTRACE_LANDING_DIR="landing", **settings)
     for directory in _SPANS:
         shutil.copy(home / "traces.jsonl", home / directory / "done-1.jsonl")
+    shutil.copytree(home / "landing", home / "mqtrace-demo" / "landing")
+    (home / "mqtrace-demo" / "otlp").mkdir()
+    shutil.copy(home / "traces.jsonl", home / "mqtrace-demo" / "otlp")
     (home / "collector-metrics.txt").write_text(_COLLECTOR, encoding="utf-8")
     (home / "sdk-metrics.jsonl").write_text(_SDK, encoding="utf-8")
     bodies = tuple(base64.b64decode(line["body_base64"]) for line in landed_lines(home / "landing"))
