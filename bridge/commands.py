@@ -109,12 +109,12 @@ def dialects(
     *,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per writer instead of a table.")] = False,
-) -> int:
+) -> None:
     """Show every known writer of the native format, or who can have written given bodies, with the evidence.
 
     The wire names no writer: the records of each group are compared with every known writer, and those that fit remain.
 
-    Exit codes: 0, 1 if no record can be read, 2 wrong usage or unreadable input, 130 interrupted.
+    Exit codes: 0, 2 wrong usage or unreadable input, 130 interrupted.
 
     Example:
         mqtrace dialects
@@ -122,4 +122,4 @@ def dialects(
     """
     from bridge.codec.files import show_writers  # noqa: PLC0415  only when called
 
-    return show_writers(files, framing, as_json=as_json)
+    show_writers(files, framing, as_json=as_json)

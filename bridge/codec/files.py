@@ -159,8 +159,8 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     return tally.report("record", "records", "refused")
 
 
-def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
-    """Print who can have written ``files``, without any every known writer; 1: no record can be read.
+def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> None:
+    """Print who can have written ``files``; without any, every known writer.
 
     Raises:
         UsageError, UnreadableInputError: a file is wrong.
@@ -179,12 +179,10 @@ def show_writers(files: list[str] | None, framing: Framing, *, as_json: bool) ->
         columns = tables.WRITER_COLUMNS
     if not rows:
         typer.echo(f"mqtrace: no record can be read in {' '.join(map(_shown, files or ()))}", err=True)
-        return 1
-    if as_json:
+    elif as_json:
         _write(dump(row) for row in rows)
     else:
         tables.print_rows(columns, rows)
-    return 0
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ def test_group_in_the_table_of_writers_cannot_control_the_terminal(mqtrace):
 def test_bodies_without_a_record_are_one_line_without_a_writer(mqtrace):
     for more in ([], ["--json"]):
         done = mqtrace("dialects", "-", *more, stdin=b"\x00garbage")
-        assert done == (1, b"", "mqtrace: no record can be read in standard input\n")
+        assert done == (0, b"", "mqtrace: no record can be read in standard input\n")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
