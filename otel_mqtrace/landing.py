@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NATIVE_DIRECTORY: Final = "native"
 MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""
+MANIFEST_DIRECTORY: Final = "_manifest"
+"""Instead of that in a store, which appends to no file: an object of counts for each part."""
 IN_PROGRESS_SUFFIX: Final = ".inprogress"
 FIELDS: Final = ("source", "partition", "offset", "arrival_ms", "keys", "body")
 """Columns of a parquet part, in order; a JSON line has the same fields with ``body_base64`` for ``body``."""

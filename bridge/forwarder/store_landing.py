@@ -16,6 +16,7 @@ from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import (
     BODY_BASE64,
+    MANIFEST_DIRECTORY,
     NATIVE_DIRECTORY,
     PART_FORMATS,
     LandedPart,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing import LandedMessage
 
 
-MANIFEST_DIRECTORY: Final = "_manifest"
-"""Below ``native/``: an object of counts for each part, because a store appends to no file."""
 _ABANDONED_NS: Final = 3_600_000_000_000
 _MOST_AGE_NS: Final = 10_000_000_000
 _MOST_BYTES: Final = 64 << 20

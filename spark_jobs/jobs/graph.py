@@ -22,7 +22,7 @@ from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
 from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.naming import with_message_ids
-from spark_jobs.jobs.options import no_progress
+from spark_jobs.jobs.options import check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.workspace import open_engine, work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
@@ -65,6 +65,7 @@ def run(
         find_inputs(Side.NATIVE, options.native, how.client_config),
         find_inputs(Side.OTLP, options.otlp, how.client_config, layout=how.otlp_format),
     )
+    check_places(options)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
     with hold(options.out, name="--out"), work_directory(options.out) as made, opened as chosen:
         work = made.absolute()

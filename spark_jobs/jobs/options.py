@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing import MANIFEST_DIRECTORY, MANIFEST_NAME, native_directory
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
@@ -119,7 +121,34 @@ def check_options(
     sources = {"--native": options.native, "--otlp": options.otlp, "--ledger": options.ledger}
     places: dict[str, list[Any]] = {"--policy": [options.policy], "--out": [options.out]}
     configure_stores(options.conf, {**sources, **places, "--history": [options.history]})
-    return replace(choose(options, known()), engine=engine)
+    chosen = choose(options, known())
+    check_places(options)
+    return replace(chosen, engine=engine)
+
+
+def check_places(options: ReconcileOptions) -> None:
+    """Refuse to write into a landing: ``decode`` and ``forward`` would read the verdicts as trace messages.
+
+    Raises:
+        UsageError: ``out`` or the history is a landing, or lies in one.
+    """
+    for option, place in {"--out": options.out, "--history": options.history}.items():
+        landing = None if place is None else _landing_around(place.resolve())
+        if landing is not None:
+            raise UsageError(
+                f"{option} {place} is in the landing {landing}, whose readers would take a run's files for trace "
+                "messages: name a directory outside it"
+            )
+
+
+def _landing_around(place: AnyPath) -> AnyPath | None:
+    manifest = MANIFEST_NAME if isinstance(place, Path) else MANIFEST_DIRECTORY
+    around: tuple[AnyPath, ...] = (place, *place.parents)
+    for above in around:
+        with suppress(OSError):  # opening the place reports the error
+            if len(above.parts) > 1 and ((native_directory(above) / manifest).exists() or (above / manifest).exists()):
+                return above
+    return None
 
 
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> Chosen:

@@ -11,6 +11,7 @@ import pytest
 from bridge.addresses import parse_instant_ms
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
+from otel_mqtrace.landing import manifest_path, native_directory
 from spark_jobs.commands import parse_settings, repeat_options
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
@@ -37,6 +38,10 @@ WRONG = {
         ([*SIDES, "--out", "o", "--history", NOT_WRITABLE], f"cannot write to --history {NOT_WRITABLE}"),
         ([*SIDES, "--out", "o", "--history", "o/"], "--out and --history both name o"),
         ([*SIDES, "--out", "o", "--history", "o/verdicts/x"], "o/verdicts/x is in o/verdicts, which a run replaces"),
+        ([*SIDES, "--out", "landing"], "--out landing is in the landing "),
+        ([*SIDES, "--out", "landing/native/o"], "--out landing/native/o is in the landing "),
+        ([*SIDES, "--out", "landing/o", "--stream"], "--out landing/o is in the landing "),
+        ([*SIDES, "--out", "o", "--history", "landing/o"], "--history landing/o is in the landing "),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
@@ -68,6 +73,7 @@ WRONG = {
         (["--native", SIDES[3], "--out", "o"], "not native"),
         (["--otlp", SIDES[3], "--out", "taken"], "cannot create --out taken"),
         (["--otlp", SIDES[3], "--out", NOT_WRITABLE], f"cannot write to --out {NOT_WRITABLE}"),
+        (["--otlp", SIDES[3], "--out", "landing"], "--out landing is in the landing "),
         (["--otlp", SIDES[3], "--out", ""], "--out is empty"),
         (["--otlp", NO_JAEGER, "--out", "o"], "no Jaeger answers at 127.0.0.1:1"),
     ],
@@ -81,6 +87,9 @@ WRONG = {
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, command, arguments, message):
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("a file")
+    landing = Path("landing")
+    native_directory(landing).mkdir(parents=True)
+    manifest_path(landing).touch()
     assert main([command, *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("mqtrace: error: ")
@@ -88,6 +97,7 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, comma
     assert message in captured.err
     assert captured.out == ""
     assert not Path("o").exists()
+    assert [*landing.rglob("*")] == [native_directory(landing), manifest_path(landing)]
 
 
 @pytest.mark.parametrize("profile", ["mqtrace", "java-agent"])
