@@ -204,10 +204,12 @@ def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    start = codecs.BOM_UTF8
     while line := file.readline(LONGEST_LINE_BYTES + 1):
         if len(line) > LONGEST_LINE_BYTES:
             raise LineTooLongError
-        yield line
+        yield line.removeprefix(start)
+        start = b""
 
 
 def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:

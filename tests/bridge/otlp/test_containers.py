@@ -1,6 +1,7 @@
 """Every layout a Collector writes is detected by its bytes, and read message by message with damage kept local."""
 
 import base64
+import codecs
 import json
 import struct
 import time
@@ -103,6 +104,12 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
             (link["trace_id"], link["span_id"]) for link in sent["links"]
         ]
     assert truth == {}
+
+
+def test_byte_order_mark_before_the_first_line_is_no_bad_piece(tmp_path):
+    path = tmp_path / "marked.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes())
+    assert read(path) == read(OTLP / "layouts/traces.jsonl")
 
 
 @pytest.mark.parametrize(
