@@ -28,7 +28,10 @@ _COUNTED = {
     "redeliveries": "Redelivered",
     "unmatched": "Not on both sides",
 }
-_STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|(?<!\w)_|_(?!\w)|(?<=www)\.", re.ASCII | re.IGNORECASE)
+_STRUCTURAL = re.compile(
+    r"""[^\w .,;:?'"<>/=+\-→—…⟨⟩%()≠]|:(?! )|<(?!=)|^>|>(?!=)|(?<!\w)_|_(?!\w)|(?<=www)\.""", re.ASCII | re.IGNORECASE
+)
+"""Of a sentence, ``: ``, ``<=`` and ``>=`` stay readable in a terminal."""
 
 
 def render_summary(result: Result, *, most_bytes: int = MOST_SUMMARY_BYTES) -> str:
@@ -93,7 +96,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 def _gate(gate: Gate) -> Sequence[str]:
     outcome, bound = (
         f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}",
-        f"{cell(gate.op)} {number(gate.threshold)}",
+        f"{gate.op} {number(gate.threshold)}",
     )
     return cell(gate.name), outcome, number(gate.value), bound, cell(gate.explanation, limit=300)
 

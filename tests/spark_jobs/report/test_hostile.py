@@ -100,8 +100,15 @@ def test_metrics_keep_one_sample_per_line(text):
 @given(st.text(max_size=60))
 def test_markdown_cell_has_no_markup(text):
     written = cell(text)
-    assert not re.search(r"[|`*\[\]<>!~\\@:\n]", written)
+    assert not re.search(r"[|`*\[\]!~\\@\n]|:(?! )|<(?!=)|^>|>(?!=)", written)
     assert not re.search(r"&(?!#\d+;)", written)
+
+
+def test_markdown_cell_leaves_a_plain_sentence_as_it_is():
+    sentence = (
+        'Is "a-b_c" late? Look up the samples\' positions; fix the clocks: the rate is 2 % (must be <= 0, or >= 1).'
+    )
+    assert cell(sentence) == sentence
 
 
 @given(st.text(max_size=60))
