@@ -293,12 +293,13 @@ def _early_workers(sources: Iterable[str], where: dict[str, Any], *, stream: boo
     """Yield whether the run has the local engine; its processes then import their modules while this one does."""
     from spark_jobs.session import choose_engine  # noqa: PLC0415  (a list of commands does without)
 
-    name, obstacle = choose_engine(**where, stream=stream)
+    name, reason = choose_engine(**where, stream=stream)
     early = sources if name == "local" and find_spec("pyarrow") and find_spec("jinja2") else ()
     with started_early(early, "spark_jobs.jobs.batch", "spark_jobs.report.samples"):
         yield name == "local"
-    if obstacle is not None:
-        typer.echo(f"mqtrace: judged in this process (--engine local): {obstacle}", err=True)
+    if reason is not None:
+        place = "in this process" if name == "local" else "on Spark"
+        typer.echo(f"mqtrace: judged {place} (--engine {name}): {reason}", err=True)
 
 
 def _build_options(given: Mapping[str, Any], reading: Callable[[], ReadOptions], *, is_local: bool) -> ReconcileOptions:

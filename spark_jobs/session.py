@@ -202,7 +202,7 @@ def choose_engine(  # noqa: PLR0913 - the options that decide it
     stream: bool = False,
     has_session: bool = False,
 ) -> tuple[str, str | None]:
-    """Return ``spark`` or ``local``: the engine that is named, else Spark where it can start, or why not.
+    """Return ``spark`` or ``local``: the engine that is named, else Spark where it can start; with the reason then.
 
     An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
 
@@ -224,22 +224,22 @@ def choose_engine(  # noqa: PLR0913 - the options that decide it
         return "local", None
     if engine not in {None, "spark"}:
         raise UsageError(f"unknown engine {engine!r}: use spark or local")
-    obstacle = None if engine or has_session or given else _obstacle()
-    return ("local", obstacle) if obstacle else ("spark", None)
+    return ("spark", None) if engine or has_session or given else _default_engine()
 
 
-def _obstacle() -> str | None:
-    """Return why Spark cannot start here, or ``None``."""
+def _default_engine() -> tuple[str, str]:
     if not has_pyspark():
-        return "pyspark is not installed"
+        return "local", "pyspark is not installed"
     place = _place(None)
-    if place is None or place.startswith(_CONNECT):  # no JVM is started here
-        return None
+    if place is None:
+        return "spark", "spark-submit started this process"
+    if place.startswith(_CONNECT):  # no JVM is started here
+        return "spark", "SPARK_REMOTE names a Spark Connect server"
     try:
         find_java()
     except PeerError:
-        return "Spark needs Java, which was not found"
-    return None
+        return "local", "Spark needs Java, which was not found"
+    return "spark", "pyspark and Java are installed; --engine local needs neither"
 
 
 def configure_stores(conf: Mapping[str, str], given: Mapping[str, Collection[object]]) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import MEANING, _place, as_meant, build_session, cost, grouped, versions
+from spark_jobs.session import MEANING, _place, as_meant, build_session, choose_engine, cost, grouped, versions
 
 
 @pytest.mark.spark
@@ -38,22 +38,24 @@ def test_running_session_is_returned(spark):
 
 
 @pytest.mark.parametrize(
-    ("named", "environment", "ground"),
+    ("named", "environment", "ground", "reason"),
     [
-        (None, {}, "local[*]"),
-        (None, {"SPARK_REMOTE": "sc://h:1"}, "sc://h:1"),
-        (None, {"PYSPARK_GATEWAY_PORT": "1"}, None),
-        ("local[1]", {"PYSPARK_GATEWAY_PORT": "1", "SPARK_REMOTE": "sc://h:1"}, "local[1]"),
+        (None, {}, "local[*]", "pyspark and Java are installed; --engine local needs neither"),
+        (None, {"SPARK_REMOTE": "sc://h:1"}, "sc://h:1", "SPARK_REMOTE names a Spark Connect server"),
+        (None, {"PYSPARK_GATEWAY_PORT": "1"}, None, "spark-submit started this process"),
+        ("local[1]", {"PYSPARK_GATEWAY_PORT": "1", "SPARK_REMOTE": "sc://h:1"}, "local[1]", None),
     ],
 )
 def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_machine(
-    monkeypatch, named, environment, ground
+    monkeypatch, named, environment, ground, reason
 ):
+    monkeypatch.setattr("spark_jobs.session.find_java", lambda: "java")
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert _place(named) == ground
+    assert choose_engine(None, master=named, conf={}, driver_memory="1g") == ("spark", reason)
 
 
 @pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
