@@ -160,7 +160,7 @@ UNEXPLAINED | no explanation | yes
 No rule and no counter explains it.
 A span is there, the native record is not, and nothing counted a drop.
 Silent loss: the number a migration is judged by.
-Take the samples' positions and times to the logs of the pipeline that lost it.
+Find the samples' positions and times in the logs of the pipeline that lost them.
 """)
 
 FIELD_VERDICTS: Final = _entries("""

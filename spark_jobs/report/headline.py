@@ -132,22 +132,22 @@ def _part(text: str, status: str, reason: str | None = None) -> Part:
 def loss_sentence(side: str, loss: Loss) -> str:
     """Return the loss of ``side`` with its upper bound at 95 % confidence."""
     lacked = f"{count(loss.unexplained)} of {count(loss.checked)} events"
-    bound = f"; with 95 % confidence the rate is below {ppm(loss.upper_bound_95_ppm)}"
+    bound = f"; with 95 % confidence the unexplained rate is below {ppm(loss.upper_bound_95_ppm)}"
     return (
         f"{_SUBJECT.get(side, side)} lacks {lacked} without explanation"
-        f"{bound if loss.upper_bound_95_ppm is not None else ''}"
-        f"{f', and {count(loss.attributed)} more whose reason is named' if loss.attributed else ''}."
+        f"{f', and {count(loss.attributed)} more for a named reason' if loss.attributed else ''}"
+        f"{bound if loss.upper_bound_95_ppm is not None else ''}."
     )
 
 
 def figures(result: Result) -> list[tuple[str, str, str]]:
     """Return the figures of the run as (label, value, note), in reading order."""
-    total = sum(result.status.values())
-    judged = total - sum(result.status.get(name, 0) for name in _UNJUDGED)
+    left = sum(result.status.get(name, 0) for name in _UNJUDGED)
+    judged = sum(result.status.values()) - left
     equal = matched(result)
     rate = percent(equal.keys, equal.checked)
     found = [
-        ("Events judged", count(judged), f"of {count(total)} seen on either side"),
+        ("Events judged", count(judged), f"and {count(left)} not judged"),
         ("Matched", rate, f"{count(equal.keys)} equal, of {count(equal.checked)} that both sides should have"),
     ]
     for side, loss in sorted(result.loss.items()):
