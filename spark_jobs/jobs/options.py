@@ -130,25 +130,21 @@ def check_places(options: ReconcileOptions) -> None:
     """Refuse to write into a landing: ``decode`` and ``forward`` would read the verdicts as trace messages.
 
     Raises:
-        UsageError: ``out`` or the history is a landing, or lies in one.
+        UsageError: ``out`` or the history is a landing, or lies among its parts.
     """
     for option, place in {"--out": options.out, "--history": options.history}.items():
-        landing = None if place is None else _landing_around(place.resolve())
-        if landing is not None:
+        if place is not None and _is_landing(place.resolve()):
             raise UsageError(
-                f"{option} {place} is in the landing {landing}, whose readers would take a run's files for trace "
-                "messages: name a directory outside it"
+                f"{option} {place} is a landing, whose readers would take a run's files for trace messages: "
+                "name another directory"
             )
 
 
-def _landing_around(place: AnyPath) -> AnyPath | None:
+def _is_landing(place: AnyPath) -> bool:
     manifest = MANIFEST_NAME if isinstance(place, Path) else MANIFEST_DIRECTORY
-    around: tuple[AnyPath, ...] = (place, *place.parents)
-    for above in around:
-        with suppress(OSError):  # opening the place reports the error
-            if len(above.parts) > 1 and ((native_directory(above) / manifest).exists() or (above / manifest).exists()):
-                return above
-    return None
+    with suppress(OSError):  # opening the place reports the error
+        return any((above / manifest).exists() for above in (native_directory(place), place, *place.parents))
+    return False
 
 
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]]) -> Chosen:
