@@ -33,6 +33,7 @@ class RepeatingSession(requests.Session):
             reply.reason = (
                 f"redirected to {place!r}: give that as the endpoint" if is_named else "redirected to no place"
             )
+            reply._content = reply.reason.encode()  # noqa: SLF001 - older exporters log the text
             reply.status_code = 400
         return reply
 
