@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # A busy machine is no counterexample: no example is timed.
 settings.register_profile("mqtrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mqtrace")
+# Under nohup every process of a test would ignore it, as the commands leave what is ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _ROOT = Path(__file__).parents[1]
 _ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)

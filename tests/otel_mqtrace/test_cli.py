@@ -261,14 +261,9 @@ def test_every_command_has_help_with_exit_codes_and_an_example(point, capsys):
     assert f"mqtrace {point.name}" in shown.split("Example:")[1]
 
 
-# The whole run may have been started in the background, or by nohup.
-_AS_AT_A_TERMINAL = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-"""
 _DURING_IMPORT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the whole run may have been started in the background
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace.cli":
@@ -277,11 +272,13 @@ sys.meta_path.insert(0, Interrupting())
 """
 _AT_THE_END = """
 import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(os.kill, os.getpid(), signal.NUMBER)
 sys.argv[1:] = ["--version"]
 """
 _IN_A_WEAKREF_CALLBACK = """
 import os, signal, sys, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace._command_tree":
@@ -296,7 +293,7 @@ sys.meta_path.insert(0, Interrupting())
     "when", [_DURING_IMPORT, _AT_THE_END, _IN_A_WEAKREF_CALLBACK], ids=["imports", "end", "weakref callback"]
 )
 def test_signal_outside_the_command_is_one_line(when, number, code):
-    program = f"{_AS_AT_A_TERMINAL}{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
+    program = f"{when.replace('NUMBER', number)}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (code, "mqtrace: interrupted\n")
 
