@@ -7,11 +7,13 @@ again after :meth:`RocketMqProxy.redeliver`, a transaction is asked about after 
 # ruff: noqa: N802 - the methods of a gRPC service have its names
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Condition, Event
 from zlib import crc32
 
 import grpc
+import rocketmq
 from rocketmq.grpc_protocol import Code, MessageType, definition_pb2, service_pb2, service_pb2_grpc
 
 STORE_HOST = "broker-a:10911"
@@ -203,3 +205,21 @@ class RocketMqProxy(service_pb2_grpc.MessagingServiceServicer):
 
 def _transaction_id(message):
     return f"transaction of {message.system_properties.message_id}"
+
+
+@contextmanager
+def clients_of(endpoints):
+    """Give a function that starts a client of a proxy, given its class and further arguments; all are shut down."""
+    running = []
+
+    def start(make, *args, namespace="", **kwargs):
+        conf = rocketmq.ClientConfiguration(endpoints, rocketmq.Credentials(), namespace)
+        client = make(conf, *args, **kwargs)
+        client.startup()
+        running.append(client)
+        return client
+
+    yield start
+    for client in running:
+        if client.is_running:
+            client.shutdown()

@@ -6,26 +6,17 @@ import pytest
 import rocketmq
 from rocketmq.v5.exception import InternalErrorException
 
+from tests.support.rocketmq_proxy import clients_of
+
 _numbers = count(1)
 _PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
 def started(rocketmq_server):
-    """Start clients of the real proxy, given their class and further arguments; all are shut down at the end."""
-    running = []
-
-    def start(make, *args, **kwargs):
-        conf = rocketmq.ClientConfiguration(rocketmq_server.endpoints, rocketmq.Credentials())
-        client = make(conf, *args, **kwargs)
-        client.startup()
-        running.append(client)
-        return client
-
-    yield start
-    for client in running:
-        if client.is_running:
-            client.shutdown()
+    """Start clients of the proxy, given their class and further arguments."""
+    with clients_of(rocketmq_server.endpoints) as start:
+        yield start
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import rocketmq
 
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
-from tests.support.rocketmq_proxy import RocketMqProxy
+from tests.support.rocketmq_proxy import RocketMqProxy, clients_of
 
 _numbers = count(1)
 
@@ -48,20 +48,9 @@ def instrument(instrument, clock):
 
 @pytest.fixture
 def started(proxy):
-    """Start clients of the proxy, given their class and further arguments; those still running are shut down."""
-    running = []
-
-    def start(make, *args, namespace="", **kwargs):
-        conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials(), namespace)
-        client = make(conf, *args, **kwargs)
-        client.startup()
-        running.append(client)
-        return client
-
-    yield start
-    for client in running:
-        if client.is_running:
-            client.shutdown()
+    """Start clients of the proxy, given their class and further arguments."""
+    with clients_of(proxy.endpoints) as start:
+        yield start
 
 
 @pytest.fixture
