@@ -46,8 +46,6 @@ def __getattr__(name: str) -> Any:
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if home.startswith(("hooks", "spans")):  # these load the SDK
-        import_module(f"{__name__}.config").load_propagators()
     value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
     return value
 

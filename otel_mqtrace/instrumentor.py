@@ -15,7 +15,7 @@ from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.client_properties import forget_application_kafka_config
-from otel_mqtrace.config import Settings, load_propagators
+from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import failures, guarded
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class ClientInstrumentor:
     @guarded("instrument")  # a broken installation of OpenTelemetry
     def _switch(self) -> Any:
         """OpenTelemetry's instrumentor, which checks the client's version and switches once; it calls back here."""
-        load_propagators()
         from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # noqa: PLC0415 - see above
             BaseInstrumentor,
         )
