@@ -318,8 +318,14 @@ class Lane:
         self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._worker.join(self._remaining_ms(self._close_by) / 1e3)
         # With time left, the export that is unfinished called this shutdown itself, and goes on after it.
-        if not self._remaining_ms(self._close_by) and self._queue.abandon_in_flight():
-            self.report_losses(last=True)
+        if not self._remaining_ms(self._close_by):
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Count what waits or is in an export as dropped, and report it: nothing will be exported any more."""
+        self._queue.abandon()
+        self._queue.abandon_in_flight()
+        self.report_losses(last=True)
 
     def after_fork(self) -> None:
         """Start over in a child: own locks, an empty queue, no thread yet; the exporter's ``after_fork`` is called."""

@@ -241,10 +241,16 @@ class MqTraceSpanProcessor(SpanProcessor):
         deadline = self._deadline(self.settings.shutdown_timeout_ms if timeout_millis is None else timeout_millis)
         for lane in self.lanes:
             lane.close(deadline)
-        for lane in self.lanes:
-            lane.finish()
-        for observed in self._observed:
-            observed.release()
+        try:
+            for lane in self.lanes:
+                lane.finish()
+        except BaseException:  # a second Ctrl-C, as a rule: the process ends
+            for lane in self.lanes:
+                lane.give_up()
+            raise
+        finally:
+            for observed in self._observed:
+                observed.release()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
         return compute_deadline(self._clock, min(_LONGEST_MS, timeout_ms))
@@ -277,9 +283,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         def flush() -> None:
             alive = reference()
             if alive is not None:
-                alive.force_flush(alive.settings.shutdown_timeout_ms)
-                for lane in alive.lanes:
-                    lane.report_losses(last=True)
+                try:
+                    alive.force_flush(alive.settings.shutdown_timeout_ms)
+                finally:
+                    for lane in alive.lanes:
+                        lane.give_up()
 
         at_child_exit(flush, priority=_LAST_OF_ALL)
 

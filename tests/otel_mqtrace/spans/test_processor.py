@@ -5,6 +5,8 @@ import logging
 import sys
 import threading
 import weakref
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry import context
@@ -117,9 +119,15 @@ def stuck():
     exporter.let_go.set()
 
 
-def test_shutdown_with_a_hanging_exporter_ends_in_time(stuck):
+@pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
+def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_counts_the_rest(
+    stuck, interrupt, monkeypatch
+):
     processor, exporter = stuck
-    processor.shutdown(timeout_millis=0)
+    if interrupt is not None:
+        monkeypatch.setattr(processor.lanes[0], "finish", Mock(side_effect=interrupt))
+    with nullcontext() if interrupt is None else pytest.raises(interrupt):
+        processor.shutdown(timeout_millis=0)
     account = _account(processor)
     assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
     exporter.let_go.set()
