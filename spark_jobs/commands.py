@@ -447,7 +447,7 @@ def inspect(
 ) -> int:
     """Show what an input contains: side, layout, number of records or spans, bad ones with position and reason.
 
-    Exit codes: 0, 1 if something in it is bad or it is empty, 2 wrong usage or unreadable input, 130 interrupted.
+    Exit codes: 0, 1 if something in it is bad, 2 wrong usage or unreadable input, 130 interrupted.
 
     Example:
         mqtrace inspect landing/native spans.jsonl

@@ -137,7 +137,7 @@ def run(
     records: bool = False,
     client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> int:
-    """Print the content of ``sources``, whole or as JSON; return 0, or 1 if a piece is bad or there is nothing.
+    """Print the content of ``sources``, whole or as JSON; return 0, or 1 if a piece is bad.
 
     Raises:
         UsageError: a source does not exist, or both streams were requested.
@@ -158,7 +158,6 @@ def run(
         sys.stdout.write(_summary(inventory))
     if not (inventory.items or inventory.malformed):
         sys.stderr.write(f"mqtrace: nothing in {' '.join(sources)}{_TAIL if inventory.truncated_tail else ''}\n")
-        return 1
     return 1 if inventory.malformed else 0
 
 

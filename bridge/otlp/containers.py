@@ -204,12 +204,10 @@ def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes]:
-    start = codecs.BOM_UTF8
     while line := file.readline(LONGEST_LINE_BYTES + 1):
         if len(line) > LONGEST_LINE_BYTES:
             raise LineTooLongError
-        yield line.removeprefix(start)
-        start = b""
+        yield line
 
 
 def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
@@ -227,6 +225,7 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
 
 def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
     """Yield the items of line ``ordinal``, which is not a message: a torn one, and whole ones without a newline."""
+    line = line.removeprefix(codecs.BOM_UTF8)
     starts = [found.start() for found in _OBJECT_START.finditer(line) if found.start() > 0]
     for begin, end in pairwise([0, *starts, len(line)]):
         yield _checked(ordinal, line[begin:end], parse)

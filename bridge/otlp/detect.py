@@ -6,6 +6,7 @@ before each zstd frame, so that the magic stands at byte 4; behind a feature gat
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import re
@@ -160,7 +161,8 @@ def _check_parquet(path: AnyPath) -> None:
 
 
 def _in_zstd(data: bytes, of_json: Layout, of_protobuf: Layout) -> Detected:
-    return Detected(Side.OTLP, of_json if _first_zstd_bytes(data)[:1] in _JSON_STARTS else of_protobuf)
+    first = _first_zstd_bytes(data).removeprefix(codecs.BOM_UTF8)[:1]
+    return Detected(Side.OTLP, of_json if first in _JSON_STARTS else of_protobuf)
 
 
 def _is_native_in_zstd(head: bytes) -> bool:

@@ -9,6 +9,7 @@ unreadable span is ``bad`` alone.
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
 from contextlib import suppress
@@ -20,13 +21,15 @@ from bridge.otlp.values import KINDS, STATUSES, Span, attribute_text, enum_name,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_BEFORE_JSON: Final = codecs.BOM_UTF8 + b" \t\r\n"  # joined files have byte order marks anywhere
+
 
 def parse_message(payload: bytes) -> list[Any] | None:
     """Return the ResourceSpans of one message (dicts of JSON, or protobuf messages), or ``None`` when it is none.
 
     Metrics and logs, which a Collector may write into the same file, are messages without ResourceSpans.
     """
-    found = parse_json(payload) if payload.lstrip()[:1] in {b"{", b"["} else None
+    found = parse_json(payload) if payload.lstrip(_BEFORE_JSON)[:1] in {b"{", b"["} else None
     return _protobuf().parse_proto(payload) if found is None else found
 
 

@@ -106,10 +106,13 @@ def test_layout_is_detected_and_holds_the_spans_that_were_sent(name, layout):
     assert truth == {}
 
 
-def test_byte_order_mark_before_the_first_line_is_no_bad_piece(tmp_path):
-    path = tmp_path / "marked.jsonl"
-    path.write_bytes(codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes())
-    assert read(path) == read(OTLP / "layouts/traces.jsonl")
+@pytest.mark.parametrize("pack", [bytes, zstandard.compress])
+def test_byte_order_mark_before_a_line_is_no_bad_piece(pack, tmp_path):
+    """Two marked files were joined; the first line of the second is two messages."""
+    path, marked = tmp_path / "marked", codecs.BOM_UTF8 + (OTLP / "layouts/traces.jsonl").read_bytes()
+    path.write_bytes(pack(marked + marked.replace(b"\n", b"", 1)))
+    (spans, bad, tails), (once, *_) = read(path), read(OTLP / "layouts/traces.jsonl")
+    assert (spans, bad, tails) == (once * 2, [], [])
 
 
 @pytest.mark.parametrize(
