@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_reference import command_line_page
 from tools.handbook import filled_in
 from tools.json_schemas import inspect_schema, query_schema, result_schema
-from tools.monitoring import alert_rules, alert_table, dashboard
+from tools.monitoring import alert_rules, dashboard
 from tools.python_reference import python_page, table
 
 if TYPE_CHECKING:
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
-TREE_BEGIN, TREE_END = "<!-- tree: printed by `make docs` -->", "<!-- end of tree -->"
-ALERTS_BEGIN, ALERTS_END = "<!-- alerts: printed by `make docs` -->", "<!-- end of alerts -->"
 _NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
 
 
@@ -195,53 +191,24 @@ def _is_constant(node: ast.stmt) -> bool:
     return isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id.isupper()
 
 
-def architecture_page() -> str:
-    """Return ``architecture.md`` as it stands, with the tree between its two marks printed anew from the disk."""
-    before, rest = (DOCS / "architecture.md").read_text(encoding="utf-8").split(TREE_BEGIN)
-    after = rest.split(TREE_END)[1]
-    tree = "\n".join(line for package in PACKAGES for line in _branch(DOCS.parent / package, depth=0))
-    return f"{before}{TREE_BEGIN}\n```text\n{tree}\n```\n{TREE_END}{after}"
-
-
-def _branch(folder: Path, *, depth: int) -> list[str]:
-    """One package: its own line, the names of its modules, then the packages in it."""
-    inner = sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file())
-    modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
-    indent = "  " * (depth + 1)
-    lines = [_line(folder.name + "/", folder / "__init__.py", depth)]
-    lines += textwrap.wrap(" · ".join(modules), 120, initial_indent=indent, subsequent_indent=indent)
-    for package in inner:
-        lines += _branch(package, depth=depth + 1)
-    return lines
-
-
-def _line(name: str, source: Path, depth: int) -> str:
-    stated = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    first = stated.partition("\n")[0].rstrip(".")
-    return f"{'  ' * depth + name:<32}{first}".rstrip()
-
-
 def _filled(name: str) -> str:
     return filled_in((DOCS / name).read_text(encoding="utf-8"))
 
 
-_WITH_TABLES = ("reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
-
-
-def operations_page() -> str:
-    """Return ``operations.md`` with the table of alerts between its two marks."""
-    before, rest = _filled("operations.md").split(ALERTS_BEGIN)
-    return f"{before}{ALERTS_BEGIN}\n{alert_table()}{ALERTS_END}{rest.split(ALERTS_END)[1]}"
-
+_WITH_BLOCKS = (
+    "architecture.md",
+    "operations.md",
+    "reconciliation/findings.md",
+    "reconciliation/inputs.md",
+    "reconciliation/policy.md",
+)
 
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
-    "architecture.md": architecture_page,
-    "operations.md": operations_page,
     "reference/command-line.md": command_line_page,
     "reference/python.md": python_page,
-    **{name: partial(_filled, name) for name in _WITH_TABLES},
+    **{name: partial(_filled, name) for name in _WITH_BLOCKS},
     "deploy/grafana-dashboard.json": dashboard,
     "deploy/prometheus-alerts.yaml": alert_rules,
     "../spark_jobs/report/result.schema.json": result_schema,

@@ -1,9 +1,12 @@
-"""Print the generated tables that stand among written text: findings, policy, metrics, settings, as Markdown."""
+"""Print what is generated inside written pages, as Markdown: the tree of packages and tables."""
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
@@ -23,6 +26,7 @@ from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS, TIMED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status
+from tools.monitoring import alert_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -134,6 +138,8 @@ def _default(setting: Field[Any]) -> str:
             return f"`{value}`"
 
 
+PACKAGES: Final = ("otel_mqtrace", "bridge", "spark_jobs")
+_ROOT: Final = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -225,7 +231,32 @@ def _writers(rule: ByDesign) -> str:
     return ", ".join(map(_code, names)) + (f" from {since}" if since else "") + (f" before {until}" if until else "")
 
 
+def _tree() -> str:
+    lines = [line for package in PACKAGES for line in _branch(_ROOT / package, depth=0)]
+    return "\n".join(["```text", *lines, "```", ""])
+
+
+def _branch(folder: Path, *, depth: int) -> list[str]:
+    """One package: its own line, the names of its modules, then the packages in it."""
+    inner = sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file())
+    modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
+    indent = "  " * (depth + 1)
+    lines = [_line(folder.name + "/", folder / "__init__.py", depth)]
+    lines += textwrap.wrap(" · ".join(modules), 120, initial_indent=indent, subsequent_indent=indent)
+    for package in inner:
+        lines += _branch(package, depth=depth + 1)
+    return lines
+
+
+def _line(name: str, source: Path, depth: int) -> str:
+    stated = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    first = stated.partition("\n")[0].rstrip(".")
+    return f"{'  ' * depth + name:<32}{first}".rstrip()
+
+
 BLOCKS: dict[str, str] = {
+    "tree": _tree(),
+    "alerts": alert_table(),
     "statuses": _entries(STATUSES),
     "reasons": _entries(REASONS),
     "by-design": _by_design(),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _S3: Final = ("s3a", "s3")
 _HDFS: Final = ("hdfs", "webhdfs")
 _AZURE: Final = ("abfss", "abfs")
+_WEB: Final = ("http", "https")  # Hadoop opens them, but says neither what is there nor how long it is
 SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
 """What can be opened beside ``file``."""
 
@@ -144,6 +145,8 @@ def _hadoop(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
     from bridge.storage.hadoop import HadoopFiles, has_hadoop  # noqa: PLC0415  (needs pyarrow)
 
     known = ", ".join(f"{name}://" for name in SCHEMES if name not in _HDFS or scheme not in _HDFS)
+    if scheme in _WEB:
+        raise UsageError(f"{scheme}:// is not a file system: download the file first; there are file://, {known}")
     _, java = next(javas(os.environ), (None, None))
     if java is None or not has_hadoop():
         obstacle = "Java was not found" if has_hadoop() else "pyspark is not installed"

@@ -110,7 +110,7 @@ def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
     assert namenodes(name, "dfs.namenode.http-address", settings) == addresses
 
 
-@pytest.mark.parametrize("url", ["s3a:///x", "abfss://container/x", "hdfs://[::1/x", "webhdfs://[::1/x"])
+@pytest.mark.parametrize("url", ["s3a:///x", "https://h/x", "abfss://container/x", "hdfs://[::1/x", "webhdfs://[::1/x"])
 def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
     scheme, _, rest = url.partition("://")
     with pytest.raises(UsageError):
