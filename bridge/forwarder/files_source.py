@@ -53,7 +53,7 @@ class _FilesSource(TraceSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__()
-        expand_files(str(path))  # something is there
+        _, self._is_single = expand_files(str(path))
         self._path, self._directory = str(path), root_of(str(path)).resolve()
         self._memory = state / f"{memory_name(group, str(as_path(path).resolve()), f'{self._kind}-')}.json"
 
@@ -173,9 +173,10 @@ class SpanFilesSource(_FilesSource):
         """Yield the messages that are new, in batches of one file each.
 
         Raises:
-            UsageError, UnreadableInputError: no file there holds spans.
+            UsageError: all files hold native bodies, but for those that hold neither.
+            UnreadableInputError: the source is one file, and without spans.
         """
-        others: list[Exception] = []
+        refusal: Exception | None = None
         for path in present_files(self._path):
             status = path.stat()
             known = (status.st_size, status.st_mtime_ns)
@@ -186,7 +187,8 @@ class SpanFilesSource(_FilesSource):
             except InaccessibleInputError:
                 raise
             except (UnreadableInputError, UsageError) as error:
-                others.append(error)
+                if self._is_single or isinstance(error, UsageError):
+                    refusal = refusal or error
                 self._count_bad(self._name(path), str(error))
                 self._seen[path] = known
                 continue
@@ -195,8 +197,8 @@ class SpanFilesSource(_FilesSource):
                 yield batch
             self._seen[path] = known
             yield batch
-        if others and not self._read:
-            raise others[0]
+        if refusal and not self._read:
+            raise refusal
 
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""

@@ -320,7 +320,7 @@ def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, opt
         text += f" in {plural(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
         records, made = plural(spans.counts.records, "record"), plural(spans.counts.spans, "span")
-        text += f"; {records} as {made} to {options.otlp_endpoint}"
+        text += f"; {records} as {made} to {without_password(options.otlp_endpoint or '')}"
         notes = _noteworthy(spans)
     none = f"no trace message{_first_bad(source)}"
     notes.append((source.bad_bodies, f"line or file holds {none}", f"lines or files hold {none}"))

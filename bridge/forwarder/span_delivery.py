@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 from otel_mqtrace.wire.native.decode import decode_rows
 
@@ -47,17 +48,23 @@ class OtlpDelivery:
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.
-        UsageError: an endpoint of another form.
+        UsageError: an endpoint of another form, or a variable that the exporter refuses.
     """
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
-        self.endpoint = endpoint
         self.rejected = 0
+        self._endpoint = without_password(endpoint)
         self._failures = _Failures()
-        self._exporter: Any = open_exporter(
-            endpoint, timeout_s=timeout_s, on_reply=self._read, on_error=self._failures.note
-        )
-        logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._failures)
+        logger = logging.getLogger(_EXPORTER_LOGGERS)
+        with ExitStack() as undone:
+            undone.callback(logger.removeHandler, self._failures)
+            logger.addHandler(self._failures)
+            self._exporter: Any = open_exporter(
+                endpoint, timeout_s=timeout_s, on_reply=self._read, on_error=self._failures.note
+            )
+            if self._failures.logged:
+                raise _refused(self._failures.logged)
+            undone.pop_all()
 
     def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
         """Have the spans of all ``events`` accepted.
@@ -70,7 +77,7 @@ class OtlpDelivery:
             self._failures.forget()
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} {self._failures.describe_failure(plural(left, 'span'))}; "
+                    f"the OTLP receiver {self._endpoint} {self._failures.describe_failure(plural(left, 'span'))}; "
                     "they are not committed and will be forwarded again"
                 )
             left -= len(request.events)
@@ -80,7 +87,7 @@ class OtlpDelivery:
         logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._failures)
         self._exporter.shutdown()
 
-    def _read(self, body: bytes) -> None:
+    def _read(self, body: bytes) -> bytes:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional extra
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
             ExportTraceServiceResponse,
@@ -88,31 +95,49 @@ class OtlpDelivery:
 
         with suppress(DecodeError):  # receivers answer all kinds of things; the status has decided already
             self.rejected += ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans
+        return body
 
 
 def open_exporter(
     endpoint: str,
     *,
     timeout_s: float,
-    on_reply: Callable[[bytes], object],
+    on_reply: Callable[[bytes], bytes],
     on_error: Callable[[str], object],
 ) -> SpanExporter:
-    """Return OpenTelemetry's exporter; over HTTP ``on_reply`` gets each good body, ``on_error`` a failed connection."""
+    """Return OpenTelemetry's exporter; ``on_reply`` gets each good body, ``on_error`` why a request over HTTP failed.
+
+    Raises:
+        UsageError: an endpoint of another form, or the environment's compression is unknown.
+    """
     try:
-        scheme, host, path, query, _ = urlsplit(endpoint)
-    except ValueError:  # a bracket that nothing closes
-        scheme = host = path = query = ""
-    if not host or scheme not in {"http", "https", *_GRPC}:
+        scheme, host, path, query, _ = parts = urlsplit(endpoint)
+        is_known = bool(host and scheme in {"http", "https", *_GRPC} and parts.port != 0)
+    except ValueError:  # a bracket that nothing closes, or a port that is no number
+        is_known = False
+    if not is_known:
         raise UsageError(
-            f"--otlp-endpoint {endpoint} is not understood: give http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT"
+            f"--otlp-endpoint {without_password(endpoint)} is not understood: give http[s]://HOST:PORT[/PATH] or "
+            "grpc[s]://HOST:PORT"
         )
     if scheme in _GRPC:
-        return open_stock_exporter(GRPC, _body_of, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s)
+        try:
+            return open_stock_exporter(
+                GRPC, _body_of, read_reply=on_reply, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s
+            )
+        except Exception as error:
+            if type(error).__name__ != "InvalidCompressionValueException":
+                raise
+            raise _refused(error) from error
     whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
     return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply, on_error))
 
 
 _body_of: Final = attrgetter("body")
+
+
+def _refused(reason: object) -> UsageError:
+    return UsageError(f"the OTLP exporter refuses a variable OTEL_EXPORTER_OTLP_…: {reason}")
 
 
 def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], object]) -> Any:
@@ -127,41 +152,51 @@ def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], obje
         def request(self, *args: Any, **named: Any) -> Any:
             try:
                 reply = super().request(*args, **named)
-            except requests.ConnectionError as error:
-                on_error(str(error))
+            except requests.RequestException as error:
+                on_error(_innermost(error))
                 raise
             if reply.ok:
                 on_reply(reply.content)
+            else:
+                on_error(f"{reply.status_code} {reply.reason}")
             return reply
 
     return Session()
 
 
+def _innermost(error: Exception) -> str:
+    """Return the error that is at the bottom of one of requests' or urllib3's, as one line."""
+    inner = next((each for each in (getattr(error, "reason", None), *error.args) if isinstance(each, Exception)), None)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _innermost(inner)
+
+
 class _Failures(logging.Handler):
-    """Keeps the exporter's log of one request, the only place with the cause of a failure."""
+    """Keeps why a request failed: the error or status over HTTP, else the exporter's log, gRPC's only place for it."""
+
+    noted = logged = ""
 
     def forget(self) -> None:
         """Begin with another request."""
-        self._last, self._unreachable = "", ""
+        self.noted = self.logged = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._last = record.getMessage()
-        self.note(self._last)
+        self.logged = record.getMessage()
 
     def note(self, text: str) -> None:
-        """Keep the reason of a failed connection, if ``text`` contains one."""
-        found = _NO_CONNECTION.search(text)
-        self._unreachable = found[1] if found else self._unreachable
+        """Keep the error or status of a request over HTTP."""
+        self.noted = text
 
     def describe_failure(self, spans: str) -> str:
         """Return what the endpoint did not do with ``spans``, and why where it is known."""
-        if self._unreachable:
-            return f"cannot be reached ({self._unreachable}) for {spans}: start it or give another --otlp-endpoint"
-        return f"did not accept {spans} ({self._last})" if self._last else f"did not accept {spans}"
+        cause = self.noted or self.logged
+        unreachable = _NO_CONNECTION.search(cause)
+        if unreachable:
+            return f"cannot be reached ({unreachable[1]}) for {spans}: start it or give another --otlp-endpoint"
+        return f"did not accept {spans} ({cause})" if cause else f"did not accept {spans}"
 
 
 _NO_CONNECTION: Final = re.compile(
-    r"\b(Connection refused|Name or service not known|Domain name not found|No route to host|timed out)"
+    r"\b(Connection refused|Name or service not known|Domain name not found|No route to host|(?<!Read )timed out)"
 )
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -62,25 +63,22 @@ class _Message:
 class _BytesStub:
     """The trace service of OTLP over gRPC, for requests that are bytes already."""
 
-    def __init__(self, channel: Any) -> None:
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
-            ExportTraceServiceResponse,
-        )
-
+    def __init__(self, read_reply: Callable[[bytes], bytes], channel: Any) -> None:
         self.Export = channel.unary_unary(
-            _EXPORT_METHOD,
-            request_serializer=attrgetter("body"),
-            response_deserializer=ExportTraceServiceResponse.FromString,
+            _EXPORT_METHOD, request_serializer=attrgetter("body"), response_deserializer=read_reply
         )
 
 
-def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **settings: Any) -> SpanExporter:
+def open_stock_exporter(
+    protocol: str, encode: Callable[[Any], bytes], *, read_reply: Callable[[bytes], bytes] = bytes, **settings: Any
+) -> SpanExporter:
     """Return OpenTelemetry's exporter whose requests ``encode`` writes.
 
     Args:
         protocol: ``grpc`` or ``http/protobuf``.
         encode: Called with what ``export`` is given, anything with a length; returns an ``ExportTraceServiceRequest``
             as bytes.
+        read_reply: Called with each good reply over gRPC, which it returns.
         settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
 
     Raises:
@@ -97,8 +95,9 @@ def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **setting
         given.setdefault("session", RepeatingSession())
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
-        module.__dict__["TraceServiceStub"] = _BytesStub
-        module.OTLPSpanExporter._stub = _BytesStub  # noqa: SLF001 - where releases before 1.40 look for it
+        stub = partial(_BytesStub, read_reply)
+        module.__dict__["TraceServiceStub"] = stub
+        module.OTLPSpanExporter._stub = staticmethod(stub)  # noqa: SLF001 - where releases before 1.40 look for it
     exporter: SpanExporter = module.OTLPSpanExporter(**given)
     return exporter
 

@@ -92,7 +92,7 @@ def test_growing_and_rotated_file_is_read_once(source, tmp_path):
     assert new() == []
 
 
-def test_file_without_spans_is_counted_once_unless_there_is_no_other(source, tmp_path):
+def test_file_without_spans_is_counted_once_unless_there_are_native_bodies_only(source, tmp_path):
     (source / "README.txt").write_text("hello", encoding="utf-8")
     (source / "body.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
     with _reader(source, tmp_path) as reader:
@@ -101,8 +101,12 @@ def test_file_without_spans_is_counted_once_unless_there_is_no_other(source, tmp
         assert reader.bad_bodies == 2
         assert reader.first_bad.startswith("README.txt: cannot detect the format of ")
     (source / "otlp.jsonl").unlink()
-    with pytest.raises(UnreadableInputError, match="cannot detect the format"):
+    with pytest.raises(UsageError, match="holds native trace bodies"):
         _drained(_reader(source, tmp_path))
+    (source / "body.jsonl").unlink()
+    assert _drained(_reader(source, tmp_path)) == []
+    with pytest.raises(UnreadableInputError, match="cannot detect the format"):
+        _drained(_reader(source / "README.txt", tmp_path))
 
 
 def test_commit_between_two_batches_of_a_file_repeats_nothing(source, tmp_path):

@@ -6,6 +6,7 @@ import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -16,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 from bridge.forwarder.span_delivery import OtlpDelivery
 from bridge.forwarder.spans import SpanRules
+from otel_mqtrace._errors import UsageError
 from tests.support.forwarded_spans import span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import Messages, after, before, events_of, pub
@@ -42,7 +44,7 @@ class _GrpcReceiver(TraceServiceServicer):
     def Export(self, request, context):  # noqa: N802 - the service's own name
         self.metadata.append(dict(context.invocation_metadata()))
         self.bodies.append(request.SerializeToString())
-        return ExportTraceServiceResponse()
+        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
 
     def __enter__(self):
         self._server.start()
@@ -58,12 +60,13 @@ def _delivered(events, endpoint, **options):
         delivery.deliver(events, RULES)
     finally:
         delivery.close()
+    return delivery.rejected
 
 
 def test_over_grpc_the_spans_are_those_of_the_definition(events, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
     with _GrpcReceiver() as receiver:
-        _delivered(events, receiver.endpoint)
+        assert _delivered(events, receiver.endpoint) == 1
     assert receiver.bodies == [_encoded(events)]
     assert receiver.metadata[0]["tenant"] == "orders"
 
@@ -76,3 +79,17 @@ def test_over_http_the_spans_are_those_of_the_definition(events, compression, mo
     spans = ExportTraceServiceRequest.FromString(_encoded(events)).resource_spans
     expected = [span.SerializeToString(deterministic=True) for each in spans for span in each.scope_spans[0].spans]
     assert sorted(body for kept in receiver.spans.values() for _, body in kept) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variable", "value"),
+    [
+        ("http://h:1", "OTEL_EXPORTER_OTLP_COMPRESSION", "lz4"),
+        ("grpc://h:1", "OTEL_EXPORTER_OTLP_COMPRESSION", "lz4"),
+        ("grpcs://h:1", "OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem"),
+    ],
+)
+def test_variable_that_the_exporter_refuses_is_wrong_usage(endpoint, variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match=f"refuses a variable OTEL_EXPORTER_OTLP_…: .*{value}"):
+        OtlpDelivery(endpoint)

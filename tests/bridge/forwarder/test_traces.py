@@ -111,7 +111,9 @@ def test_flush_releases_everything(delivery):
 def test_refusing_receiver_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
     receiver.status = 400
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
-    with pytest.raises(PeerError, match=rf"{receiver.endpoint} did not accept 1 span .*will be forwarded again"):
+    with pytest.raises(
+        PeerError, match=rf"{receiver.endpoint} did not accept 1 span \(400 Bad Request\).*will be forwarded again"
+    ):
         forward_once(log, LandingWriter(tmp_path), spans=spans)
     assert log.committed == {}
     receiver.status = 200
@@ -176,7 +178,7 @@ def test_forwarder_publishes_its_measures(delivery):
     assert metrics["mqtrace.forwarder.messages"] == 4
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", "http://h:99999", ""])
 def test_endpoint_of_another_form_is_refused(endpoint):
     with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
         open_exporter(endpoint, timeout_s=1, on_reply=print, on_error=print)

@@ -1,9 +1,13 @@
 """OpenTelemetry's exporters with our bytes: what arrives by either protocol, and what is lost."""
 
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import grpc
 import pytest
+import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -193,3 +197,30 @@ def test_export_to_a_redirect_without_a_place_fails(spans, receiver):
     receiver.status = 301
     exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
     assert exporter.export(spans) is SpanExportResult.FAILURE
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
+def test_http_request_ends_in_time_when_its_reply_drips(begin):
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        ended = threading.Event()
+
+        def drip():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(begin)
+                while not ended.wait(0.02):
+                    connection.sendall(b"H")
+
+        pool.submit(drip)
+        try:
+            with pytest.raises(requests.RequestException, match="Read timed out"):
+                RepeatingSession().post(f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1)
+        finally:
+            ended.set()
+
+
+def test_http_certificate_of_the_exporter_wins_over_the_environments(spans, monkeypatch, caplog):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/other.pem")
+    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="https://h:1", certificate_file="/mine.pem")
+    assert exporter.export(spans) is SpanExportResult.FAILURE
+    assert "/mine.pem" in caplog.text
