@@ -17,6 +17,7 @@ import typer
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address
 from bridge.codec.framing import BadBody, Framing, detect, read_landed, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
+from bridge.otlp.detect import may_hold_bodies
 from bridge.page.wording import plural
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._errors import UsageError
@@ -27,8 +28,6 @@ from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from bridge.storage import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,6 @@ def _size_bytes(stream: io.BufferedReader) -> int:
 
 
 _STDIN: Final = "-"
-_START_BYTES: Final = 1 << 18  # of a line of JSON, whose body may stand behind its other fields
 
 
 def decode_files(  # noqa: PLR0913 - the command's options
@@ -269,19 +267,12 @@ def _readable(names: list[str]) -> list[str]:
             continue
         files, is_file = expand_files(path)
         if not is_file:
-            files = [file for file in files if _may_hold_bodies(file)]
+            files = [file for file in files if may_hold_bodies(file)]
         if not files:
             raise UsageError(f"{name} contains no file of native bodies")
         for file in map(str, files):
             found.setdefault(file, path if is_file and "://" not in path else file)
     return list(found.values())
-
-
-def _may_hold_bodies(path: AnyPath) -> bool:
-    """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
-    with path.open("rb") as stream:
-        start = stream.read(_START_BYTES)
-    return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 
 
 @contextmanager

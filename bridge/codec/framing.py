@@ -18,6 +18,7 @@ from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
 _ROWS_AT_A_TIME: Final = 256
+_START_BYTES: Final = 1 << 18  # in which a torn line ends, and the name of the next one's body stands
 
 
 class Framing(str, Enum):
@@ -99,11 +101,20 @@ def unreadable(name: str, error: OSError) -> UnreadableInputError:
 
 
 def detect(stream: io.BufferedReader) -> Framing:
-    """Detect the framing by the first bytes, without consuming them: Parquet's magic, an opening brace, else raw."""
+    """Detect the framing by the first bytes, without consuming them.
+
+    Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body.
+    """
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET
-    return Framing.JSONL_BASE64 if start.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{" else Framing.RAW
+    if stream.seekable():
+        at = stream.tell()
+        start = stream.read(_START_BYTES)
+        stream.seek(at)
+    is_torn = f'"{BODY_BASE64}"'.encode() in start and FIELD_SEPARATOR.encode() not in start
+    is_json = is_torn or start.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{"
+    return Framing.JSONL_BASE64 if is_json else Framing.RAW
 
 
 def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:

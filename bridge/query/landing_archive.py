@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
-from bridge.codec.framing import BadBody, Body, Framing, read_landed
-from bridge.otlp.detect import refuse_unlanded
+from bridge.codec.framing import BadBody, Body, Framing, detect, read_landed
+from bridge.otlp.detect import may_hold_bodies, refuse_unlanded
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _DATE: Final = "date="
-_FRAMINGS: Final = {".jsonl": Framing.JSONL_BASE64, ".parquet": Framing.PARQUET}
+_SUFFIXES: Final = (".jsonl", ".parquet")  # of a landing's parts
 _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
     "source": ("topic", (str,), ""),
     "partition": ("queue_id", (int, type(None)), None),
@@ -46,7 +46,7 @@ _FIELDS: Final[dict[str, tuple[str, tuple[type, ...], Any]]] = {
 class FilesArchive(Archive):
     """The trace messages of files whose arrival lies in a range.
 
-    ``paths`` are landings, other directories (every ``.jsonl`` and ``.parquet`` file below), files and globs.
+    ``paths`` are landings, other directories, files and globs.
 
     Raises:
         UsageError: nothing is there, or a directory has no such file.
@@ -85,8 +85,9 @@ class FilesArchive(Archive):
         growing = part.name.endswith(IN_PROGRESS_SUFFIX)
         try:
             with part.open("rb") as stream:
-                framing = _FRAMINGS.get(part.suffix, Framing.JSONL_BASE64)
                 refuse_unlanded(stream.peek(), part)
+                in_parquet = detect(stream) is Framing.PARQUET
+                framing = Framing.PARQUET if in_parquet else Framing.JSONL_BASE64
                 for item in read_landed(stream, framing, name=part.name):
                     message = item if isinstance(item, BadBody) else _message_of(item, part.name)
                     if isinstance(message, LandedMessage):
@@ -111,9 +112,9 @@ class FilesArchive(Archive):
                 found = self._parts_of(native)
             else:
                 files, is_file = expand_files(str(path))
-                found = [path] if is_file else [file for file in files if file.suffix in _FRAMINGS]
+                found = [path] if is_file else [file for file in files if may_hold_bodies(file)]
                 if not found:
-                    raise UsageError(f"{path} holds no landing and no .jsonl or .parquet file: name another directory")
+                    raise UsageError(f"{path} holds no landing and no file of native bodies: name another directory")
             for part in found:
                 parts.setdefault(part.resolve(), part)
         return list(parts.values())
@@ -126,7 +127,7 @@ class FilesArchive(Archive):
         """
         days = [day for day in sorted_glob(native, f"{_DATE}*") if self._is_of_range(day)]
         growing = [part for day in days for part in sorted_glob(day, f".part-*.jsonl{IN_PROGRESS_SUFFIX}")]
-        done = [part for day in days for part in sorted_glob(day, "part-*") if part.suffix in _FRAMINGS]
+        done = [part for day in days for part in sorted_glob(day, "part-*") if part.suffix in _SUFFIXES]
         outside = self._outside_of_range(native)
         return [*growing, *(part for part in done if f"{part.parent.name}/{part.name}" not in outside)]
 

@@ -242,6 +242,8 @@ def test_empty_input_is_no_error(mqtrace):
         (PUB, Framing.RAW),
         (b" \n\t{", Framing.JSONL_BASE64),
         (b"\xef\xbb\xbf{", Framing.JSONL_BASE64),
+        (b'torn"}\n' + b" " * 9_000 + body_line(PUB), Framing.JSONL_BASE64),
+        (PUB + body_line(PUB), Framing.RAW),
         (b"PAR1", Framing.PARQUET),
         (b"PA", Framing.RAW),
     ],
@@ -331,6 +333,8 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     (tmp_path / "native" / "part-0.jsonl").write_bytes(body_line(PUB))
     (tmp_path / "native" / "_manifest.jsonl").write_text('{"file": "part-0.jsonl"}\n', encoding="utf-8")
     (tmp_path / "traces.jsonl").write_text('{"resourceSpans": []}\n', encoding="utf-8")
+    (tmp_path / "traces.pb").write_bytes(b"\x0a\x02\x12\x00")
+    (tmp_path / "result.json").write_text("{}", encoding="utf-8")
     code, out, err = mqtrace("decode", tmp_path)
     assert (code, err) == (0, "")
     assert [item["trace_type"] for item in objects(out)] == ["Pub"]

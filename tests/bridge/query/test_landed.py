@@ -31,6 +31,16 @@ def test_every_message_is_found_as_it_was_landed(tmp_path, suffix):
     assert messages == sorted(MESSAGES, key=lambda message: message.offset)
 
 
+def test_files_are_told_by_their_content_not_their_names(tmp_path):
+    for suffix in ("jsonl", "parquet"):
+        land(tmp_path / "landing", MESSAGES[:1], suffix=suffix)
+    for number, part in enumerate(sorted((tmp_path / "landing").glob("native/*/part-*"))):
+        part.rename(tmp_path / ("a.parquet", "b.1")[number])
+    (tmp_path / "spans.jsonl").write_text('{"resourceSpans": []}\n', encoding="utf-8")
+    archive = FilesArchive([tmp_path / "a.parquet", tmp_path])
+    assert (len(_bodies(archive)), archive.searched.remarks) == (2, ())
+
+
 @pytest.mark.parametrize("named", ["native", "native/*/part-*"])
 def test_directory_and_glob_below_a_landing_are_searched_like_it(tmp_path, named):
     land(tmp_path, MESSAGES)
