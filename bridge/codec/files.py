@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address
-from bridge.codec.framing import BadBody, Framing, detect, read_landed, unreadable
+from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
-from bridge.otlp.detect import may_hold_bodies
 from bridge.page.wording import plural
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._errors import UsageError

@@ -23,6 +23,8 @@ from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from bridge.storage import AnyPath
+
 
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -115,6 +117,13 @@ def detect(stream: io.BufferedReader) -> Framing:
     is_torn = f'"{BODY_BASE64}"'.encode() in start and FIELD_SEPARATOR.encode() not in start
     is_json = is_torn or start.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{"
     return Framing.JSONL_BASE64 if is_json else Framing.RAW
+
+
+def may_hold_bodies(path: AnyPath) -> bool:
+    """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
+    with path.open("rb") as stream:
+        start = stream.read(_START_BYTES)
+    return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 
 
 def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:

@@ -120,17 +120,6 @@ def detect(path: AnyPath) -> Detected:
     return found
 
 
-def may_hold_bodies(path: AnyPath) -> bool:
-    """Return whether a file of a directory or glob may hold native bodies: neither spans nor other JSON do."""
-    try:
-        return detect(path).side is not Side.OTLP
-    except (InaccessibleInputError, DamagedInputError, MissingExtraError):  # which its reader reports
-        return True
-    except UnreadableInputError:
-        with path.open("rb") as file:
-            return file.read(_HEAD_BYTES).lstrip()[:1] not in _JSON_STARTS
-
-
 def refuse_unlanded(head: bytes, name: object) -> None:
     """Raise UnreadableInputError for a file that begins as a native body, or as the JSON that decode makes of one."""
     if _DECODED.match(head):

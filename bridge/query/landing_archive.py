@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
-from bridge.codec.framing import BadBody, Body, Framing, detect, read_landed
-from bridge.otlp.detect import may_hold_bodies, refuse_unlanded
+from bridge.codec.framing import BadBody, Body, Framing, detect, may_hold_bodies, read_landed
+from bridge.otlp.detect import refuse_unlanded
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob

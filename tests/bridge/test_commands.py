@@ -333,7 +333,6 @@ def test_directory_is_decoded_without_files_that_hold_no_bodies(mqtrace, tmp_pat
     (tmp_path / "native" / "part-0.jsonl").write_bytes(body_line(PUB))
     (tmp_path / "native" / "_manifest.jsonl").write_text('{"file": "part-0.jsonl"}\n', encoding="utf-8")
     (tmp_path / "traces.jsonl").write_text('{"resourceSpans": []}\n', encoding="utf-8")
-    (tmp_path / "traces.pb").write_bytes(b"\x0a\x02\x12\x00")
     (tmp_path / "result.json").write_text("{}", encoding="utf-8")
     code, out, err = mqtrace("decode", tmp_path)
     assert (code, err) == (0, "")
