@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 # -- topic sampling ---------------------------------------------------------------------------------------------
 _RATIO_BITS: Final = (1 << 64) - 1  # the part of a trace id that the SDK's TraceIdRatioBased compares
-_MAX_TOPICS: Final = 1_024
+MAX_TOPICS: Final = 4_096
+"""Topics that a cache remembers, each with 3 kB at most; beyond, librdkafka itself takes longer for a send than we do."""
 _decided_id: Final[ContextVar[int | None]] = ContextVar("mqtrace-decided-trace-id", default=None)
 
 
@@ -53,7 +54,7 @@ class TopicSampling:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._ratio = lru_cache(maxsize=_MAX_TOPICS)(settings.sampling_ratio)
+        self._ratio = lru_cache(maxsize=MAX_TOPICS)(settings.sampling_ratio)
 
     def unsampled_span(self, topic: str, parent_ctx: Context, tracer: Any) -> Span | None:
         """Return the span of a trace that begins here and is left out; ``None`` when the SDK decides."""

@@ -64,7 +64,7 @@ _NORMAL: Final = MessageType.NORMAL.value
 _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
 _SAMPLED, _DROP = Decision.RECORD_AND_SAMPLE, Decision.DROP
-_MAX_PLANS: Final = 1_024
+_MAX_NAMES: Final = 1_024
 _get_propagator: Final = propagate.get_global_textmap
 _harmless: Final[set[str]] = set()
 """Names of headers that carry nothing of a trace."""
@@ -482,7 +482,7 @@ def _copy_ordinary_headers(headers: object) -> tuple[list[Header], HeaderIndex] 
             describing = index_headers(pairs)
         elif type(name) is not str or name.lower() in SPECIAL_HEADERS:
             return None
-        elif len(_harmless) < _MAX_PLANS:
+        elif len(_harmless) < _MAX_NAMES:
             _harmless.add(name)
     return pairs, describing
 

@@ -20,7 +20,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.attributes import HeaderCapture, LegacyNames
 from otel_mqtrace.hooks.guard import guarded
 from otel_mqtrace.hooks.metrics import MessagingMetrics
-from otel_mqtrace.hooks.sampling import TopicSampling, TracerState, actual_tracer, max_links
+from otel_mqtrace.hooks.sampling import MAX_TOPICS, TopicSampling, TracerState, actual_tracer, max_links
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
 from otel_mqtrace.records.event import Event, EventSpan, SpanShape
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 _MAX_LINKS: Final = 128
-_MAX_TOPICS: Final = 1_024
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -71,7 +70,7 @@ class Tracing:
         settings, headers = self.settings, self.settings.capture_headers
         self.capture = HeaderCapture(headers, settings.redact_headers) if headers else None
         self.sampling = TopicSampling(settings) if settings.topic_sampling else None
-        self.is_excluded = lru_cache(maxsize=_MAX_TOPICS)(settings.excludes)
+        self.is_excluded = lru_cache(maxsize=MAX_TOPICS)(settings.excludes)
 
     @classmethod
     def create(
@@ -187,7 +186,7 @@ class Tracing:
         shapes = self._shapes
         shape = shapes.get((name, kind))
         if shape is None or shape.tracer is not tracer:
-            if len(shapes) >= _MAX_TOPICS:
+            if len(shapes) >= MAX_TOPICS:
                 shapes.clear()
             shape = shapes[name, kind] = SpanShape(tracer, name, kind)
         return shape
@@ -367,7 +366,7 @@ class RecordingHook(ClientHook):
         """Return a new plan of ``topic`` for this state; ``None`` for a topic that is not traced."""
         if self._tracing.is_excluded(topic):
             return None
-        if len(self._plans) >= _MAX_TOPICS:
+        if len(self._plans) >= MAX_TOPICS:
             self._plans.clear()
         plan = self._plans[topic] = self._make_plan(topic, state, leaders)
         return plan

@@ -195,6 +195,12 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
     return PRODUCE_ORDER if passes_on and names == PRODUCE_ORDER[: len(names)] else None
 
 
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """Return the default of a parameter of a ``produce``; ``None`` where there is none."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
 def replace_arguments(
     order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], changes: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

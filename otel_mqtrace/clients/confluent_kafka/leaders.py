@@ -19,6 +19,7 @@ from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace._workers import Worker, restart_in_child
 from otel_mqtrace.client_properties import connection_settings, servers_of
 from otel_mqtrace.hooks.guard import guarded
+from otel_mqtrace.hooks.sampling import MAX_TOPICS
 
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""
@@ -29,7 +30,6 @@ LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[TopicLeaders]]
 
 _FRESH_NS: Final = 300_000_000_000
 _RETRY_NS: Final = 60_000_000_000
-_MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
 _QUIET: Final[Mapping[str, Any]] = {
@@ -59,7 +59,7 @@ class Leaders:
         look_up: LookUp | None = None,
         clock: Clock | None = None,
         background: bool = True,
-        max_topics: int = _MAX_TOPICS,
+        max_topics: int = MAX_TOPICS,
     ) -> None:
         query = look_up or query_cluster
         # A closure, so that the client's attributes (in a crash report, for example) hold no password.
@@ -69,9 +69,9 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
-        self._lock = (
-            threading.RLock()
-        )  # guards _wanted and _worker; a signal handler may produce while its thread holds it
+        self._full_until_ns = 0
+        # guards _wanted and _worker; a signal handler may produce while its thread holds it
+        self._lock = threading.RLock()
         self.cluster_id: str | None = None
         """The id of the cluster, as of the last lookup; ``None`` before the first."""
         self._worker = self._new_worker()
@@ -92,7 +92,9 @@ class Leaders:
             self._request(topic)
 
     def _request(self, topic: str) -> None:
-        """Queue ``topic``; as many may wait as are remembered."""
+        """Queue ``topic``; as many may wait as are remembered, and no more for five minutes once that was too few."""
+        if topic not in self._known and self._clock.monotonic_ns() < self._full_until_ns:
+            return
         with self._lock:
             if topic not in self._wanted and len(self._wanted) >= self._max_topics:
                 return
@@ -141,9 +143,11 @@ class Leaders:
         before = self._known.pop(topic, None)
         if not hosts and before is not None:
             hosts = before.hosts
+        now_ns = self._clock.monotonic_ns()
         while len(self._known) >= self._max_topics:
             self._known.pop(next(iter(self._known)), None)
-        self._known[topic] = _Known(hosts, self._clock.monotonic_ns() + for_ns)
+            self._full_until_ns = now_ns + _FRESH_NS
+        self._known[topic] = _Known(hosts, now_ns + for_ns)
         self._wanted.pop(topic, None)
 
 

@@ -67,6 +67,13 @@ class AsFields(cimpl.Producer):
         super().produce(topic, json.dumps(fields))
 
 
+class ToOneTopic(cimpl.Producer):
+    """Has a topic of its own."""
+
+    def produce(self, value, topic="orders-of-one", headers=None, callback=None):
+        super().produce(topic, value, headers=headers, callback=callback)
+
+
 class ThroughTheName(cimpl.Producer):
     """Calls the client's class by the name of a module, which is ours while tracing."""
 
@@ -165,6 +172,13 @@ def test_callback_of_the_name_that_produce_does_not_name_is_called(sent_by, span
     sent_by(OneName, topic, "x", on_delivery=lambda *report: reports.append(report))
     assert len(reports) == 1
     assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
+
+
+def test_topic_may_be_a_default_of_produce(producer_of, spans):
+    producer = producer_of(make_producer=ToOneTopic)
+    producer.produce(b"x")
+    assert producer.flush(10) == 0
+    spans.take("send orders-of-one")
 
 
 @pytest.mark.parametrize("make_producer", [AddsOne, AddsToAnything])
