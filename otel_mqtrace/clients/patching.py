@@ -134,7 +134,7 @@ class Patches(ABC):
         is_bound = callable(raw) and hasattr(type(raw), "__get__") and not isinstance(raw, (staticmethod, classmethod))
         if not is_bound:
             return False  # it is called without the client, or with arguments of its own (a partialmethod)
-        wrapped = wrap(raw if type(raw) in _FUNCTIONS else _bind(raw))  # wrapt's wrappers pass for functions
+        wrapped = _wrap(raw if type(raw) in _FUNCTIONS else _bind(raw), wrap)  # wrapt's wrappers pass for functions
         if wrapped is None:
             return False
         self.make(Change(owner, name, vars(owner).get(name, _ABSENT), wrapped))
@@ -149,6 +149,13 @@ class Patches(ABC):
     def _remove_source(self) -> None:
         if self.source in sources:
             sources.remove(self.source)
+
+
+def _wrap(original: Callable[..., Any], wrap: Wrapper) -> Callable[..., Any] | None:
+    wrapped = wrap(original)
+    if wrapped is not None and not hasattr(original, "__annotations__"):
+        wrapped.__annotations__ = {}  # get_type_hints() looks for our names in the original's module
+    return wrapped
 
 
 def _bind(descriptor: Any) -> Callable[..., Any]:
@@ -257,7 +264,7 @@ def replacement_class(original: type[Any], wrappers: Wrappers) -> type[Any]:
     for name, wrap in wrappers.items():
         method = getattr(original, name, None)
         if method is not None:
-            body[name] = wrap(method)
+            body[name] = _wrap(method, wrap)
     return _Replacement(original.__name__, (original,), body)
 
 

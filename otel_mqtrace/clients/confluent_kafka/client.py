@@ -197,8 +197,11 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
     """Return the default of a parameter of a ``produce``; ``None`` where there is none."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+    try:
+        default = inspect.signature(function).parameters[name].default
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if default is inspect.Parameter.empty else default
 
 
 def replace_arguments(

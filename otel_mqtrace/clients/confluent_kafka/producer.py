@@ -53,14 +53,9 @@ if TYPE_CHECKING:
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 
 
+@guarded("produce.before")
 def _prepare(
-    producer: Any,
-    order: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    is_c_code: bool,
-    default_topic: Any,
+    producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_c_code: bool
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = active.tracing
@@ -69,7 +64,7 @@ def _prepare(
         return None
     hook = state.bind(tracing)
     given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
-    topic, headers = given.get("topic", default_topic), given.get("headers")
+    topic, headers = given.get("topic"), given.get("headers")
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
         return None
     value, partition = given.get("value"), given.get("partition")
@@ -118,16 +113,14 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     if order is None:
         return None
     is_c_code = isinstance(original, MethodDescriptorType)
+    send = original if is_c_code else _outer(original, order)
     default_topic = None if is_c_code else default_of(original, "topic")
-    send = original if is_c_code else _outer(original, order, default_topic)
 
     @functools.wraps(original)
     def produce_with_span(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            prepared = _prepare(self, order, args, kwargs, is_c_code=is_c_code, default_topic=default_topic)
-        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
-            note_failure("produce.before")
-            prepared = None
+        if default_topic is not None and "topic" not in kwargs and len(args) <= order.index("topic"):
+            kwargs["topic"] = default_topic
+        prepared = _prepare(self, order, args, kwargs, is_c_code=is_c_code)
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
@@ -228,14 +221,14 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
         run_in_context(sent.current_ctx, user, error, message)
 
 
-def _outer(original: Callable[..., Any], order: tuple[str, ...], default_topic: Any) -> Callable[..., Any]:
+def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:
     """Call a subclass's own ``produce``; the client's, which it may call by a traced name, opens no second span."""
     position = order.index("topic")
 
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = known_state(self)
         thread = get_ident()
-        topic = args[position] if len(args) > position else kwargs.get("topic", default_topic)
+        topic = args[position] if len(args) > position else kwargs["topic"]
         before = state.layers.get(thread)
         state.layers[thread] = topic
         try:

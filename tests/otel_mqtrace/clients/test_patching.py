@@ -6,6 +6,7 @@ import gc
 import inspect
 import pickle
 import sys
+from typing import get_type_hints
 
 import confluent_kafka
 import pytest
@@ -286,6 +287,7 @@ def test_traced_class_looks_like_the_original(instrument, name):
         lambda cls: [(each, getattr(cls, each).__doc__) for each in dir(before) if each[0] != "_"],
         lambda cls: sorted(dir(cls)),
         lambda cls: inspect.signature(cls.produce if "Producer" in name else cls.poll),
+        lambda cls: get_type_hints(cls.produce if "Producer" in name else cls.poll),
         lambda cls: repr(cls | None),
     )
     expected = [_result(each, before) for each in questions]
