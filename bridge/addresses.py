@@ -169,11 +169,16 @@ def _expand(path: str) -> tuple[list[AnyPath], bool]:
     if named.exists():
         return [named.resolve()], True
     if _GLOB_MAGIC & set(path):
-        matches = match_paths(named)
-        files = [file for match in matches for file in (data_files(match) if match.is_dir() else [match.resolve()])]
+        files = {file for match in match_paths(named) for file in _files_of(match)}
         if files:
-            return sorted(set(files)), False  # ** matches a directory and its files
+            return sorted(files), False  # ** matches a directory and its files
     raise NothingThereError(f"no such file, directory or match: {path}")
+
+
+def _files_of(match: AnyPath) -> list[AnyPath]:
+    if match.is_dir():
+        return data_files(match)
+    return [match.resolve()] if match.is_file() else []  # to open a pipe would wait for its writer
 
 
 def match_paths(pattern: AnyPath) -> list[AnyPath]:

@@ -17,7 +17,7 @@ import typer
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address
 from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
-from bridge.page.wording import plural
+from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import BODY_BASE64
@@ -240,7 +240,7 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
 
 
 def _shown(name: str) -> str:
-    return "standard input" if name == _STDIN else name
+    return "standard input" if name == _STDIN else visible(name, limit=len(name))
 
 
 def _body_line(records: list[EncodedLine]) -> dict[str, Any]:

@@ -121,8 +121,11 @@ def detect(stream: io.BufferedReader) -> Framing:
 
 def may_hold_bodies(path: AnyPath) -> bool:
     """Return whether a file of a directory or glob holds bodies; JSON without ``body_base64`` does not."""
-    with path.open("rb") as stream:
-        start = stream.read(_START_BYTES)
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(_START_BYTES)
+    except OSError:  # reported by who reads it
+        return True
     return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 
 

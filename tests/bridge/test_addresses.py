@@ -61,6 +61,8 @@ def test_directory_and_glob_hold_data_files_only(tmp_path):
     wanted = [tmp_path / "native" / "a.jsonl", tmp_path / "native" / "b.jsonl"]
     others = [tmp_path / "native" / name for name in ("_manifest.jsonl", ".part-0.jsonl.tmp", "README.md")]
     (tmp_path / "native").mkdir()
+    os.mkfifo(tmp_path / "native" / "c.jsonl")
+    (tmp_path / "native" / "d.jsonl").symlink_to("d.jsonl")
     for path in (*wanted, *others):
         path.touch()
     assert data_files(tmp_path) == wanted

@@ -107,8 +107,8 @@ def test_file_of_a_directory_that_cannot_be_read_is_an_error(tmp_path, side):
 def test_control_characters_are_escaped_on_the_terminal(tmp_path, capsys):
     topic = "\x1b[31mred\x1b]0;title\x07\u202e" + "long" * 100
     body = base64.b64encode(f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()).decode()
-    (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
-    assert inspect.run([str(tmp_path)]) == 0
+    (tmp_path / "a\x1b.jsonl").write_text(json.dumps({"body_base64": body}) + "\nbad\n", encoding="utf-8")
+    assert inspect.run([str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert not set("\x1b\x07\u202e") & set(shown)
     assert "⟨U+001B⟩[31mred" in shown
