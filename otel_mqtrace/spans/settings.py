@@ -173,15 +173,18 @@ def _from_preset(preset: str | None) -> dict[str, Any]:
 
 
 def _from_bsp() -> dict[str, int]:
-    texts = {name: os.environ.get(variable, "").strip() for name, variable in _BSP_NAMES.items()}
     values: dict[str, int] = {}
-    for name, text in texts.items():
-        if text.isdecimal() and (int(text) > 0 or name == "export_timeout_ms"):
-            values[name] = int(text)
-        elif text:
+    for name, variable in _BSP_NAMES.items():
+        text = os.environ.get(variable, "").strip()
+        try:
+            given = {name: int(text)} if text else {}
+            refuse_wrong(given)
+        except ValueError:  # of int() also for more digits than Python converts
             (_, expected), default = _EXPECTED[name], getattr(LaneSettings, name)
             _logger.warning(
                 "mqtrace: %s = %r: %s was expected; it is ignored, the default is %s",
-                *(_BSP_NAMES[name], text, expected, default),
+                *(variable, text, expected, default),
             )
+        else:
+            values |= given
     return values

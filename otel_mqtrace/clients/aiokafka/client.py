@@ -166,13 +166,13 @@ def describe_error(exception: BaseException) -> tuple[str, str]:
 
 
 def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:
-    """Read ``TopicPartition → offset | (offset, metadata)``; a partition nothing was handed over of is left out.
+    """Read ``TopicPartition → offset | (offset, metadata)``; what is not of that form is left out.
 
     An offset is where to continue from; the message before it is the one that is settled last.
     """
     settled = []
-    for (topic, partition), given in offsets.items():
-        if given is not None:
-            offset = given if isinstance(given, int) else given[0]
-            settled.append(SettledOffset(topic, partition, offset, creation_of(topic, partition, offset - 1)))
+    for partition, given in getattr(offsets, "items", tuple)():  # the client refuses anything else itself
+        offset = given[0] if isinstance(given, (tuple, list)) and given else given
+        if isinstance(partition, TopicPartition) and isinstance(offset, int):
+            settled.append(SettledOffset(*partition, offset, creation_of(*partition, offset - 1)))
     return settled

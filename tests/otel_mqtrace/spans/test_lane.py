@@ -61,6 +61,12 @@ class _Precise(Scripted):
         return self.outcome
 
 
+class _Emptying(Scripted):
+    def export(self, spans):
+        spans.clear()
+        return super().export(spans)
+
+
 @pytest.mark.parametrize(
     ("exporter", "names", "account"),
     [
@@ -69,8 +75,9 @@ class _Precise(Scripted):
         (Scripted(None), "a", {"failed": 1}),
         (_Precise(SpanExportResult.FAILURE), "abc", {"exported": 1, "failed": 1, "too_large": 1}),
         (_Precise(), "ab", {"exported": 2}),
+        (_Emptying(), "abc", {"exported": 3}),
     ],
-    ids=["failure", "exception", "nothing", "outcome of the exporter", "outcome that does not add up"],
+    ids=["failure", "exception", "nothing", "outcome of the exporter", "outcome that does not add up", "emptied list"],
 )
 def test_every_span_of_a_batch_is_counted_by_the_answer(exporter, names, account):
     lane = lane_of(exporter, max_export_batch_size=len(names))

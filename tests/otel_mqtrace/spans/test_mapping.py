@@ -248,17 +248,18 @@ def test_unknown_preset_is_refused_with_the_known_ones():
         MqTraceSpanProcessor.preset("rocketmq6", Scripted())
 
 
-def test_environment_is_used_without_arguments(monkeypatch, caplog):
+@pytest.mark.parametrize("wrong", ["soon", "1" * 5_000])
+def test_environment_is_used_without_arguments(monkeypatch, caplog, wrong):
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
     monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", wrong)
     monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
     monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
     settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
     assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
     (warning,) = caplog.messages
     assert warning.startswith(
-        "mqtrace: OTEL_BSP_SCHEDULE_DELAY = 'soon': a number of milliseconds above 0 was expected"
+        f"mqtrace: OTEL_BSP_SCHEDULE_DELAY = {wrong!r}: a number of milliseconds above 0 was expected"
     )
     assert warning.endswith("the default is 500")
 

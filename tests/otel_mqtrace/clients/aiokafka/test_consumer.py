@@ -241,11 +241,19 @@ async def test_settlement_is_linked_to_the_message_before_its_offset(handing, sp
         assert (each.attributes["messaging.kafka.offset"], each.parent.span_id) == (1, handled.context.span_id)
 
 
-async def test_failed_commit_is_an_error(handing, spans):
+@pytest.mark.parametrize(
+    ("offsets", "name", "error"),
+    [
+        ({TopicPartition("another", 0): 1}, "commit another", IllegalStateError),
+        ({"another": 1}, "commit", TypeError),
+        (1, "commit", ValueError),
+    ],
+)
+async def test_failed_commit_is_an_error(handing, spans, offsets, name, error):
     async with handing(settle_spans=True) as consumer:
-        with pytest.raises(IllegalStateError):
-            await consumer.commit({TopicPartition("another", 0): 1})
-    assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
+        with pytest.raises(error):
+            await consumer.commit(offsets)
+    assert spans.take(name).attributes["error.type"] == error.__name__
 
 
 async def test_commit_is_not_recorded_by_default(handing, spans, topic):
