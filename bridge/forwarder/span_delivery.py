@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.client_properties import without_password
-from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
+from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter, read_partial_success
 from otel_mqtrace.wire.native.decode import decode_rows
 
 if TYPE_CHECKING:
@@ -88,13 +88,7 @@ class OtlpDelivery:
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> bytes:
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional extra
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
-            ExportTraceServiceResponse,
-        )
-
-        with suppress(DecodeError):  # receivers answer all kinds of things; the status has decided already
-            self.rejected += ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans
+        self.rejected += read_partial_success(body)[0]
         return body
 
 
@@ -155,13 +149,11 @@ def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], obje
             except requests.RequestException as error:
                 on_error(_innermost(error))
                 raise
-            if reply.ok:
-                on_reply(reply.content)
-            else:
+            if not reply.ok:
                 on_error(f"{reply.status_code} {reply.reason}")
             return reply
 
-    return Session()
+    return Session(on_reply)
 
 
 def _innermost(error: Exception) -> str:

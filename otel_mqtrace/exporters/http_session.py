@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import io
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -17,15 +17,22 @@ from urllib3 import Timeout
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "verify", "cert"}
 """What releases of OpenTelemetry's exporter pass with each request; only the body and the time-out differ."""
 
 
 class RepeatingSession(requests.Session):
-    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual."""
+    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual.
 
-    def __init__(self) -> None:
+    ``on_reply`` gets the body of each good reply.
+    """
+
+    def __init__(self, on_reply: Callable[[bytes], object] = bytes) -> None:
         super().__init__()
+        self._on_reply = on_reply
         self.mount("http://", _Adapter())
         self.mount("https://", _Adapter())
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
@@ -48,6 +55,8 @@ class RepeatingSession(requests.Session):
             )
             reply._content = reply.reason.encode()  # noqa: SLF001 - older exporters log the text
             reply.status_code = 400
+        if reply.ok:
+            self._on_reply(reply.content)
         return reply
 
     def _exchange(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:

@@ -78,7 +78,7 @@ def open_stock_exporter(
         protocol: ``grpc`` or ``http/protobuf``.
         encode: Called with what ``export`` is given, anything with a length; returns an ``ExportTraceServiceRequest``
             as bytes.
-        read_reply: Called with each good reply over gRPC, which it returns.
+        read_reply: Called with the body of each good reply, which it returns.
         settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
 
     Raises:
@@ -92,7 +92,7 @@ def open_stock_exporter(
     if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
         from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - optional extra
 
-        given.setdefault("session", RepeatingSession())
+        given.setdefault("session", RepeatingSession(read_reply))
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
         stub = partial(_BytesStub, read_reply)
@@ -100,6 +100,20 @@ def open_stock_exporter(
         module.OTLPSpanExporter._stub = staticmethod(stub)  # noqa: SLF001 - where releases before 1.40 look for it
     exporter: SpanExporter = module.OTLPSpanExporter(**given)
     return exporter
+
+
+def read_partial_success(reply: bytes) -> tuple[int, str]:
+    """Return how many spans the receiver rejected although it took the request, and why."""
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional extra
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
+        ExportTraceServiceResponse,
+    )
+
+    try:
+        partial_success = ExportTraceServiceResponse.FromString(reply).partial_success
+    except DecodeError:  # receivers answer all kinds of things; the status has decided already
+        return 0, ""
+    return partial_success.rejected_spans, partial_success.error_message
 
 
 def _second_instance(name: str) -> ModuleType:
@@ -151,9 +165,11 @@ class OtlpSpanExporter(SpanExporter):
         **settings: Any,
     ) -> None:
         self._outcome: ExportOutcome | None = None
+        self._rejected = 0
         self._exporter = open_stock_exporter(
             _chosen_protocol(protocol),
             attrgetter("body"),
+            read_reply=self._read_reply,
             endpoint=endpoint,
             headers=headers,
             timeout=timeout,
@@ -173,14 +189,22 @@ class OtlpSpanExporter(SpanExporter):
         for request, errors in _joined(batches):
             spans = range(position, position + request.spans)
             position = spans.stop
+            self._rejected = 0
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:  # type: ignore[arg-type]  # it only encodes it
-                lost |= dict.fromkeys(spans, EXPORT_FAILED)
+                self._rejected = request.spans
+            lost |= dict.fromkeys([*spans][: self._rejected], EXPORT_FAILED)  # which ones a reply does not say
             lost |= dict.fromkeys((spans.start + each for each in errors), ENCODE_ERROR)
         reasons = Counter(lost.values())
         failed = reasons.pop(EXPORT_FAILED, 0)
         exported = position - failed - reasons.total()
         self._outcome = ExportOutcome(exported=exported, failed=failed, dropped=dict(reasons), lost=lost)
         return SpanExportResult.FAILURE if failed else SpanExportResult.SUCCESS
+
+    def _read_reply(self, reply: bytes) -> bytes:
+        self._rejected, reason = read_partial_success(reply)
+        if self._rejected:
+            _logger.error("mqtrace: the OTLP receiver rejected %d spans: %s", self._rejected, reason)
+        return reply
 
     def take_outcome(self) -> ExportOutcome | None:
         """Return the fate of the last export, span by span, once."""

@@ -174,5 +174,6 @@ def settled_offsets(offsets: Any, creation_of: Callable[[str, int, int], SpanCon
     for partition, given in getattr(offsets, "items", tuple)():  # the client refuses anything else itself
         offset = given[0] if isinstance(given, (tuple, list)) and given else given
         if isinstance(partition, TopicPartition) and isinstance(offset, int):
-            settled.append(SettledOffset(*partition, offset, creation_of(*partition, offset - 1)))
+            topic, number = partition.topic, partition.partition
+            settled.append(SettledOffset(topic, number, offset, creation_of(topic, number, offset - 1)))
     return settled

@@ -11,6 +11,7 @@ import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -41,7 +42,7 @@ class _GrpcReceiver(TraceServiceServicer):
     def Export(self, request, context):  # noqa: N802 - the service's own name
         self.metadata.append(dict(context.invocation_metadata()))
         self.requests.append(request)
-        return ExportTraceServiceResponse()
+        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
 
     def __enter__(self):
         self._server.start()
@@ -67,8 +68,9 @@ def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, mo
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
         exporter = OtlpSpanExporter()
-        assert exporter.export(spans) is SpanExportResult.SUCCESS
+        assert exporter.export(spans) is SpanExportResult.FAILURE  # the receiver has rejected one
         exporter.shutdown()
+    assert exporter.take_outcome().lost == {0: "export_failed"}
     assert receiver.requests == [encode_spans(spans)]
     assert receiver.metadata[0]["tenant"] == "orders"
 
@@ -116,9 +118,9 @@ def exporter(receiver):
     return OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
 
 
-@pytest.mark.parametrize(("status", "exported", "failed"), [(200, 2, 0), (400, 0, 2)])
-def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, status, exported, failed):
-    receiver.status = status
+@pytest.mark.parametrize(("status", "rejects", "exported", "failed"), [(200, 0, 2, 0), (400, 0, 0, 2), (200, 1, 1, 1)])
+def test_each_span_is_counted_once_under_its_reason(spans, receiver, exporter, status, rejects, exported, failed):
+    receiver.status, receiver.rejects = status, rejects
     exporter.export([spans[0], _broken(), spans[1]])
     outcome = exporter.take_outcome()
     assert (outcome.exported, outcome.failed, outcome.dropped) == (exported, failed, {"encode_error": 1})
