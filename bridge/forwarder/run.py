@@ -307,7 +307,7 @@ def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: 
         "trimmed_offsets": _gone(source),
         "unreadable_bodies": source.bad_bodies,
         **({} if spans is None else spans.counts.as_dict()),
-        "parts": [part.file for part in counts.parts],
+        "parts": counts.files,
     }
     return json.dumps(document)
 
@@ -317,7 +317,7 @@ def _as_text(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, opt
         return _native_text(counts, source, spans.counts, options)
     text, notes = f"{plural(counts.messages, 'trace message')} ({plural(counts.body_bytes, 'byte')})", []
     if options.landing is not None:
-        text += f" in {plural(len(counts.parts), 'part')} of {options.landing}"
+        text += f" in {plural(counts.parts, 'part')} of {options.landing}"
     if spans is not None:
         records, made = plural(spans.counts.records, "record"), plural(spans.counts.spans, "span")
         text += f"; {records} as {made} to {without_password(options.otlp_endpoint or '')}"

@@ -23,27 +23,31 @@ if TYPE_CHECKING:
     from bridge.forwarder.span_delivery import SpanForwarding
     from bridge.forwarder.store_landing import StoreLanding
     from bridge.forwarder.trace_source import TraceSource
-    from otel_mqtrace.landing import LandedPart, LandingWriter
+    from otel_mqtrace.landing import LandingWriter
 
     Landing = LandingWriter | StoreLanding
     Forwarding = SpanForwarding | NativeForwarding
 
+_MOST_FILES: Final = 1_000  # a forwarder finishes a part a second, for months
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardCounts:
-    """What one or several passes moved."""
+    """What one or several passes moved; ``files`` are the last of the ``parts``."""
 
     messages: int = 0
     body_bytes: int = 0
-    parts: tuple[LandedPart, ...] = ()
+    parts: int = 0
     spans: int = 0
+    files: tuple[str, ...] = ()
 
     def __add__(self, other: ForwardCounts) -> ForwardCounts:
         return ForwardCounts(
             self.messages + other.messages,
             self.body_bytes + other.body_bytes,
-            (*self.parts, *other.parts),
+            self.parts + other.parts,
             self.spans + other.spans,
+            (*self.files, *other.files)[-_MOST_FILES:],
         )
 
 
@@ -89,7 +93,7 @@ def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | No
     delivered = 0 if spans is None else spans.deliver()
     parts = () if landing is None else landing.finish()
     source.commit(() if spans is None else spans.hold())
-    return ForwardCounts(parts=parts, spans=delivered)
+    return ForwardCounts(parts=len(parts), spans=delivered, files=tuple(part.file for part in parts))
 
 
 def forward_until(  # noqa: PLR0913 - targets and times
