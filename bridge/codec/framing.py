@@ -18,7 +18,6 @@ from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 from otel_mqtrace.landing import BODY_BASE64, FIELDS
-from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +106,8 @@ def detect(stream: io.BufferedReader) -> Framing:
 
     Parquet has its magic, JSON lines an opening brace or, behind a first line that is torn, the name of the body.
     """
+    from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR  # noqa: PLC0415  (mqtrace --help loads no codec)
+
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET
