@@ -39,7 +39,7 @@ def demo(
         del os.environ[name]  # what is set for an application here is not meant for the demo
     if not all(map(_present, _NEEDED)):
         raise MissingExtraError("mqtrace demo", "all")
-    from bridge.demo.faults import discrepancies, seeded_against_found  # noqa: PLC0415  optional extras
+    from bridge.demo.faults import describe_discrepancies, tabulate_findings  # noqa: PLC0415  optional extras
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415  as above
 
@@ -49,8 +49,8 @@ def demo(
     )
     workspace, findings = demonstrate(out, messages=messages, seed=seed, on_start=lambda: typer.echo(plan, err=True))
     console = open_console()
-    print_table(seeded_against_found(findings), console)
-    for line in discrepancies(findings):
+    print_table(tabulate_findings(findings), console)
+    for line in describe_discrepancies(findings):
         console.print(f"  {line}", soft_wrap=True)
     verdict = "every seeded fault was found, and nothing else" if findings.agree else "seeded and found do NOT agree"
     console.print(verdict)

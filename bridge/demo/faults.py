@@ -79,10 +79,9 @@ _MOST_PER_ROW: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault at one event; ``field`` is the altered field under its name in a verdict, ``None`` for other faults."""
+    """``field`` is the altered field under its name in a verdict, ``None`` for other faults."""
 
     kind: FaultKind
-    event: Event
     field: str | None = None
 
 
@@ -119,7 +118,7 @@ def plan_faults(book: Sequence[Order], *, seed: int) -> FaultPlan:
         for _ in range(quota):
             event = next(free)
             taken.add(event.msg_id)
-            plan[event] = Fault(fault_kind, event, _altered_field(fault_kind, event, seed))
+            plan[event] = Fault(fault_kind, _choose_field(fault_kind, event, seed))
     return plan
 
 
@@ -128,7 +127,7 @@ def _may_crash(event: Event, declines: dict[str, int]) -> bool:
     return event.where == BILLING and declines[event.msg_id] == 0
 
 
-def _altered_field(fault_kind: FaultKind, event: Event, seed: int) -> str | None:
+def _choose_field(fault_kind: FaultKind, event: Event, seed: int) -> str | None:
     if fault_kind not in (FaultKind.ALTERED_NATIVE, FaultKind.ALTERED_OTLP):
         return None
     fields = _ALTERABLE[event.kind]
@@ -154,7 +153,7 @@ _CUT_CHARACTERS: Final = 4  # closing brackets: no JSON any more, every id still
 
 
 class FaultyEncoder:
-    """The native encoder with the plan's faults: what ``NativeKafkaSpanExporter`` is given as ``encode``."""
+    """The native encoder with the plan's faults, as the argument ``encode`` of ``NativeKafkaSpanExporter``."""
 
     def __init__(self, plan: FaultPlan) -> None:
         self._plan = plan
@@ -167,17 +166,21 @@ class FaultyEncoder:
         access_channel: AccessChannel = AccessChannel.LOCAL,
     ) -> EncodedContext:
         """Encode as ``encode_context`` does; the body is empty, doubled, damaged or altered as planned."""
-        event = event_of(trace_ctx)
-        fault = None if event is None else self._plan.get(event)
+        fault = _find_fault(self._plan, trace_ctx)
         if fault is not None and fault.kind is FaultKind.ALTERED_NATIVE:
-            trace_ctx = _altered_context(trace_ctx, fault)
+            trace_ctx = _alter_context(trace_ctx, fault)
         encoded = encode_context(trace_ctx, dialect, access_channel=access_channel)
         if fault is None or fault.kind not in _BODIES:
             return encoded
         return replace(encoded, body=_BODIES[fault.kind](encoded.body, trace_ctx.trace_type))
 
 
-def _altered_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
+def _find_fault(plan: FaultPlan, trace_ctx: TraceContext | None) -> Fault | None:
+    event = None if trace_ctx is None else event_of(trace_ctx)
+    return None if event is None else plan.get(event)
+
+
+def _alter_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
     field = fault.field or ""
     change = {field: _ALTERATIONS[field][2]}
     if field in _OF_CONTEXT:
@@ -186,7 +189,7 @@ def _altered_context(trace_ctx: TraceContext, fault: Fault) -> TraceContext:
     return replace(trace_ctx, beans=tuple(replace(bean, **change) for bean in trace_ctx.beans))
 
 
-def _damaged(body: bytes, trace_type: TraceType) -> bytes:
+def _damage(body: bytes, trace_type: TraceType) -> bytes:
     """Write a word where the record's first number stands; the message id stays legible."""
     separator = FIELD_SEPARATOR.encode()
     parts = body.split(separator)
@@ -203,7 +206,7 @@ def _only(lost: TraceType) -> Callable[[bytes, TraceType], bytes]:
 _BODIES: Final[dict[FaultKind, Callable[[bytes, TraceType], bytes]]] = {
     FaultKind.DROPPED_NATIVE: lambda _body, _trace_type: b"",
     FaultKind.DUPLICATED_NATIVE: lambda body, _trace_type: body * 2,
-    FaultKind.MALFORMED_NATIVE: _damaged,
+    FaultKind.MALFORMED_NATIVE: _damage,
     FaultKind.AFTER_LOST: _only(TraceType.SUB_AFTER),
     FaultKind.BEFORE_LOST: _only(TraceType.SUB_BEFORE),
 }
@@ -222,17 +225,17 @@ class FaultySpanExporter(SpanExporter):
         kept: list[ReadableSpan] = []
         damaged: list[ReadableSpan] = []
         for span in spans:
-            fault = self._fault_of(span)
+            fault = _find_fault(self._plan, trace_context_of(span))
             kind = None if fault is None else fault.kind
             if fault is not None and kind is FaultKind.ALTERED_OTLP:
-                kept.append(_altered_span(span, fault))
+                kept.append(_alter_span(span, fault))
             elif kind is FaultKind.MALFORMED_OTLP:
                 damaged.append(span)
             else:
                 kept.extend([span] * _COPIES.get(kind, 1))
         result = self._exporter.export(kept) if kept else SpanExportResult.SUCCESS
         for span in damaged:
-            self._stream.write(_damaged_line(span))
+            self._stream.write(_damage_line(span))
         return result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -246,16 +249,11 @@ class FaultySpanExporter(SpanExporter):
         with suppress(ValueError):
             self._stream.close()
 
-    def _fault_of(self, span: ReadableSpan) -> Fault | None:
-        trace_ctx = trace_context_of(span)
-        event = None if trace_ctx is None else event_of(trace_ctx)
-        return None if event is None else self._plan.get(event)
-
 
 _COPIES: Final[dict[FaultKind | None, int]] = {FaultKind.DROPPED_OTLP: 0, FaultKind.DUPLICATED_OTLP: 2}
 
 
-def _altered_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
+def _alter_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
     attribute, value, _ = _ALTERATIONS[fault.field or ""]
     return ReadableSpan(
         name=span.name,
@@ -273,7 +271,7 @@ def _altered_span(span: ReadableSpan, fault: Fault) -> ReadableSpan:
     )
 
 
-def _damaged_line(span: ReadableSpan) -> str:
+def _damage_line(span: ReadableSpan) -> str:
     line = io.StringIO()
     FileSpanExporter(stream=line).export([span])
     return line.getvalue().rstrip("\n")[:-_CUT_CHARACTERS] + "\n"
@@ -322,8 +320,8 @@ def compare(book: Sequence[Order], plan: FaultPlan, rows: Iterable[Row], result:
     findings = tuple(
         _finding(event, plan.get(event), rows_of.pop(event, [])) for order in book for event in events_of(order)
     )
-    strangers = [f"{event}: {_describe_verdict(row)}" for event, group in rows_of.items() for row in group]
-    return Findings(findings=findings, surprises=(*strangers, *_miscounted(plan, result), *_misjudged(result)))
+    unexpected = [f"{event}: {_describe_verdict(row)}" for event, group in rows_of.items() for row in group]
+    return Findings(findings=findings, surprises=(*unexpected, *_check_counts(plan, result), *_check_run(result)))
 
 
 def _event_of(row: Row) -> Event:
@@ -352,7 +350,7 @@ def _describe_verdict(row: Row) -> str:
     return " ".join(str(word) for word in (row["status"], row["reason"], *different) if word)
 
 
-def _miscounted(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
+def _check_counts(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
     seeded = Counter[str]()
     for event, fault in plan.items():
         if fault.kind is FaultKind.MALFORMED_NATIVE:
@@ -365,7 +363,7 @@ def _miscounted(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{side}: {counted} malformed records counted, {seeded[side]} seeded"
 
 
-def _misjudged(result: Mapping[str, Any]) -> Iterator[str]:
+def _check_run(result: Mapping[str, Any]) -> Iterator[str]:
     if not result["conservation"]["holds"]:
         yield f"the balance does not hold: {result['conservation']}"
     if result["exit_code"] != _GATE_FAILED:
@@ -375,7 +373,7 @@ def _misjudged(result: Mapping[str, Any]) -> Iterator[str]:
 _MOST_SHOWN: Final = 20
 
 
-def seeded_against_found(findings: Findings) -> Table:
+def tabulate_findings(findings: Findings) -> Table:
     """Return the table: fault, the verdict it must get, how many were seeded, how many were found as such."""
     table = Table(title="Seeded against found", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fault")
@@ -387,12 +385,12 @@ def seeded_against_found(findings: Findings) -> Table:
         seeded = findings.seeded(kind)
         found = sum(one.as_expected for one in seeded)
         name = "none: clean events" if kind is None else kind.value
-        table.add_row(name, verdict, str(len(seeded)), _marked(found, wanted=len(seeded)))
-    table.add_row("anything else", "", "0", _marked(len(findings.surprises), wanted=0))
+        table.add_row(name, verdict, str(len(seeded)), _mark(found, wanted=len(seeded)))
+    table.add_row("anything else", "", "0", _mark(len(findings.surprises), wanted=0))
     return table
 
 
-def discrepancies(findings: Findings) -> Iterator[str]:
+def describe_discrepancies(findings: Findings) -> Iterator[str]:
     """Yield a line for each event that was not found as expected and for each surprise, the first few of them."""
     lines = [*map(_line, (one for one in findings.findings if not one.as_expected)), *findings.surprises]
     yield from lines[:_MOST_SHOWN]
@@ -400,7 +398,7 @@ def discrepancies(findings: Findings) -> Iterator[str]:
         yield f"and {len(lines) - _MOST_SHOWN} more"
 
 
-def _marked(count: int, *, wanted: int) -> str:
+def _mark(count: int, *, wanted: int) -> str:
     return f"{count} {'✓' if count == wanted else '✗'}"
 
 

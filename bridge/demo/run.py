@@ -18,6 +18,7 @@ from pyarrow import dataset
 
 from bridge.demo.faults import COLUMNS, FaultKind, FaultyEncoder, FaultySpanExporter, compare, plan_faults
 from bridge.demo.shop import (
+    BILLING,
     CONSUME,
     ORDERS,
     PAYMENTS,
@@ -99,26 +100,26 @@ def claim(root: Path) -> Iterator[Workspace]:
     """
     with hold(root, name="--out"):
         try:
-            workspace = _emptied(root)
+            workspace = _empty(root)
         except OSError as error:
             reason = f"{error.strerror or error}: {error.filename or root}"
             raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
         yield workspace
 
 
-def _emptied(root: Path) -> Workspace:
-    spans, otherwise = root / "otlp", (root / "landing", root / "report", root / "findings.json")
-    landing, report, findings = otherwise
-    ours = (spans, *otherwise, root / _MARKER)
+def _empty(root: Path) -> Workspace:
+    ours = spans, landing, report, findings, marker = [
+        root / name for name in ("otlp", "landing", "report", "findings.json", _MARKER)
+    ]
     present = {path for path in root.iterdir() if not path.name.startswith(LOCK_FILE)}
-    if present and (root / _MARKER not in present or present - set(ours)):
+    if present and (marker not in present or present - set(ours)):
         raise UsageError(f"{root} holds files that are not the demo's: give --out an empty or a new directory")
     for path in present:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    (root / _MARKER).write_text(_NOTE, encoding="utf-8")
+    marker.write_text(_NOTE, encoding="utf-8")
     spans.mkdir()
     landing.mkdir()
     return Workspace(root, landing, spans / "traces.jsonl", report, findings)
@@ -151,8 +152,8 @@ def run_orders(
     or did not return in time.
     """
     with ExitStack() as stack:
-        processor = stack.enter_context(_instrumented(bootstrap_servers, plan, otlp=otlp))
-        desk, tally = stack.enter_context(_opened(bootstrap_servers, plan))
+        processor = stack.enter_context(_instrument(bootstrap_servers, plan, otlp=otlp))
+        desk, tally = stack.enter_context(_open_shop(bootstrap_servers, plan))
         handled = 0
         for orders in _chunks(book):
             if orders[-1] is book[-1]:
@@ -173,14 +174,14 @@ def _chunks(book: Sequence[Order]) -> Iterator[list[Order]]:
 
 
 @contextmanager
-def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, Tally]]:
+def _open_shop(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk, Tally]]:
     crashing = {event for event, fault in plan.items() if fault.kind is FaultKind.CRASHED}
-    billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, Billing.GROUP) in crashing)
+    billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, BILLING) in crashing)
     tally = Tally()
     departments = [
         Department(group, topics, handle, bootstrap_servers=bootstrap_servers, tally=tally)
         for group, topics, handle in (
-            (Billing.GROUP, Billing.TOPICS, billing.handle),
+            (BILLING, Billing.TOPICS, billing.handle),
             (SHIPPING, (ORDERS,), ship),
         )
     ]
@@ -196,8 +197,8 @@ def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[tuple[OrderDesk
 
 
 @contextmanager
-def _instrumented(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Iterator[MqTraceSpanProcessor]:
-    """Trace the block into both exporters, each with the plan's faults; check the books afterwards."""
+def _instrument(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Iterator[MqTraceSpanProcessor]:
+    """Trace the block into both exporters, each with the plan's faults; raise if a lane lost a span of its own."""
     processor = MqTraceSpanProcessor(
         NativeKafkaSpanExporter(
             bootstrap_servers=bootstrap_servers, trace_topic=TRACE_TOPIC, dialect="5.5.0", encode=FaultyEncoder(plan)
@@ -220,9 +221,9 @@ def _instrumented(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Ite
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
-    for lane, books in processor.stats().items():
-        if lost(books) or books["pending"]:
-            raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(books)}")
+    for lane, stats in processor.stats().items():
+        if lost(stats) or stats["pending"]:
+            raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(stats)}")
 
 
 _DRIVER_MEMORY: Final = "1g"

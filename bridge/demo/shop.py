@@ -195,7 +195,7 @@ _DELAY_LEVEL: Final = b"3"
 
 
 class OrderDesk:
-    """Takes orders and sends them, payments in transactions; the client rejects oversize ones."""
+    """Sends orders, payments in transactions; the client rejects oversize ones."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         conf: dict[str, Any] = {
@@ -217,7 +217,7 @@ class OrderDesk:
             (order for order in orders if order.transaction is not None), key=attrgetter("transaction")
         ):
             self._pay(list(payments))
-        _flushed(self._producer)
+        _flush(self._producer)
 
     def _send(self, order: Order) -> None:
         try:
@@ -232,12 +232,12 @@ class OrderDesk:
         for order in payments:
             self._cashier.produce(PAYMENTS, order.body(), key=str(order.number), headers=_headers(order))
         # Flushed first: what is still queued when a transaction aborts is purged, and the run would depend on timing.
-        _flushed(self._cashier)
+        _flush(self._cashier)
         end = self._cashier.abort_transaction if payments[0].aborted else self._cashier.commit_transaction
         end(_TIMEOUT_S)
 
 
-def _flushed(producer: Any) -> None:
+def _flush(producer: Any) -> None:
     waiting = producer.flush(_TIMEOUT_S)
     if waiting:
         raise PeerError(f"the embedded broker did not take {waiting} messages within {_TIMEOUT_S:.0f} s")
@@ -344,7 +344,6 @@ class Billing:
     ``crashes`` are the message ids at which the handler's thread dies in the middle of its work.
     """
 
-    GROUP: Final = BILLING
     TOPICS: Final = (ORDERS, *RETRY_TOPICS)
 
     def __init__(self, bootstrap_servers: str, *, crashes: Callable[[str], bool]) -> None:

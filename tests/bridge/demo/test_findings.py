@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.demo.faults import EXPECTED, FaultKind, compare, discrepancies, plan_faults, seeded_against_found
+from bridge.demo.faults import EXPECTED, FaultKind, compare, describe_discrepancies, plan_faults, tabulate_findings
 from bridge.demo.shop import CONSUME, PUBLISH, events_of, order_book
 
 BOOK = order_book(120, seed=7)
@@ -53,8 +53,8 @@ def test_perfect_reconciliation_agrees():
     findings = judged(ROWS)
     assert findings.agree
     assert sum(len(findings.seeded(kind)) for kind in FaultKind) == len(PLAN)
-    assert list(discrepancies(findings)) == []
-    assert seeded_against_found(findings).row_count == len(FaultKind) + 2
+    assert list(describe_discrepancies(findings)) == []
+    assert tabulate_findings(findings).row_count == len(FaultKind) + 2
 
 
 @pytest.mark.parametrize("kind", [*FaultKind, None])
@@ -63,7 +63,7 @@ def test_missing_or_wrong_verdict_disagrees(kind):
     findings = judged([*ROWS[:at], *ROWS[at + 1 :]])
     assert not findings.agree
     assert [one.as_expected for one in findings.seeded(kind)].count(False) == 1
-    assert "found nothing" in next(discrepancies(findings))
+    assert "found nothing" in next(describe_discrepancies(findings))
     assert not any(judged(changed(kind, **field)).agree for field in ({"status": "PENDING"}, {"reason": "BY_DESIGN"}))
 
 

@@ -37,7 +37,7 @@ SIDES = [(PUB, PUBLISHED), (BEFORE, CONSUMED), (AFTER, CONSUMED), (END, Event("t
 
 
 def encoder(kind, event, field=None):
-    return FaultyEncoder({event: Fault(kind, event, field)})
+    return FaultyEncoder({event: Fault(kind, field)})
 
 
 @pytest.mark.parametrize(("trace_ctx", "event"), SIDES)
@@ -80,7 +80,7 @@ def test_lost_half_leaves_the_other():
 
 def exported(path, kind, event, trace_ctx, field=None):
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(FaultySpanExporter(path, {event: Fault(kind, event, field)})))
+    provider.add_span_processor(SimpleSpanProcessor(FaultySpanExporter(path, {event: Fault(kind, field)})))
     tracer = provider.get_tracer("tests")
     operation = OPERATIONS[trace_ctx.trace_type]
     tracer.start_span("before").end()
