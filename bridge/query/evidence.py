@@ -6,7 +6,8 @@ the single id of a batch, whose ids are joined in one field, and ids that a boun
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native import DecodedBody
 
 _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
+_BETWEEN: Final = re.compile(f"[{FIELD_SEPARATOR}{BATCH_SEPARATOR}{KEY_SEPARATOR}]")
 _PREFIX_MARK: Final = "*"
 _MOST_NEEDLES: Final = 200
 """Texts that are searched for one by one; with more of them, decoding every body takes less time."""
@@ -201,19 +203,23 @@ class Sighting:
 class BadSighting:
     """A piece of a trace message that is not a record; it may belong to the message, as its neighbours do.
 
-    ``names_message``: its kept text contains the wanted text.
+    ``names_message``: a field in its kept text is the wanted text.
     """
 
     place: Place
     field_name: str | None
     reason: str
     text: str
-    names_message: bool
+    names_message: bool = False
 
     @property
     def rank(self) -> tuple[object, ...]:
         """A total order."""
         return (self.place.rank, self.reason, self.text)
+
+    def names(self, text: str) -> bool:
+        """Return whether ``text`` is one of its fields, or one of several ids or keys in a field."""
+        return text in self.text.split(FIELD_SEPARATOR) or text in _BETWEEN.split(self.text)
 
 
 @dataclass(slots=True)
@@ -236,9 +242,8 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
             folded[key] = _folded(folded.get(key), sighting)
         found.bad_records += len(decoded.errors)
         for error in decoded.errors[: MOST_BAD - len(found.bad)]:
-            names = any(text in error.text for text in query.texts)
-            bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
-            found.bad[bad.rank] = bad
+            bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text)
+            found.bad[bad.rank] = replace(bad, names_message=any(map(bad.names, query.texts)))
     for (msg_id, _), sighting in folded.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
     return found

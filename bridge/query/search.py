@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
+from bridge.page.wording import plural
 from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, contexts_in, gather
 from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace._errors import UsageError
@@ -171,10 +172,13 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
         remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are shown"
-        searched = replace(searched, remarks=(*searched.remarks, remark))
+        searched = _noted(searched, remark)
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
+    if not msg_ids and (naming := [one for one in bad if one.names_message]):
+        remark = f"{plural(len(naming), 'bad record')} with that text, which mqtrace decode shows: {naming[0].reason}"
+        searched = replace(searched, remarks=(remark, *searched.remarks))
     pages = max(math.ceil(len(msg_ids) / limit), 1)
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 
@@ -209,7 +213,7 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     searched = archive.searched
     if nameless:
         remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
-        searched = replace(searched, remarks=(*searched.remarks, remark))
+        searched = _noted(searched, remark)
     return _Matches(ordered, Evidence(), searched)
 
 
@@ -227,11 +231,15 @@ def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -
             f"only the newest {len(kept):,} of {len(matches.msg_ids):,} messages were looked at: "
             "narrow --begin and --end for older ones"
         )
-        searched = replace(searched, remarks=(*searched.remarks, remark))
+        searched = _noted(searched, remark)
     fitting = [
         msg_id for msg_id in kept if msg_id in by_msg_id and fits(build_timeline(msg_id, by_msg_id[msg_id]), query)
     ]
     return _Matches(fitting, matches.evidence, searched, is_complete=matches.is_complete)
+
+
+def _noted(searched: Searched, remark: str) -> Searched:
+    return replace(searched, remarks=(*searched.remarks, remark))
 
 
 def _merged(first: Searched, last: Searched) -> Searched:

@@ -249,8 +249,8 @@ _ENDED = {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}
 def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting] = ()) -> MessageTimeline:
     """Return the story of the message ``msg_id`` from the sightings of its records, given in any order.
 
-    ``bad`` are the bad records of all trace messages that were read; those that lie in one of this message's, or have
-    its id in their text, become part of the story.
+    ``bad`` are the bad records of all trace messages that were read; those that lie in one of this message's, or name
+    its id, become part of the story.
     """
     of_type: dict[TraceType, list[Sighting]] = {trace_type: [] for trace_type in TraceType}
     for sighting in sorted(sightings, key=_order):
@@ -268,7 +268,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
         recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
         groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
-        bad=tuple(one for one in bad if one.place.rank[:-1] in held or msg_id in one.text),
+        bad=tuple(one for one in bad if one.place.rank[:-1] in held or one.names(msg_id)),
         records=len(in_order),
         repeats=sum(sighting.seen - 1 for sighting in in_order),
     )

@@ -1,5 +1,7 @@
 """Messages are found by topic, group, outcome and time of arrival, and listed by group."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.addresses import parse_instant_ms
@@ -71,6 +73,17 @@ def test_rows_tell_the_last_outcome_and_the_failed_attempts():
         ("consumer", "stock", "failed", 1, 1),
     ]
     assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["stock"]
+
+
+@pytest.mark.parametrize(("text", "named"), [("A10", 1), ("order-1", 1), ("A1", 0), ("order", 0), ("10,A", 0)])
+def test_bad_record_names_the_ids_and_keys_in_it(text, named):
+    """A longer id is another one. What only a bad record has is not found, and a remark says so."""
+    message = landed(pub(msg_id="B,A10", keys="order-1 order-2"))[0]
+    shelf = Shelf([replace(message, body=message.body[:-20])])
+    answer = searching.search(
+        shelf, parse_query(None, text) if "order" in text else parse_query(text), Reading(), limit=1
+    )
+    assert [remark[:27] for remark in answer.searched.remarks] == ["1 bad record with that text"] * named
 
 
 def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
