@@ -31,7 +31,7 @@ def read_properties(path: Path) -> dict[str, str]:
         UsageError: the file cannot be read, or a line is not ``name=value``; the message names the line, not its text.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the Kafka properties file {path}: {error}") from error
     properties: dict[str, str] = {}

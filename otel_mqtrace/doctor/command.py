@@ -58,6 +58,7 @@ def doctor(
                 checkup.error("command_not_started", str(error), where="the command", fix=fix)
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise
+        sys.stdout.write("\n")  # the command's output may end without one
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
         servers = examine_reports(checkup, reports)
     settings = examine_environment(checkup, os.environ)

@@ -44,6 +44,8 @@ _SETTLE_S: Final = 1.0
 _TOPIC_WAIT_NS: Final = 10_000_000_000
 _REJECTED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
 """Errors of the message itself, which no later attempt avoids."""
+_FATAL: Final = "_FATAL"
+"""What a producer answers to each message after a fatal error, as one of its idempotence."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace-native",
     "compression.type": "lz4",
@@ -174,11 +176,13 @@ class TraceProducer(MessageDelivery):
             if not self._produce(producer, message, delivery.reporter(position), deadline):
                 break
         while delivery.waiting and self._may_wait(deadline):
-            producer.poll(_POLL_S)
+            self._poll(producer, _POLL_S)
         if delivery.waiting:
             # A message that is given up must not arrive later: purged ones are reported at once.
             producer.purge(in_queue=True, in_flight=True, blocking=True)
-            producer.poll(_SETTLE_S)
+            self._poll(producer, _SETTLE_S)
+        if _FATAL in delivery.errors:
+            self._producer = None
         topic, servers = self._settings.trace_topic, servers_of(self._properties())
         for code, text in delivery.errors.items():
             failure = _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=servers, code=code, text=text)
@@ -198,12 +202,22 @@ class TraceProducer(MessageDelivery):
             except BufferError:
                 if not self._may_wait(deadline):
                     return False
-                producer.poll(_POLL_S)
+                self._poll(producer, _POLL_S)
             except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and reported like the others
                 report(error.args[0] if error.args else error, None)
                 return True
             else:
                 return True
+
+    def _poll(self, producer: Any, timeout_s: float) -> None:
+        """Serve delivery reports; a producer with a fatal error sends nothing any more, so the next one is new."""
+        try:
+            producer.poll(timeout_s)
+        except Exception as error:  # KafkaException: the client raises a fatal error whether it has an error_cb or not
+            is_fatal = getattr(error.args[0] if error.args else None, "fatal", bool)
+            if not is_fatal():
+                raise
+            self._producer = None
 
     def _connected(self, deadline: MonotonicNs) -> Any:
         if self._closed:

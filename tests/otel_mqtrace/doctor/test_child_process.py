@@ -80,7 +80,7 @@ def test_everything_untraced_is_reported(application, ask, kafka, topic):
 
 
 def test_command_that_never_instruments_is_reported(ask):
-    code, findings, facts = ask("--", sys.executable, "-c", "raise SystemExit(3)")
+    code, findings, facts = ask("--", sys.executable, "-c", "print(1, end=''); raise SystemExit(3)")
     assert (code, set(findings)) == (1, {"not_instrumented"})
     assert facts["command"]["exit_code"] == 3
     assert findings["not_instrumented"]["what"] == "the command ended with exit code 3 and never switched mqtrace on"

@@ -21,7 +21,7 @@ from tests.support.shown import shown
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 PRODUCE = 0  # Kafka's request type
-NOT_LEADER, TOO_LARGE, UNKNOWN_TOPIC, TOPIC_AUTHORIZATION = 6, 10, 3, 29
+NOT_LEADER, TOO_LARGE, UNKNOWN_TOPIC, TOPIC_AUTHORIZATION, OUT_OF_ORDER = 6, 10, 3, 29, 45
 NAME = "NativeKafkaSpanExporter"
 DEAD = "127.0.0.1:1"
 
@@ -60,6 +60,16 @@ def test_retried_message_arrives_once(kafka, exported, arrived):
     kafka.push_request_errors(PRODUCE, NOT_LEADER, NOT_LEADER)
     exported(_exporter(kafka), pub(1))
     assert arrived() == [bean(1).msg_id]
+
+
+def test_batch_after_a_fatal_error_of_the_producer_is_exported(kafka, traced, arrived):
+    """librdkafka's idempotent producer sends nothing after one: as when a broker lost its log."""
+    kafka.push_request_errors(PRODUCE, OUT_OF_ORDER)
+    processor, trace = traced(_exporter(kafka))
+    for number, is_exported in (1, False), (2, True):
+        trace(pub(number))
+        assert processor.force_flush() is is_exported
+    assert arrived() == [bean(2).msg_id]
 
 
 def test_refused_message_fails_its_own_spans_only_and_the_next_batch_is_exported(kafka, traced, arrived):
@@ -160,7 +170,7 @@ def test_application_broker_is_the_default(kafka, exported, arrived):
 
 def test_environment_names_broker_topic_and_properties(kafka, exported, arrived, monkeypatch, tmp_path):
     properties = tmp_path / "client.properties"
-    properties.write_text(f"# the trace broker\nbootstrap.servers = {kafka.bootstrap_servers}\n\nacks=all\n")
+    properties.write_text(f"\ufeffbootstrap.servers = {kafka.bootstrap_servers}\n# the trace broker\n\nacks=all\n")
     monkeypatch.setenv("MQTRACE_KAFKA_CONFIG", str(properties))
     monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "MY_TRACE")
     kafka.create_topic("MY_TRACE")
