@@ -30,6 +30,13 @@ CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _SPAN_BATCH: Final = 100
+_Status = tuple[int, int]
+"""Size, and time of modification in nanoseconds."""
+
+
+def _status(path: AnyPath) -> _Status:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def present_files(path: str) -> list[AnyPath]:
@@ -78,7 +85,8 @@ class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
     Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
-    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``.
+    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``, and so is one that
+    was forwarded and has changed since: it is not read again.
 
     Raises:
         UnreadableInputError: a file of another format.
@@ -88,9 +96,9 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: set[str] = self._remembered(lambda content: set(map(str, content["done"]))) or set()
+        self._done: dict[str, _Status | None] = self._remembered(_forwarded) or {}
         self.has_been_read = bool(self._done)
-        self._read: set[str] = set()
+        self._read = dict(self._done)
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages of every file that is neither done nor waiting, in batches.
@@ -98,37 +106,46 @@ class FilesTraceSource(_FilesSource):
         Raises:
             UsageError: all files there are hold spans.
         """
-        of_spans: list[AnyPath] = []
+        of_spans: dict[str, _Status] = {}
         for path in present_files(self._path):
             name = self._name(path)
-            if name in self._done or name in self._read:
+            try:
+                status = _status(path)
+                if name in self._read:
+                    if self._read[name] not in {None, status}:
+                        self._count_bad(name, "changed since it was forwarded: give a file with new content a new name")
+                        self._read[name] = status
+                    continue
+                if (side := _side(path)) is Side.EMPTY:
+                    continue
+                if side is Side.OTLP:
+                    of_spans[name] = status
+                    continue
+                messages = self._messages(path, name, status)
+                while len(batch := list(islice(messages, _BATCH))) == _BATCH:
+                    yield batch
+            except FileNotFoundError:  # removed or renamed since it was listed
                 continue
-            if (side := _side(path)) is Side.EMPTY:
-                continue
-            if side is Side.OTLP:
-                of_spans.append(path)
-                continue
-            messages = self._messages(path, name)
-            while len(batch := list(islice(messages, _BATCH))) == _BATCH:
-                yield batch
-            self._read.add(name)
+            self._read[name] = status
             yield batch
-        if of_spans and not self._done and not self._read:
-            raise UsageError(f"{of_spans[0]} holds spans, no native trace bodies: give --native URL to forward spans")
-        for path in of_spans:
-            self._count_bad(self._name(path), "holds spans")
-        self._read |= set(map(self._name, of_spans))
+        if of_spans and not self._read:
+            first = self._directory / next(iter(of_spans))
+            raise UsageError(f"{first} holds spans, no native trace bodies: give --native URL to forward spans")
+        for name in of_spans:
+            self._count_bad(name, "holds spans")
+        self._read |= of_spans
 
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
-        done = self._done | (self._read - {place.source for place in held})
+        waiting = {place.source for place in held}
+        done = {name: status for name, status in self._read.items() if name not in waiting}
         if done != self._done:
-            self._remember({"done": sorted(done)})
+            self._remember({"done": done})
             self._done = done
 
-    def _messages(self, path: AnyPath, name: str) -> Iterator[LandedMessage]:
+    def _messages(self, path: AnyPath, name: str, status: _Status) -> Iterator[LandedMessage]:
+        _, changed_ns = status
         try:
-            changed_ms = path.stat().st_mtime_ns // NS_PER_MS
             with path.open("rb") as stream:
                 for number, body in enumerate(read_landed(stream, Framing.AUTO, name=str(path))):
                     if isinstance(body, BadBody):
@@ -137,12 +154,20 @@ class FilesTraceSource(_FilesSource):
                     if not (body.beside or RECORD_START.search(body.body)):
                         self._count_bad(name, "no record")
                         continue
-                    arrival_ms = changed_ms if body.arrival_ms is None else body.arrival_ms
+                    arrival_ms = changed_ns // NS_PER_MS if body.arrival_ms is None else body.arrival_ms
                     yield LandedMessage(
                         source=name, offset=number, arrival_ms=arrival_ms, keys=body.keys, body=body.body
                     )
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise unreadable(str(path), error) from error
+
+
+def _forwarded(content: Any) -> dict[str, _Status | None]:
+    done = content["done"]  # a list of names before files were known by more than these
+    files = done if isinstance(done, dict) else dict.fromkeys(done)
+    return {str(name): status and (int(status[0]), int(status[1])) for name, status in files.items()}
 
 
 def _side(path: AnyPath) -> Side:
@@ -167,7 +192,7 @@ class SpanFilesSource(_FilesSource):
         self._done: dict[str, int] = self._remembered(_counts) or {}
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
-        self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
+        self._seen: dict[AnyPath, _Status] = {}  # of files as they were read to their end
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each.
@@ -178,24 +203,25 @@ class SpanFilesSource(_FilesSource):
         """
         refusal: Exception | None = None
         for path in present_files(self._path):
-            status = path.stat()
-            known = (status.st_size, status.st_mtime_ns)
-            if self._seen.get(path) == known:
-                continue
             try:
+                status = _, changed_ns = _status(path)
+                if self._seen.get(path) == status:
+                    continue
                 layout = _layout_of_spans(path)
+            except FileNotFoundError:  # removed or renamed since it was listed
+                continue
             except InaccessibleInputError:
                 raise
             except (UnreadableInputError, UsageError) as error:
                 if self._is_single or isinstance(error, UsageError):
                     refusal = refusal or error
                 self._count_bad(self._name(path), str(error))
-                self._seen[path] = known
+                self._seen[path] = status
                 continue
-            messages = self._messages(path, layout, status.st_mtime_ns // NS_PER_MS)
+            messages = self._messages(path, layout, changed_ns // NS_PER_MS)
             while len(batch := list(islice(messages, _SPAN_BATCH))) == _SPAN_BATCH:
                 yield batch
-            self._seen[path] = known
+            self._seen[path] = status
             yield batch
         if refusal and not self._read:
             raise refusal

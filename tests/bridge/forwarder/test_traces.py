@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from bridge.codec.files import Reading
-from bridge.forwarder.files_source import FilesTraceSource
+from bridge.forwarder.files_source import FilesTraceSource, SpanFilesSource
 from bridge.forwarder.pairing import Pairing
 from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import METRICS, Measures, forward_once
@@ -216,6 +216,16 @@ def test_files_are_forwarded_once(files, open_files, delivery):
     (files / "later.bin").write_bytes(body_of(pub("M2")))
     assert forward_once(again, spans=spans).messages == 1
     assert len(list(open_files("other").drain())) == 4
+    (files / "raw.bin").write_bytes(body_of(pub("M3")))
+    changed = open_files()
+    assert (list(changed.drain()), changed.bad_bodies) == ([], 1)
+    assert changed.first_bad == "raw.bin: changed since it was forwarded: give a file with new content a new name"
+    changed.commit()
+    assert (list(changed.drain()), list(open_files().drain()), changed.bad_bodies) == ([], [], 1)
+
+    (state,) = (files.parent / "state").iterdir()
+    state.write_text('{"done": ["raw.bin", "later.bin"]}', encoding="utf-8")  # as an earlier release wrote it
+    assert len(list(open_files().drain())) == 2
 
 
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
@@ -223,6 +233,22 @@ def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files
     source = open_files()
     assert sum(map(len, source.drain())) == 2
     assert (source.bad_bodies, source.first_bad) == (2, "picture.png: no record")
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"), [(FilesTraceSource, body_of(pub())), (SpanFilesSource, b'{"resourceSpans":[]}')]
+)
+def test_file_that_is_removed_before_its_turn_is_passed_over(kind, content, tmp_path):
+    for name in "ab":
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+    source = kind(tmp_path / "in", group="g", state=tmp_path / "state")
+    drained = source.drain()
+    next(drained)
+    (tmp_path / "in" / "b").unlink()
+    assert (list(drained), source.bad_bodies) == ([], 0)
+    (tmp_path / "in" / "b").write_bytes(content + b" ")
+    assert len(list(source.drain())) == 1
 
 
 def test_link_to_a_file_elsewhere_is_forwarded_once(files, open_files, delivery, tmp_path):
