@@ -136,12 +136,13 @@ def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime
     answer = _get(address, "traces", {f"query.{name}": value for name, value in query.items()})
     result = answer.get("result", {})
     found = result.get("resourceSpans", []) if isinstance(result, dict) else None
-    if not isinstance(found, list) or "error" in result:
+    if not isinstance(found, list) or "error" in result or "error" in answer:
         raise PeerError(f"the Jaeger at {address.server} answered something other than traces")
     return found
 
 
 def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    from http.client import HTTPException  # noqa: PLC0415  (as below)
     from urllib.error import HTTPError  # noqa: PLC0415  (most runs read no Jaeger)
     from urllib.request import urlopen  # noqa: PLC0415  (an HTTP client)
 
@@ -153,7 +154,7 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
         if refusal.code == _NOT_FOUND and what == "traces":
             return {}  # the answer of /api/v3 for no traces
         raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}") from refusal
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException, RecursionError) as error:  # such as a port of gRPC, a cut answer
         reason = getattr(error, "reason", None) or error
         raise PeerError(f"no Jaeger answers at {address.server}: {reason}; give the port of its page") from error
     if not isinstance(found, dict):
@@ -162,13 +163,13 @@ def _get(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[
 
 
 def _trace_ids(page: list[dict[str, Any]]) -> set[str]:
-    scopes = [scope for each in page for scope in each.get("scopeSpans", [])]
-    return {str(span.get("traceId")) for scope in scopes for span in scope["spans"]}
+    scopes = [scope for each in page for scope in each.get("scopeSpans") or ()]
+    return {str(span.get("traceId")) for scope in scopes for span in scope.get("spans") or ()}
 
 
 def _of_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:
-    return [{**each, "scopeSpans": [_of_scope(scope, ids) for scope in each.get("scopeSpans", [])]} for each in page]
+    return [{**each, "scopeSpans": [_of_scope(scope, ids) for scope in each.get("scopeSpans") or ()]} for each in page]
 
 
 def _of_scope(scope: dict[str, Any], ids: set[str]) -> dict[str, Any]:
-    return {**scope, "spans": [span for span in scope["spans"] if str(span.get("traceId")) in ids]}
+    return {**scope, "spans": [span for span in scope.get("spans") or () if str(span.get("traceId")) in ids]}

@@ -1,9 +1,13 @@
-"""Addresses of Jaeger; a server is in ``tests/peers/jaeger``, and none at all in ``test_commands``."""
+"""Addresses and answers of Jaeger; a server is in ``tests/peers/jaeger``, and none at all in ``test_commands``."""
+
+import json
+import socketserver
+from threading import Thread
 
 import pytest
 
-from otel_mqtrace._errors import UsageError
-from spark_jobs.sources.jaeger import JaegerAddress, local_sources
+from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,49 @@ def test_address_names_the_server_and_its_services(text, server, services):
 def test_address_of_another_form_is_refused(text):
     with pytest.raises(UsageError, match=r"invalid source .*jaeger://HOST:PORT\?service=NAME"):
         JaegerAddress.parse(text)
+
+
+@pytest.fixture
+def answering():
+    """Give what starts a server that answers each request with the next of some bytes; return its address."""
+    left = []
+
+    class Answer(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.request.recv(4096)
+            self.wfile.write(left.pop(0))
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever).start()
+        yield lambda *answers: left.extend(answers) or JaegerAddress("{}:{}".format(*server.server_address), ("shop",))
+        server.shutdown()
+
+
+def http(content):
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n{content}".encode()
+
+
+SERVICES = http('{"services": ["shop"]}')
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([b"\0\0\x12\x04 of gRPC"], "no Jaeger answers"),
+        ([SERVICES[:-5]], "no Jaeger answers"),
+        ([SERVICES, http('{"error": {"message": "no"}}')], "something other than traces"),
+    ],
+)
+def test_answer_that_has_no_traces_is_an_error_of_the_server(answering, tmp_path, answers, message):
+    with pytest.raises(PeerError, match=message):
+        fetch_spans(answering(*answers), tmp_path / "spans")
+
+
+def test_scope_without_spans_is_empty(answering, tmp_path):
+    resources = [{"scopeSpans": [{"scope": {}}, {"spans": [{"traceId": "ab"}]}]}, {"scopeSpans": None}]
+    address = answering(SERVICES, http(json.dumps({"result": {"resourceSpans": resources}})))
+    fetch_spans(address, tmp_path / "spans")
+    assert (tmp_path / "spans").read_text(encoding="utf-8").count('"traceId": "ab"') == 1
 
 
 def test_other_sources_stay_as_they_are(tmp_path):
