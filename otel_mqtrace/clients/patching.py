@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from abc import ABC, ABCMeta, abstractmethod
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -72,11 +73,13 @@ class Patches(ABC):
         self.changes: list[Change] = []
         self.untraceable: list[str] = []
         self._conflict = OnceFlag()
+        self._at_exit: weakref.finalize[Any, Any] | None = None
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
         """Patch the client and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
+        patches._at_exit = weakref.finalize(cls, patches.unwrap_classes)
         if cls.find_conflict() is not None:
             patches._conflict.try_set()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
         cls.active.tracing = tracing
@@ -113,10 +116,18 @@ class Patches(ABC):
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         self.active.stop()
+        if self._at_exit is not None:
+            self._at_exit.detach()
         undoing = [change.undo for change in reversed(self.changes)]
         self.changes = []
         for step in (*undoing, self._remove_source, *self.ending, drain_deferred_ends):
             _run(step)
+
+    def unwrap_classes(self) -> None:
+        """Undo the changes of classes at exit: Python empties our modules before the application's clients are gone."""
+        for change in reversed(self.changes):
+            if isinstance(change.owner, type):
+                _run(change.undo)
 
     def survey(self) -> dict[str, list[str]]:
         """Return what is not traced now, by kind, and ``wrappers``: other instrumentations. For ``mqtrace doctor``."""
@@ -235,10 +246,11 @@ def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
     return wrap
 
 
-class _Replacement(ABCMeta):
+class _Replacement(type(Protocol)):  # type: ignore[misc]  # typing has no public name for it
     """Keeps ``isinstance(x, Producer)`` true for everything it was true for before the name was rebound.
 
-    An ``ABCMeta``, because applications mix abstract bases into their clients and metaclasses must not clash.
+    Derived from the metaclass of protocols, because applications mix protocols and abstract bases into their clients
+    and metaclasses must not clash.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -265,7 +277,14 @@ def replacement_class(original: type[Any], wrappers: Wrappers) -> type[Any]:
         method = getattr(original, name, None)
         if method is not None:
             body[name] = _wrap(method, wrap)
-    return _Replacement(original.__name__, (original,), body)
+    replacement = _Replacement(original.__name__, (original,), body)
+    weakref.finalize(replacement, _unwrap, replacement, body.keys() & wrappers.keys())  # as Patches.unwrap_classes()
+    return replacement
+
+
+def _unwrap(replacement: type[Any], names: Iterable[str]) -> None:
+    for name in names:
+        delattr(replacement, name)
 
 
 # -- other instrumentations of the same client ---------------------------------------------------------------------

@@ -211,12 +211,15 @@ def _end_recorded(  # noqa: PLR0913, PLR0917 - the last two are the client's, th
     state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None, error: Any, message: Any
 ) -> None:
     """Take a delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-    if state.in_flight.pop(id(sent), None) is not None:
-        partition, offset = message.partition(), message.offset()
-        if error is not None or partition is None or offset is None:  # with acks=0 there is no offset
-            reopen_sending(state, hook, sent, user)(error, message)
-            return
-        hook.end_record(sent, partition, offset)
+    if state.in_flight.pop(id(sent), None) is None:  # abandoned: at exit, Python may have emptied our modules
+        if user is not None:
+            user(error, message)
+        return
+    partition, offset = message.partition(), message.offset()
+    if error is not None or partition is None or offset is None:  # with acks=0 there is no offset
+        reopen_sending(state, hook, sent, user)(error, message)
+        return
+    hook.end_record(sent, partition, offset)
     if user is not None:
         run_in_context(sent.current_ctx, user, error, message)
 

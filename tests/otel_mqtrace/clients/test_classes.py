@@ -10,6 +10,7 @@ import logging
 import pickle
 import sys
 from types import ModuleType
+from typing import Protocol
 
 import confluent_kafka
 import pytest
@@ -268,7 +269,10 @@ def test_methods_that_call_the_client_through_super_are_reported(instrument):
 def test_class_made_while_tracing_is_traced(sent_by, instrument, spans, topic):
     instrument()
 
-    class Late(confluent_kafka.Producer, abc.ABC):
+    class Named(Protocol):
+        name: str
+
+    class Late(confluent_kafka.Producer, abc.ABC, Named):
         def produce(self, value, /, *, where):
             super().produce(where, value)
 

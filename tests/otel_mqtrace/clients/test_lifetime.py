@@ -198,3 +198,36 @@ def test_forked_child_abandons_no_message_of_its_parent(lock, spans, kafka, topi
     outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
     assert sorted(outcomes, key=str) == [None, "abandoned"]
     assert lock.stuck == []
+
+
+def test_clients_work_in_a_finaliser_at_exit_when_our_modules_are_emptied(run_code):
+    code = """
+from confluent_kafka import Consumer, Producer
+from functools import partial
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace import MqTraceInstrumentor
+
+class Early(Consumer):
+    pass
+
+MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=())
+CONF = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
+
+class Shop:
+    def __init__(self):
+        self.producer = Producer(CONF)
+        self.report = partial(print, "reported")
+        self.producer.produce("orders", b"1", on_delivery=self.report)
+        self.consumers = [Consumer(CONF), Early(CONF)]
+
+    def __del__(self):
+        self.producer.produce("orders", b"2", on_delivery=self.report)
+        self.producer.purge()
+        self.producer.flush(5)
+        for each in self.consumers:
+            each.close()
+        print("closed")
+
+shop = Shop()
+"""
+    assert [line.split()[0] for line in run_code(code).splitlines()] == ["reported", "reported", "closed"]
