@@ -421,7 +421,8 @@ class ConsumeHook(ReceiveHook):
 
         A success slower than the limit becomes ``TIME_OUT``, as RocketMQ's does. The handler's own outcome replaces a
         success: from ``process.current()``, or the status ERROR of the span (``FAILED``). An unknown ``code`` becomes
-        ``RETURNNULL``. ``error`` is its ``error.type``, by default the class of ``exception``.
+        ``RETURNNULL``, a success with an ``exception`` an ``EXCEPTION``. ``error`` is its ``error.type``, by default
+        the class of the exception.
         """
         try:
             if deferred_ends:
@@ -463,6 +464,8 @@ class ConsumeHook(ReceiveHook):
         end_ns: int,
         metrics: MessagingMetrics | None,
     ) -> None:
+        if exception is not None and code is ContextCode.SUCCESS:  # the default
+            code = ContextCode.EXCEPTION
         was_failed = is_failed(span)
         outcome = self._outcome(call, code_of(code), end_ns, was_failed=was_failed)
         is_success = outcome is ContextCode.SUCCESS or outcome is ContextCode.TIME_OUT

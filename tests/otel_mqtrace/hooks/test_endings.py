@@ -41,7 +41,7 @@ def _message(topic="t", *headers):
 def test_exception_of_a_handler_that_cannot_be_printed_is_recorded_by_its_type(tracing, exporter):
     hook = ConsumeHook(tracing=tracing)
     (call,) = hook.before([_message()])
-    hook.after(call, code=ContextCode.EXCEPTION, exception=UnprintableError())
+    hook.after(call, exception=UnprintableError())
     span = exporter.take("process t")
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "UnprintableError")
     assert span.attributes["mqtrace.context_code"] == "EXCEPTION"
