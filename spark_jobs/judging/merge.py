@@ -1,7 +1,7 @@
 """Merge the halves of one event and count its copies.
 
 Of one identity an **exact** copy has the same ``raw_hash``, an **equivalent** one the same content in other bytes, a
-**conflicting** one other content. The earliest record is kept, ties broken by hash and position, never by row order.
+**conflicting** one other content. The earliest record is kept, ties broken by hash, arrival and position, never by row order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ BEFORE, AFTER, WHOLE, OTLP = range(4)
 """The parts of an event: the halves of a native delivery, a whole native record, a span."""
 _PARTS: Final = 4
 _NATIVE: Final = slice(BEFORE, OTLP)
+_TIMES: Final = ("start_ms", "end_ms", "arrival_ms")
 
 COUNTS: Final = (
     *("native_count", "native_records", "native_exact_duplicates", "native_other_duplicates", "half_merged"),
@@ -137,14 +138,15 @@ def _part_of(given: Input) -> Ints:
 
 def _choose_among_copies(events: Mapping[str, Column], several: Ints, slot_of: Ints, kept: Ints) -> None:
     """Put into ``kept`` the earliest of the rows that share a slot."""
-    times = {name: NullableInts.of(take_rows(events[name], several)) for name in ("start_ms", "end_ms")}
+    start, end, arrival = (NullableInts.of(take_rows(events[name], several)) for name in _TIMES)
     paths = encode(take_rows(events["path"], several))
     order = np.lexsort(
         (
             *(_null_first(take_rows(events[name], several)) for name in ("record_index", "line")),
             rank_words(paths.words)[paths.values],
+            arrival.filled(LATEST),
             _null_first(take_rows(events["raw_hash"], several)),
-            times["start_ms"].coalesce(times["end_ms"]).filled(LATEST),
+            start.coalesce(end).filled(LATEST),
             slot_of[several],
         )
     )

@@ -35,6 +35,8 @@ def _doubled(rng: Random, row: dict[str, Any]) -> Rows:
     for number in range(rng.choice(_COPIES) - 1):
         how = rng.choice(["exact", "equivalent", "conflicting"])
         other = {"raw_hash": row["raw_hash"] + number + 1} if how != "exact" else {}
+        if late_ms is not None and rng.random() < 0.5:
+            other["arrival_ms"] = row["arrival_ms"] + 70_000
         rows.append({**row, **other, **({"success": not row["success"]} if how == "conflicting" else {})})
     return rows
 
