@@ -48,7 +48,7 @@ class _Run:
             family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
             for labels, value in metric.samples(self.result):
                 if value is not None and not math.isnan(value):
-                    family.add_metric([visible(label, limit=200) for label in labels], _round(value))
+                    family.add_metric([visible(label) for label in labels], _round(value))
             if family.samples:
                 yield family
 
