@@ -36,6 +36,8 @@ MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""
 MANIFEST_DIRECTORY: Final = "_manifest"
 """Instead of that in a store, which appends to no file: an object of counts for each part."""
+PARTS: Final = f"date=*/part-[0-9]*-{'[0-9a-f]' * 12}-[0-9]*.*"
+"""The pattern of parts, below ``native``; of the files that others partition by date it matches none."""
 IN_PROGRESS_SUFFIX: Final = ".inprogress"
 FIELDS: Final = ("source", "partition", "offset", "arrival_ms", "keys", "body")
 """Columns of a parquet part, in order; a JSON line has the same fields with ``body_base64`` for ``body``."""

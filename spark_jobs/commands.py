@@ -352,13 +352,12 @@ def _run(
     printed: set[Writers] = set()
 
     @contextmanager
-    def report(result: Result, engine: Engine) -> Iterator[None]:
+    def report(result: Result, engine: Engine) -> Iterator[Mapping[str, str]]:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
         texts = files.render_reports(result, page, sources=sources, map_parts=engine.map_here)
-        with files.write_texts(texts, options.out) as places:
-            yield
-        written.update(places)
+        yield texts
+        written.update((name, options.out / name) for name in texts)
         if every_ms is not None:
             if result.writers not in printed:
                 _print_writers(result.writers)
@@ -526,7 +525,6 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     wanted, into = _choose_files(formats), as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
-    from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
     from spark_jobs.terminal import print_graph, shown_progress  # noqa: PLC0415
@@ -545,14 +543,16 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         conf=parse_settings(conf or ()),
     )
     with local_sources(options.otlp) as spans, shown_progress() as progress:
-        drawn = job.run(replace(options, otlp=spans), progress=progress)
-        texts = {name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}
-    with write_texts(texts, into) as written:
-        _warn_of_unknown(drawn.unknown_files, options)
+        drawn = job.run(
+            replace(options, otlp=spans),
+            progress=progress,
+            report=lambda drawn: {name: GRAPH_FILES[name](drawn) for name in wanted},
+        )
+    _warn_of_unknown(drawn.unknown_files, options)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:
-        print_graph(drawn, written)
+        print_graph(drawn, {name: into / name for name in wanted})
         if not drawn.nodes:
             typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
     return 0
@@ -561,9 +561,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
 graph.rewrite_arguments = repeat_options  # type: ignore[attr-defined]   # as of reconcile
 
 
-def _choose_files(formats: Iterable[str] | None) -> frozenset[str]:
+def _choose_files(formats: Iterable[str] | None) -> list[str]:
     chosen = list(formats or _GRAPH_FILES)
     for name in chosen:
         if name not in _GRAPH_FILES:
             raise UsageError(f"--format {name!r} is unknown: use {', '.join(_GRAPH_FILES)}")
-    return frozenset(_GRAPH_FILES[name] for name in chosen)
+    return [file for name, file in _GRAPH_FILES.items() if name in chosen]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from bridge.storage import as_path, committed, list_files, open_parquet, replace_tree
+from bridge.storage import as_path, committed, list_files, open_parquet
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.exchange.packing import (
     count_buckets,
@@ -47,7 +47,7 @@ from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import ReconcileOptions, check_options, no_progress, no_report
 from spark_jobs.jobs.reading import read_sides
 from spark_jobs.jobs.summarise import JudgedRun, find_malformed, find_messages, first_malformed, read_samples, summarise
-from spark_jobs.jobs.workspace import RESULT, VERDICTS, open_engine, open_workspace, record_engine
+from spark_jobs.jobs.workspace import VERDICTS, open_engine, open_workspace, record_engine, replace_outcome
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.judging.counts import CountPlan, add_unjudged, bucket_width_ms
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
@@ -84,13 +84,13 @@ def run(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], AbstractContextManager[object]] = no_report,
+    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]] = no_report,
     clock: Clock | None = None,
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
 
-    ``progress`` is called with the name of each stage, ``report`` with the result and the engine: its block begins with
-    the reports written, and ends with them in place of the last run's.
+    ``progress`` is called with the name of each stage, ``report`` with the result and the engine: it yields
+    the texts of the reports by file name, and its block ends when they are in place of the last run's.
 
     Raises:
         UsageError: an option, a policy or a source is wrong.
@@ -206,7 +206,6 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
 
 
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
-_JUDGED, _REPLACED = "judged", "replaced"
 """Below the work directory: the verdicts of this run, and those of the last one."""
 
 
@@ -264,14 +263,14 @@ def reconcile(  # noqa: PLR0913 - the run's options
 def conclude(
     place: Workspace,
     result: Result,
-    report: Callable[[Result, Engine], AbstractContextManager[object]],
+    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]],
     *,
     out: AnyPath,
 ) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
-    Verdicts and reports replace those of the last run below ``out`` once all are written. A run that is killed between
-    the two leaves no ``result.json``.
+    Verdicts and reports replace those of the last run below ``out`` once all are written, as :func:`replace_outcome`
+    does it; a run that is killed meanwhile leaves no ``result.json``.
     """
     result = record_engine(replace(result, run=place.past.run), place)
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
@@ -280,9 +279,8 @@ def conclude(
     with delay_interrupt():
         place.check_held()
         place.past.check_held()
-        with report(result, place.engine):
-            spare, stale = place.work / _REPLACED, out / RESULT
-            replace_tree(place.work / _JUDGED, out / VERDICTS, spare=spare, stale=stale)
+        with report(result, place.engine) as texts:
+            replace_outcome(texts, place.work, out)
         place.past.commit(line)
     return result
 
@@ -303,7 +301,7 @@ def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budget
             grace_ms=policy.grace_ms,
             per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // TOTAL),
         ),
-        settled=place.make_directory(_JUDGED),
+        settled=place.make_directory(VERDICTS),
         residue=place.make_directory("residue"),
         history=HistoryFiles(
             events=past.make_events_directory(),

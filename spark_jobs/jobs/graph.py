@@ -24,7 +24,7 @@ from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.options import check_places, no_progress
 from spark_jobs.jobs.reading import read_sides
-from spark_jobs.jobs.workspace import open_engine, work_directory
+from spark_jobs.jobs.workspace import open_engine, replace_outcome, work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.policy import make_plan, read_policy, with_limits
@@ -48,9 +48,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    options: ReconcileOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = no_progress
+    options: ReconcileOptions,
+    *,
+    engine: Engine | None = None,
+    progress: Callable[[str], None] = no_progress,
+    report: Callable[[Graph], Mapping[str, str]] = lambda _: {},
 ) -> Graph:
-    """Return the graph; ``options.out`` is left as it was.
+    """Return the graph; what ``report`` makes of it, texts by file name, is then in ``options.out``.
 
     The sources, the window and how to read them count, and where Spark runs; writers are not detected.
 
@@ -75,6 +79,7 @@ def run(
             named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
         drawn = _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
+        replace_outcome(report(drawn), work, options.out)
     return replace(drawn, unknown_files=frozenset().union(*(side.unknown for side in inputs)))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.otlp.detect import Side
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.landing import MANIFEST_DIRECTORY, MANIFEST_NAME, native_directory
+from otel_mqtrace.landing import MANIFEST_DIRECTORY, MANIFEST_NAME, PARTS, native_directory
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
@@ -70,9 +70,9 @@ def no_progress(_stage: str) -> None:
     """Report no progress."""
 
 
-def no_report(_result: Result, _engine: Engine) -> AbstractContextManager[None]:
+def no_report(_result: Result, _engine: Engine) -> AbstractContextManager[Mapping[str, str]]:
     """Write no report."""
-    return nullcontext()
+    return nullcontext({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +141,11 @@ def check_places(options: ReconcileOptions) -> None:
 
 
 def _is_landing(place: AnyPath) -> bool:
-    manifest = MANIFEST_NAME if isinstance(place, Path) else MANIFEST_DIRECTORY
+    around = (native_directory(place), place, *place.parents)
     with suppress(OSError):  # opening the place reports the error
-        return any((above / manifest).exists() for above in (native_directory(place), place, *place.parents))
+        if not isinstance(place, Path):
+            return any((above / MANIFEST_DIRECTORY).exists() for above in around)
+        return any((above / MANIFEST_NAME).exists() or any(above.glob(PARTS)) for above in around)
     return False
 
 

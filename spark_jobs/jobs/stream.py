@@ -62,7 +62,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     every_ms: int | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], AbstractContextManager[object]] = no_report,
+    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]] = no_report,
     clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
@@ -116,7 +116,7 @@ def _judge(
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
-    report: Callable[[Result, Engine], AbstractContextManager[object]],
+    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]],
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.sides()

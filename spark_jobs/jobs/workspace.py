@@ -5,21 +5,22 @@ pyspark is imported only where Spark is chosen.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.storage import hold, remove_tree, sorted_glob
+from bridge.storage import hold, remove_tree, replace_tree, sorted_glob
 from otel_mqtrace._errors import NO_ROOM, UsageError
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import open_history
-from spark_jobs.report.result import SparkCost
+from spark_jobs.report.result import RESULT_FILE, SparkCost
 from spark_jobs.session import (
     as_meant,
     build_session,
@@ -33,7 +34,7 @@ from spark_jobs.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result
 
-VERDICTS, RESULT = "verdicts", "result.json"
-"""Below ``--out``: the directory of verdicts, and the report that is written last."""
+VERDICTS: Final = "verdicts"
+"""The directory of verdicts, below ``--out`` and, as judged, in the work directory."""
+_REPLACED: Final = "replaced"
 _WORK: Final = ".work-"
 _MARK: Final = "lock"
 """A file that only work directories of ours have."""
@@ -136,6 +138,47 @@ def _remove(work: AnyPath) -> None:
     else:
         with suppress(OSError):
             remove_tree(work)
+
+
+def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath) -> None:
+    """Put texts, by file name, and the verdicts in ``work``, if there are any, in place of those below ``out``.
+
+    Of ``out`` all are replaced or, if one cannot be, none; a store only has no ``result.json`` then. Before the first
+    verdict is replaced ``result.json`` is removed, and it comes last. Lone surrogates are escaped.
+
+    Raises:
+        UsageError: ``out`` cannot be written.
+    """
+    contents = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    is_judged = (work / VERDICTS).exists()
+    try:
+        if isinstance(out, Path) and isinstance(work, Path):
+            for name, content in contents.items():
+                (work / name).write_bytes(content)
+            _rename_all([*dict.fromkeys((VERDICTS, *texts, RESULT_FILE))] if is_judged else [*texts], work, out)
+            return
+        if is_judged:
+            replace_tree(work / VERDICTS, out / VERDICTS, spare=work / _REPLACED, stale=out / RESULT_FILE)
+        for name, content in contents.items():
+            (out / name).write_bytes(content)
+    except OSError as refused:
+        why = refused.strerror or refused
+        raise UsageError(f"cannot write the report into {out}: {why}; choose another --out") from refused
+
+
+def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
+    """Rename these from ``work`` to ``out`` in this order, after those of ``out`` in the reverse one."""
+    if any((out / name).is_dir() for name in names if name != VERDICTS):  # it is not a run's
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    replaced = work / _REPLACED
+    replaced.mkdir()
+    with ExitStack() as undo:
+        for source, target in ((out, replaced), (work, out)):
+            for name in reversed(names) if source is out else names:
+                if os.path.lexists(source / name):
+                    (source / name).rename(target / name)
+                    undo.callback((target / name).rename, source / name)
+        undo.pop_all()
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Merge the halves of one event and count its copies.
 
 Of one identity an **exact** copy has the same ``raw_hash``, an **equivalent** one the same content in other bytes, a
-**conflicting** one other content. The earliest record is kept, ties broken by hash, arrival and position, never by row order.
+**conflicting** one other content. The earliest record is kept, ties broken by hash, arrival and position, never by row
+order.
 """
 
 from __future__ import annotations

@@ -1,28 +1,23 @@
-"""Write the files that a finished run leaves for people and programs."""
+"""Render the files that a finished run leaves for people and programs."""
 
 from __future__ import annotations
 
-import errno
-import os
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.storage import committed
-from otel_mqtrace._errors import UsageError
 from spark_jobs.report.headline import meaning
 from spark_jobs.report.html import render_page
 from spark_jobs.report.prometheus import render_metrics
+from spark_jobs.report.result import RESULT_FILE
 from spark_jobs.report.summary import render_summary
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import number
 from spark_jobs.taxonomy import ExitCode, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
-    from bridge.storage import AnyPath
     from spark_jobs.report.html import PageOptions
     from spark_jobs.report.result import Gate, Result, SideInputs
 
@@ -67,7 +62,7 @@ def render_reports(
     sources: Iterable[str] = (),
     map_parts: Callable[..., Iterable[Any]] = map,
 ) -> dict[str, str]:
-    """Return the text of every report by file name; ``result.json`` comes last: if it exists, the others are complete.
+    """Return the text of every report by file name, ``result.json`` last.
 
     The reports for people show paths relative to ``sources``, the user's arguments. ``map_parts`` maps a function over
     parts of the page.
@@ -78,7 +73,7 @@ def render_reports(
         "summary.md": render_summary(readable),
         "junit.xml": render_junit(readable),
         "metrics.prom": render_metrics(result),
-        "result.json": result.dumps(),
+        RESULT_FILE: result.dumps(),
     }
 
 
@@ -138,28 +133,3 @@ def _find_roots(sources: Iterable[str]) -> list[tuple[str, str]]:
             path = Path(*path.parts[:fixed])
         roots[str(path.resolve())] = path.name if path.is_absolute() else str(path)
     return sorted(roots.items(), key=lambda root: -len(root[0]))
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-@contextmanager
-def write_texts(texts: Mapping[str, str], out: AnyPath) -> Iterator[dict[str, AnyPath]]:
-    """Write ``{file name: text}`` beside its place in ``out``, created if absent, and give the places by name.
-
-    The files are renamed in this order when the block ends: no reader sees half of one, and a disk that is full leaves
-    the old ones. Lone surrogates are escaped.
-
-    Raises:
-        UsageError: when ``out`` cannot be written.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any((out / name).is_dir() for name in texts):  # else a rename fails, and others are done
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with ExitStack() as written:
-            for name, text in reversed([*texts.items()]):  # the last one entered is renamed first
-                unready = written.enter_context(committed(out / name))
-                Path(unready).write_bytes(text.encode("utf-8", "backslashreplace"))
-            yield {name: out / name for name in texts}
-    except OSError as refused:
-        why = refused.strerror or refused
-        raise UsageError(f"cannot write the report into {out}: {why}; choose another --out") from refused

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.graph import Graph
 
+RESULT_FILE: Final = "result.json"
+
 Finding = tuple[str, "str | None"]
 """A status and its reason, if it has one."""
 

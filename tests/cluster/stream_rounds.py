@@ -71,9 +71,9 @@ class Rounds:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def record(self, result: Result, _engine: object) -> Iterator[None]:
+    def record(self, result: Result, _engine: object) -> Iterator[dict[str, str]]:
         """Write down what a round came to, and what it finds on disk."""
-        yield
+        yield {}
         kept = [path for name in ("stream", "history") for path in (self._root / "out" / name).rglob("*")]
         files = [path for path in kept if path.is_file()]
         row = {

@@ -3,7 +3,6 @@
 import json
 import resource
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing import manifest_path, native_directory
 from spark_jobs.commands import parse_settings, repeat_options
-from spark_jobs.jobs.batch import run
-from spark_jobs.jobs.options import ReconcileOptions
 from spark_jobs.report import files
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -24,6 +21,7 @@ NO_JAEGER = "jaeger://127.0.0.1:1?service=s"
 NOT_WRITABLE = "/proc/self/fdinfo"  # not even by root
 
 
+DAY = "native/date=2026-11-21"
 WRONG = {
     "reconcile": [
         (["--native", "x", "--out", "o"], "--otlp"),
@@ -41,6 +39,7 @@ WRONG = {
         ([*SIDES, "--out", "landing"], "--out landing is a landing"),
         ([*SIDES, "--out", "landing/native/o"], "--out landing/native/o is a landing"),
         ([*SIDES, "--out", "landing", "--stream"], "--out landing is a landing"),
+        *(([*SIDES, "--out", out], f"--out {out} is a landing") for out in ("bare", "bare/native/o", f"bare/{DAY}/o")),
         ([*SIDES, "--out", "o", "--history", "landing/native"], "--history landing/native is a landing"),
         ([*SIDES, "--out", ""], "--out is empty: name a directory"),
         ([*SIDES, "--out", "o", "--master", "sc://127.0.0.1:1"], "no Spark Connect server answers at sc://127.0.0.1:1"),
@@ -90,6 +89,8 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, comma
     landing = Path("landing")
     native_directory(landing).mkdir(parents=True)
     manifest_path(landing).touch()
+    Path("bare", DAY).mkdir(parents=True)
+    Path("bare", DAY, "part-1795262479661-0123456789ab-0.jsonl").touch()  # its manifest was not copied
     assert main([command, *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("mqtrace: error: ")
@@ -190,21 +191,6 @@ def test_run_whose_reports_cannot_be_written_leaves_what_was_there(capsys, lossy
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot write the report into" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-def test_run_killed_between_its_verdicts_and_its_reports_leaves_no_result(tmp_path):
-    given = ReconcileOptions(native=(SIDES[1],), otlp=(SIDES[3],), out=tmp_path, engine="local", grace_ms=0)
-    (tmp_path / "result.json").write_text("of an earlier run")
-
-    @contextmanager
-    def report(_result, _engine):
-        yield
-        assert (tmp_path / "verdicts").exists()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(given, report=report)
-    assert not (tmp_path / "result.json").exists()
 
 
 def test_loss_is_exit_1_unless_the_policy_tolerates_it_and_json_prints_the_result_only(capsys, lossy, tmp_path):

@@ -116,7 +116,7 @@ def streamed(spark, recorded, tmp_path_factory):
         options(native, otlp, out, history=out / "history"),
         every_ms=30_000,
         spark=spark,
-        report=lambda result, _engine: nullcontext(reported.append(result)),
+        report=lambda result, _engine: nullcontext(reported.append(result) or {}),
         wait=wait,
         files_per_batch=2,
     )
@@ -176,7 +176,7 @@ def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusi
     def append(_result, _engine):
         with (native / "date=2026-11-21" / "part-0.jsonl").open("ab") as file:
             file.write(b"{}\n")
-        return nullcontext()
+        return nullcontext({})
 
     result = stream.run(options(native, otlp, out), spark=spark, files_per_batch=1, report=append)
     batched, expected = whole
@@ -217,7 +217,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
         auto,
         every_ms=30_000,
         spark=spark,
-        report=lambda result, _engine: nullcontext(reported.append(result)),
+        report=lambda result, _engine: nullcontext(reported.append(result) or {}),
         wait=wait,
     )
     first, last = (result.writers for result in reported)

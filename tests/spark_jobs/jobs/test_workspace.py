@@ -1,6 +1,9 @@
-"""The work directory of a run: it goes with the run, and what a killed run left goes with the next one."""
+"""What a run writes: a work directory that goes with it, and an outcome that is replaced whole."""
 
 import errno
+import os
+import resource
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.jobs.workspace import work_directory
+from spark_jobs.jobs.workspace import replace_outcome, work_directory
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 _KILLED_WITHIN = """
@@ -64,6 +67,84 @@ def test_full_disk_within_the_block_is_a_line_that_names_out(tmp_path: Path, num
     with pytest.raises(UsageError, match=message), work_directory(tmp_path):
         raise OSError(number, "as pyarrow has it")
     assert left_in(tmp_path) == []
+
+
+@pytest.fixture
+def outcome(tmp_path: Path) -> tuple[Path, Path]:
+    """Return the work directory and ``--out``, each with verdicts, and the reports of an earlier run in ``--out``."""
+    work, out = tmp_path / ".work", tmp_path / "out"
+    for directory, text in ((work, "new"), (out, "old")):
+        (directory / "verdicts").mkdir(parents=True)
+        (directory / "verdicts" / f"{text}.parquet").write_text(text)
+    for name in NEW:
+        (out / name).write_text("old")
+    return work, out
+
+
+NEW = {"report.html": "new", "result.json": "new \udcff"}
+_OLD = {"verdicts": ["old.parquet"]} | dict.fromkeys(NEW, "old")
+
+
+def state(out: Path) -> dict[str, object]:
+    return {path.name: left_in(path) if path.is_dir() else path.read_text() for path in out.iterdir()}
+
+
+def test_outcome_replaces_verdicts_and_reports(outcome: tuple[Path, Path]) -> None:
+    work, out = outcome
+    replace_outcome(NEW, work, out)
+    assert state(out) == {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
+    assert {stat.S_IMODE((out / name).stat().st_mode) for name in NEW} == {0o644}
+
+
+def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome: tuple[Path, Path]) -> None:
+    replace_outcome({}, *outcome)
+    assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old"}
+
+
+def test_other_texts_leave_the_report_of_a_run_as_it_is(tmp_path: Path, outcome: tuple[Path, Path]) -> None:
+    replace_outcome({"graph.html": "g"}, tmp_path, outcome[1])
+    assert state(outcome[1]) == {**_OLD, "graph.html": "g"}
+
+
+@pytest.mark.parametrize("failing", range(1, 7))
+def test_outcome_is_replaced_whole_or_not_at_all(
+    outcome: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Whichever renaming fails; until the last one there is no ``result.json`` beside other verdicts."""
+    work, out = outcome
+    calls = iter(range(1, 99))
+    rename = Path.rename
+
+    def fail_once(path: Path, target: Path) -> Path:
+        if (number := next(calls)) == failing:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        assert not (out / "result.json").exists() or number == 1
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(UsageError, match=f"cannot write the report into {out}: Operation not permitted; choose"):
+        replace_outcome(NEW, work, out)
+    assert state(out) == _OLD
+
+
+def test_directory_in_the_place_of_a_report_is_left_alone(outcome: tuple[Path, Path]) -> None:
+    work, out = outcome
+    (out / "junit.xml").mkdir()
+    with pytest.raises(UsageError, match="Is a directory"):
+        replace_outcome({**NEW, "junit.xml": ""}, work, out)
+    assert state(out) == {**_OLD, "junit.xml": []}
+
+
+@pytest.mark.parametrize("large", NEW)
+def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Path, Path], large: str) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="File too large"):
+            replace_outcome(NEW | {large: "new" * 100}, *outcome)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert state(outcome[1]) == _OLD
 
 
 _TERMINATED = """

@@ -3,16 +3,13 @@
 import html
 import json
 import re
-import resource
-import stat
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_mqtrace._errors import UsageError
-from spark_jobs.report.files import render_junit, render_reports, write_texts
+from spark_jobs.report.files import render_junit, render_reports
 from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.result import Latency, Loss, MalformedSample
@@ -46,31 +43,8 @@ def test_metrics_read_back_equal_the_known_samples_of_the_table(changes):
     assert metrics(made) == expected
 
 
-def test_run_writes_five_readable_files_and_nothing_else(tmp_path):
-    with write_texts(render_reports(result()), tmp_path / "deep" / "out") as written:
-        assert not any(path.exists() for path in written.values())
-    assert set(written) == {"report.html", "summary.md", "junit.xml", "metrics.prom", "result.json"}
-    assert set(written.values()) == set((tmp_path / "deep" / "out").iterdir())
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in written.values())
-
-
 def test_same_result_gives_the_same_texts():
     assert render_reports(result()) == render_reports(result())
-
-
-def test_unwritable_directory_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageError, match="--out") as refused, write_texts({"a": ""}, tmp_path / "file"):
-        pass
-    assert "\n" not in str(refused.value)
-    assert str(tmp_path / "file") in str(refused.value)
-
-
-def test_directory_in_the_place_of_a_report_is_found_before_the_block(tmp_path):
-    (tmp_path / "b").mkdir()
-    with pytest.raises(UsageError, match="Is a directory"), write_texts({"a": "new", "b": "new"}, tmp_path):
-        pytest.fail("the verdicts would be replaced here")
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_result_json_holds_the_counts_of_the_run():
@@ -85,21 +59,6 @@ def test_result_json_holds_the_counts_of_the_run():
     assert read["spark"] == {"jobs": 14, "stages": 31, "wall_seconds": 21.4}
     assert len(read["groups"]) == 3
     assert "samples" not in read
-
-
-@pytest.mark.parametrize("large", ["a", "b"])
-def test_files_are_replaced_together_or_not_at_all(tmp_path, large):
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("old")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # a disk with room for 100 bytes
-    try:
-        texts = {"a": "new", "b": "new"} | {large: "new" * 100}
-        with pytest.raises(UsageError, match="File too large"), write_texts(texts, tmp_path):
-            pytest.fail("not all of them are written")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
 
 
 def test_result_json_writes_nan_and_infinity_as_null():
@@ -162,6 +121,12 @@ def test_metric_is_declared_once_with_its_labels():
     declared = {metric.name: metric.labels for metric in METRICS}
     for name, labels in metrics(result()):
         assert {label for label, _ in labels} == set(declared[name])
+
+
+def test_topics_as_long_as_kafka_allows_have_series_of_their_own():
+    made = result(groups=tuple(replace(groups()[0], topic="t" * 248 + end) for end in "ab"))
+    series = [line.rpartition(" ")[0] for line in render_metrics(made).splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
 
 
 def test_summary_contains_the_verdict_and_every_count():
