@@ -108,6 +108,8 @@ class RemotingTraceSource(TopicSource["Queue"]):
 
     def _ends(self) -> dict[Queue, int]:
         queues = self._client.route(self.topic).readable
+        if not queues:
+            raise PeerError(f"no queue of {self.topic} may be read: give it the permission 6 (mqadmin updateTopic)")
         _check_partitions(queues)
         new = [queue for queue in queues if queue not in self._start]
         for queue, offset in (self._client.committed(new, self._group) if new else {}).items():

@@ -18,7 +18,7 @@ from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
-from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter, read_partial_success
 from otel_mqtrace.wire.native.decode import decode_rows
@@ -124,7 +124,9 @@ def open_exporter(
                 raise
             raise _refused(error) from error
     whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
-    return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply, on_error))
+    return open_stock_exporter(
+        HTTP, _body_of, read_reply=on_reply, on_error=on_error, endpoint=whole, timeout=timeout_s
+    )
 
 
 _body_of: Final = attrgetter("body")
@@ -132,34 +134,6 @@ _body_of: Final = attrgetter("body")
 
 def _refused(reason: object) -> UsageError:
     return UsageError(f"the OTLP exporter refuses a variable OTEL_EXPORTER_OTLP_…: {reason}")
-
-
-def _session(on_reply: Callable[[bytes], object], on_error: Callable[[str], object]) -> Any:
-    try:
-        import requests  # noqa: PLC0415 - comes with the otlp extra
-
-        from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise MissingExtraError("forwarding to OTLP", "otlp") from error
-
-    class Session(RepeatingSession):
-        def request(self, *args: Any, **named: Any) -> Any:
-            try:
-                reply = super().request(*args, **named)
-            except requests.RequestException as error:
-                on_error(_innermost(error))
-                raise
-            if not reply.ok:
-                on_error(f"{reply.status_code} {reply.reason}")
-            return reply
-
-    return Session(on_reply)
-
-
-def _innermost(error: Exception) -> str:
-    """Return the error that is at the bottom of one of requests' or urllib3's, as one line."""
-    inner = next((each for each in (getattr(error, "reason", None), *error.args) if isinstance(each, Exception)), None)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _innermost(inner)
 
 
 class _Failures(logging.Handler):

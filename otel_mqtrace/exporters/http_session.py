@@ -27,12 +27,12 @@ _REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "ve
 class RepeatingSession(requests.Session):
     """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual.
 
-    ``on_reply`` gets the body of each good reply.
+    ``on_reply`` gets the body of each good reply, ``on_error`` the error or status of each other request.
     """
 
-    def __init__(self, on_reply: Callable[[bytes], object] = bytes) -> None:
+    def __init__(self, on_reply: Callable[[bytes], object] = bytes, on_error: Callable[[str], object] = str) -> None:
         super().__init__()
-        self._on_reply = on_reply
+        self._on_reply, self._on_error = on_reply, on_error
         self.mount("http://", _Adapter())
         self.mount("https://", _Adapter())
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
@@ -46,7 +46,11 @@ class RepeatingSession(requests.Session):
             named["timeout"] = Timeout(total=named["timeout"])
         if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
             named.setdefault("verify", self.verify)
-        reply = self._exchange(method, url, *args, **named)
+        try:
+            reply = self._exchange(method, url, *args, **named)
+        except requests.RequestException as error:
+            self._on_error(_innermost(error))
+            raise
         if 300 <= reply.status_code < 400 or reply.request.method != method.upper():  # noqa: PLR2004 - redirects
             place = reply.headers.get("location") or reply.url
             is_named = place != url
@@ -57,6 +61,8 @@ class RepeatingSession(requests.Session):
             reply.status_code = 400
         if reply.ok:
             self._on_reply(reply.content)
+        else:
+            self._on_error(f"{reply.status_code} {reply.reason}")
         return reply
 
     def _exchange(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
@@ -74,6 +80,12 @@ class RepeatingSession(requests.Session):
         repeated.headers["Content-Length"] = str(len(body))
         sending = {"timeout": named.get("timeout"), "allow_redirects": named.get("allow_redirects", True)}
         return self.send(repeated, **sending, **environment)
+
+
+def _innermost(error: Exception) -> str:
+    """Return what is at the bottom of an error of requests or urllib3, as one line."""
+    inner = next((each for each in (getattr(error, "reason", None), *error.args) if isinstance(each, Exception)), None)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _innermost(inner)
 
 
 class _Reads(io.RawIOBase):

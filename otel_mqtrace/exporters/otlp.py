@@ -70,7 +70,12 @@ class _BytesStub:
 
 
 def open_stock_exporter(
-    protocol: str, encode: Callable[[Any], bytes], *, read_reply: Callable[[bytes], bytes] = bytes, **settings: Any
+    protocol: str,
+    encode: Callable[[Any], bytes],
+    *,
+    read_reply: Callable[[bytes], bytes] = bytes,
+    on_error: Callable[[str], object] = str,
+    **settings: Any,
 ) -> SpanExporter:
     """Return OpenTelemetry's exporter whose requests ``encode`` writes.
 
@@ -79,20 +84,21 @@ def open_stock_exporter(
         encode: Called with what ``export`` is given, anything with a length; returns an ``ExportTraceServiceRequest``
             as bytes.
         read_reply: Called with the body of each good reply, which it returns.
+        on_error: Called with the error or status of each request over HTTP that fails.
         settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
 
     Raises:
         MissingExtraError: OpenTelemetry's exporter is not installed.
     """
+    given = {name: value for name, value in settings.items() if value is not None}
     try:
         module = _second_instance(_MODULES[protocol])
+        if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
+            from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - optional extra
+
+            given.setdefault("session", RepeatingSession(read_reply, on_error))
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
-    given = {name: value for name, value in settings.items() if value is not None}
-    if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
-        from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - optional extra
-
-        given.setdefault("session", RepeatingSession(read_reply))
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
         stub = partial(_BytesStub, read_reply)

@@ -42,6 +42,13 @@ def _bodies(source):
     return sorted(message.body for batch in source.drain() for message in batch)
 
 
+def test_topic_without_a_queue_to_read_is_an_error(cluster, open_source):
+    for broker in cluster.brokers:
+        broker.queue_count = 0
+    with pytest.raises(PeerError, match="no queue of T may be read"):
+        list(open_source().drain())
+
+
 def test_all_queues_of_all_brokers_are_drained_to_their_end(cluster, open_source):
     """More messages than one pull brings; each is where and when the broker says."""
     expected = []
