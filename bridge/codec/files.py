@@ -41,7 +41,11 @@ class Reading:
     charset: str = "utf-8"
 
     def __post_init__(self) -> None:
-        decode_body(b"", msg_type_map=self.msg_type_map, charset=self.charset)
+        self.decode(b"")
+
+    def decode(self, body: bytes) -> DecodedBody:
+        """Return the contexts of one body: see :func:`~otel_mqtrace.wire.native.decode_body`."""
+        return decode_body(body, msg_type_map=self.msg_type_map, charset=self.charset)
 
     def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
         """Yield the contexts of one body in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
@@ -73,7 +77,7 @@ def decoded_bodies(
         elif len(body.body) > PART_BYTES:
             yield from ((index, body.row, part) for part in how.parts_of(io.BytesIO(body.body).read))
         else:
-            yield index, body.row, decode_body(body.body, msg_type_map=how.msg_type_map, charset=how.charset)
+            yield index, body.row, how.decode(body.body)
 
 
 LARGE_BYTES: Final = 8 << 20

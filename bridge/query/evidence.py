@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.message_id import ID_SHAPE
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native import explode
 from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR
 from otel_mqtrace.wire.native.dialects import writers_of
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
@@ -236,7 +236,7 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
     found = Evidence()
     folded: dict[tuple[str, TraceContext], Sighting] = {}
     for message in messages:
-        decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+        decoded = how.decode(message.body)
         for sighting in _sightings(message, decoded, query):
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
             folded[key] = _folded(folded.get(key), sighting)
@@ -262,12 +262,6 @@ def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> It
                     of_batch=len(pieces),
                     written_by=writers_of(shape, dialect),
                 )
-
-
-def contexts_in(message: LandedMessage, how: Reading) -> Iterator[TraceContext]:
-    """Yield the contexts of the records in ``message``, of one bean each."""
-    decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
-    return (trace_ctx for whole in decoded.contexts for trace_ctx in explode(whole))
 
 
 def _folded(known: Sighting | None, new: Sighting) -> Sighting:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import parse_instant_ms
 from bridge.page.wording import plural
-from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, contexts_in, gather
+from bridge.query.evidence import MOST_BAD, Evidence, OutcomeFilter, Query, gather
 from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.wire.native import absent
+from otel_mqtrace.wire.native import absent, explode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -196,9 +197,11 @@ def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
 def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     """Return the messages of a prefix, topic or group, of which only the ids are kept: there may be very many."""
     first_ms: dict[str, float] = {}
-    nameless = 0
+    nameless = bad = 0
     for message in archive.mentioning(query.texts):
-        for trace_ctx in contexts_in(message, how):
+        decoded = how.decode(message.body)
+        bad += len(decoded.errors)
+        for trace_ctx in chain.from_iterable(map(explode, decoded.contexts)):
             msg_id = trace_ctx.beans[0].msg_id
             if not query.names(trace_ctx):
                 continue
@@ -214,6 +217,8 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     if nameless:
         remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
         searched = _noted(searched, remark)
+    if bad:
+        searched = _noted(searched, f"{plural(bad, 'bad record')} not searched, which mqtrace decode shows")
     return _Matches(ordered, Evidence(), searched)
 
 

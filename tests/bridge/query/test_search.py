@@ -84,6 +84,8 @@ def test_bad_record_names_the_ids_and_keys_in_it(text, named):
         shelf, parse_query(None, text) if "order" in text else parse_query(text), Reading(), limit=1
     )
     assert [remark[:27] for remark in answer.searched.remarks] == ["1 bad record with that text"] * named
+    (remark,) = searching.search(shelf, Query(), Reading(), limit=1).searched.remarks
+    assert remark.startswith("1 bad record not searched")
 
 
 def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
