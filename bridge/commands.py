@@ -53,7 +53,7 @@ def decode(  # noqa: PLR0913 - one parameter for each option
 ) -> int:
     """Read native trace bodies: one JSON object per record, bad records reported in place.
 
-    A file holds one raw body, JSON lines with body_base64, or Parquet with a column body; auto looks at its content.
+    A file holds one raw body, JSON lines with body_base64, or Parquet with a column body; auto detects which.
 
     Exit codes: 0, 1 if a record is bad, 2 wrong usage or unreadable input, 130 interrupted.
 
