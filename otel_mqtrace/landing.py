@@ -317,6 +317,9 @@ class _OpenPart:
         self.arrivals_ms = [min(seen_ms), max(seen_ms)]
 
 
+_MOST_DAYS: Final = 64  # a process may have 1024 open files
+
+
 class LandingWriter:
     """Writes one landing. Any number of writers, processes and forks may share a directory: no two parts share a name.
 
@@ -366,8 +369,8 @@ class LandingWriter:
 
     @property
     def due(self) -> bool:
-        """Return whether a part is full or old."""
-        return any(map(self._is_due, self._open.values()))
+        """Return whether a part is full or old, or more days are open than there should be files."""
+        return len(self._open) > _MOST_DAYS or any(map(self._is_due, self._open.values()))
 
     def finish(self) -> tuple[LandedPart, ...]:
         """Finish every open part: from here on readers see all that was written. Return the parts finished now.

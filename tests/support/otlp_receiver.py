@@ -1,16 +1,22 @@
-"""A tiny OTLP/HTTP receiver that keeps every span it was ever given, by its ids."""
+"""Tiny OTLP receivers: one for HTTP, which keeps every span it was ever given by its ids, and one for gRPC."""
 
 import gzip
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from typing_extensions import Self
 
@@ -105,3 +111,26 @@ class OtlpReceiver:
 
     def _notify(self, number: int, moment: str) -> object:
         return None if self.on_request is None else self.on_request(number, moment)
+
+
+class GrpcReceiver(TraceServiceServicer):
+    """Takes every request, and says that it rejected one of its spans."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        self.metadata: list[dict[str, Any]] = []
+        self._server = grpc.server(ThreadPoolExecutor(1))
+        add_TraceServiceServicer_to_server(self, self._server)
+        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:  # noqa: N802 - the service's own name
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.requests.append(request)
+        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(None).wait(10)

@@ -1,25 +1,14 @@
 """Delivery over HTTP and gRPC through OpenTelemetry's exporters: the same spans as the oracle's, as bytes."""
 
-from concurrent.futures import ThreadPoolExecutor
-
-import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bridge.forwarder.span_delivery import OtlpDelivery
 from bridge.forwarder.spans import SpanRules
 from otel_mqtrace._errors import UsageError
 from tests.support.forwarded_spans import span_of
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
 from tests.support.trace_stories import Messages, after, before, events_of, pub
 
 RULES = SpanRules()
@@ -34,26 +23,6 @@ def _encoded(events):
     return encode_spans([span_of(event, RULES) for event in events]).SerializeToString()
 
 
-class _GrpcReceiver(TraceServiceServicer):
-    def __init__(self):
-        self.bodies, self.metadata = [], []
-        self._server = grpc.server(ThreadPoolExecutor(1))
-        add_TraceServiceServicer_to_server(self, self._server)
-        self.endpoint = f"grpc://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-
-    def Export(self, request, context):  # noqa: N802 - the service's own name
-        self.metadata.append(dict(context.invocation_metadata()))
-        self.bodies.append(request.SerializeToString())
-        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
-
-    def __enter__(self):
-        self._server.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.stop(None).wait(10)
-
-
 def _delivered(events, endpoint, **options):
     delivery = OtlpDelivery(endpoint, **options)
     try:
@@ -65,9 +34,9 @@ def _delivered(events, endpoint, **options):
 
 def test_over_grpc_the_spans_are_those_of_the_definition(events, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
-    with _GrpcReceiver() as receiver:
-        assert _delivered(events, receiver.endpoint) == 1
-    assert receiver.bodies == [_encoded(events)]
+    with GrpcReceiver() as receiver:
+        assert _delivered(events, receiver.endpoint.replace("http", "grpc")) == 1
+    assert [each.SerializeToString() for each in receiver.requests] == [_encoded(events)]
     assert receiver.metadata[0]["tenant"] == "orders"
 
 

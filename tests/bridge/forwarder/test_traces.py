@@ -268,10 +268,11 @@ def test_file_with_a_waiting_half_is_read_again(files, open_files, delivery):
     assert list(open_files().drain()) == []
 
 
-def test_unreadable_state_names_the_option(files, open_files, delivery):
+@pytest.mark.parametrize("text", ["[]", '{"done": {"a": [1]}}', '{"done": 1}'])
+def test_unreadable_state_names_the_option(files, open_files, delivery, text):
     forward_once(open_files(), spans=SpanForwarding(delivery))
     (kept,) = (files.parent / "state").iterdir()
-    kept.write_text("[]", encoding="utf-8")
+    kept.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="name another --state DIR"):
         open_files()
 

@@ -5,20 +5,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import grpc
 import pytest
 import requests
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk._configuration import _import_exporters
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -29,27 +20,7 @@ from otel_mqtrace.exporters import otlp
 from otel_mqtrace.exporters.http_session import RepeatingSession
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
-from tests.support.otlp_receiver import OtlpReceiver
-
-
-class _GrpcReceiver(TraceServiceServicer):
-    def __init__(self):
-        self.requests, self.metadata = [], []
-        self._server = grpc.server(ThreadPoolExecutor(1))
-        add_TraceServiceServicer_to_server(self, self._server)
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-
-    def Export(self, request, context):  # noqa: N802 - the service's own name
-        self.metadata.append(dict(context.invocation_metadata()))
-        self.requests.append(request)
-        return ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
-
-    def __enter__(self):
-        self._server.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.stop(None).wait(10)
+from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
 
 
 @pytest.fixture
@@ -64,7 +35,7 @@ def spans():
 
 
 def test_grpc_request_has_the_spans_and_the_headers_of_the_environment(spans, monkeypatch):
-    with _GrpcReceiver() as receiver:
+    with GrpcReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
         exporter = OtlpSpanExporter()

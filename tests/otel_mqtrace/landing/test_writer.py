@@ -123,6 +123,13 @@ def test_full_part_is_finished_and_the_next_begun(tmp_path):
     assert [part.messages for part in _manifest(tmp_path)] == [2, 2, 1]
 
 
+def test_writer_is_due_before_the_parts_of_many_days_use_up_its_files(tmp_path):
+    writer = LandingWriter(tmp_path, clock=ManualClock())
+    for number, is_due in ((64, False), (65, True)):
+        writer.write([_message(day, arrival_ms=NOW_MS + day * DAY_MS) for day in range(number)])
+        assert writer.due is is_due
+
+
 def test_old_part_is_finished(tmp_path):
     clock = ManualClock()
     writer = LandingWriter(tmp_path, clock=clock, max_part_age_ms=1000)
