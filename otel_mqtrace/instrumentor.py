@@ -7,6 +7,7 @@ class of an instrumentor takes longer to import than its whole SDK, and so is lo
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace._workers import restart_in_child
 from otel_mqtrace.client_properties import forget_application_kafka_config
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import failures, guarded
@@ -37,6 +39,21 @@ def _accept(given: Any, option: str, expected: str, method: str = "__call__") ->
         return given
     _log.warning("mqtrace: option %s (%s): %s; it is ignored", option, type(given).__name__, expected)
     return None
+
+
+class _Switching:
+    """Lets one thread at a time instrument or uninstrument; a signal handler may do so within."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Forget a thread of the parent that holds the lock."""
+        self.lock = threading.RLock()
+
+
+_switching: Final = _Switching()
 
 
 class ClientInstrumentor:
@@ -135,14 +152,16 @@ class ClientInstrumentor:
         Under ``opentelemetry-instrument``, which tries every instrumentor there is, a client that is not installed is
         no warning.
         """
-        self._is_automatic = bool(options.get("skip_dep_check"))
-        if self._switch is not None:
-            self._switch.instrument(**options)
+        with _switching.lock:
+            self._is_automatic = bool(options.get("skip_dep_check"))
+            if self._switch is not None:
+                self._switch.instrument(**options)
 
     def uninstrument(self, **options: Any) -> None:
         """Switch tracing off and restore the client completely."""
-        if self._switch is not None:
-            self._switch.uninstrument(**options)
+        with _switching.lock:
+            if self._switch is not None:
+                self._switch.uninstrument(**options)
 
     def _instrument(self, **options: Any) -> None:
         # an instrumentor that raises would stop all the ones after it

@@ -5,6 +5,8 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, TimeoutError  # noqa: A004 - a class of its own in Python 3.10
+from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka
@@ -54,6 +56,19 @@ def test_processor_is_attached_with_the_given_exporters(instrumentor, kafka, top
     instrumentor.uninstrument()
     assert instrumentor.processor is None
     assert provider._active_span_processor._span_processors == ()
+
+
+def test_client_is_patched_once_when_two_threads_instrument(instrumentor, caplog):
+    with ThreadPoolExecutor(1) as other:
+
+        class Provider(TracerProvider):
+            def get_tracer(self, *args, **kwargs):
+                with suppress(TimeoutError):
+                    other.submit(instrumentor.instrument).result(0.2)
+                return super().get_tracer(*args, **kwargs)
+
+        instrumentor.instrument(tracer_provider=Provider(), exporters=())
+    assert len([each for each in caplog.records if "already instrumented" in each.getMessage()]) == 1
 
 
 def test_processor_of_the_application_stays_beside_ours(instrumentor, kafka, topic, tmp_path):
