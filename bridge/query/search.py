@@ -94,11 +94,13 @@ def _rows(story: MessageTimeline) -> Iterator[tuple[Row, Sequence[str]]]:
 def _row(
     story: MessageTimeline, role: str, group: str | None, attempts: Sequence[Send | Consume], time_ms: int | None
 ) -> tuple[Row, Sequence[str]]:
-    topics = [attempt.topic for attempt in attempts if attempt.topic] or list(story.topics)
+    named = [attempt.topic for attempt in attempts if attempt.topic]
+    topics = named or story.topics
     row = Row(
         time_ms=time_ms,
         msg_id=story.msg_id,
-        topic=topics[-1] if topics else None,
+        # of a delivery that names none: where it was first sent, not a retry topic that another group may have used
+        topic=named[-1] if named else next(iter(topics), None),
         group=group,
         role=role,
         outcome=attempts[-1].outcome if attempts else Outcome.UNKNOWN,

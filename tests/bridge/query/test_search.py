@@ -75,6 +75,13 @@ def test_rows_tell_the_last_outcome_and_the_failed_attempts():
     assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["stock"]
 
 
+def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sent_to():
+    sends = pub(msg_id="A1"), pub(T0 + 50, msg_id="A1", topic="orders.billing.retry.1")
+    shelf = Shelf(landed(*sends, *consume("R1", T0 + 60, msg_id="A1", group="stock")))
+    (story,) = searching.search(shelf, Query(), Reading(), limit=1).stories
+    assert [row.topic for row in rows_of(story, Query()) if row.group == "stock"] == ["orders"]
+
+
 @pytest.mark.parametrize(("text", "named"), [("A10", 1), ("order-1", 1), ("A1", 0), ("order", 0), ("10,A", 0)])
 def test_bad_record_names_the_ids_and_keys_in_it(text, named):
     """A longer id is another one. What only a bad record has is not found, and a remark says so."""
