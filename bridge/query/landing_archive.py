@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import expand_files
 from bridge.codec.framing import BadBody, Body, Framing, detect, may_hold_bodies, read_landed
 from bridge.otlp.detect import refuse_unlanded
+from bridge.page.wording import plural
 from bridge.query.evidence import mentioned, needles_of
 from bridge.query.search import Archive
 from bridge.storage import as_path, sorted_glob
@@ -66,7 +67,7 @@ class FilesArchive(Archive):
         """
         needles = needles_of(texts)
         self._begin(sum(_size_bytes(part) for part in self._parts))
-        is_readable = not self._parts
+        is_readable, timeless = not self._parts, 0
         for part in self._parts:
             size_bytes = _size_bytes(part)
             for message in self._read(part):
@@ -75,7 +76,11 @@ class FilesArchive(Archive):
                     self._saw(message)
                     if mentioned(message, needles):
                         yield message
+                elif not message.arrival_ms:
+                    timeless += 1
             self._advance(size_bytes)
+        if timeless:
+            self._remark(f"{plural(timeless, 'trace message')} without a time of arrival: leave out --begin and --end")
         remarks = self.searched.remarks
         if remarks and not is_readable:
             raise UnreadableInputError(f"nothing to search in {self._where}: {remarks[0]}")

@@ -55,6 +55,13 @@ def test_message_without_the_text_is_counted_but_not_found(tmp_path):
     assert (searched.messages, searched.first_arrival_ms, searched.last_arrival_ms) == (5, T0, T0 + DAY_MS + 1)
 
 
+def test_messages_without_a_time_are_a_remark_where_a_range_is_given(tmp_path):
+    land(tmp_path, [replace(MESSAGES[0], arrival_ms=0)])
+    archive = FilesArchive(list(tmp_path.glob("native/*/part-*")), arrivals=ArrivalRange(T0, None))
+    assert (_bodies(archive), len(archive.searched.remarks)) == ([], 1)
+    assert archive.searched.remarks[0].startswith("1 trace message without a time of arrival")
+
+
 def test_text_in_the_keys_only_is_found(tmp_path):
     """The body may be in another charset."""
     land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
