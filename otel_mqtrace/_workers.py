@@ -81,6 +81,18 @@ def at_child_exit(callback: Callable[[], object], *, priority: int) -> None:
 
 
 # -- threads ----------------------------------------------------------------------------------------------------
+class ProcessLock:
+    """A ``lock`` that a signal handler may take while its thread holds it; a forked child has a new one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Forget a thread of the parent that holds the lock."""
+        self.lock = threading.RLock()
+
+
 class Worker:
     """Runs ``body`` on a daemon thread.
 

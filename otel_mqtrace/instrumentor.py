@@ -7,7 +7,6 @@ class of an instrumentor takes longer to import than its whole SDK, and so is lo
 from __future__ import annotations
 
 import logging
-import threading
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import trace
 
 from otel_mqtrace._errors import MissingExtraError
-from otel_mqtrace._workers import restart_in_child
+from otel_mqtrace._workers import ProcessLock
 from otel_mqtrace.client_properties import forget_application_kafka_config
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.guard import failures, guarded
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 _log: Final = logging.getLogger(__name__)
+_switching: Final = ProcessLock()
+"""One thread at a time instruments or uninstruments."""
 
 
 def _accept(given: Any, option: str, expected: str, method: str = "__call__") -> Any:
@@ -39,21 +40,6 @@ def _accept(given: Any, option: str, expected: str, method: str = "__call__") ->
         return given
     _log.warning("mqtrace: option %s (%s): %s; it is ignored", option, type(given).__name__, expected)
     return None
-
-
-class _Switching:
-    """Lets one thread at a time instrument or uninstrument; a signal handler may do so within."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        restart_in_child(self)
-
-    def after_fork(self) -> None:
-        """Forget a thread of the parent that holds the lock."""
-        self.lock = threading.RLock()
-
-
-_switching: Final = _Switching()
 
 
 class ClientInstrumentor:
