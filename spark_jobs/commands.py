@@ -143,7 +143,7 @@ Grace = Annotated[
     ),
 ]
 Complete = Annotated[
-    bool, option("Judgement", "Nothing more will arrive: wait for no record, in place of --grace.", "--complete")
+    bool, option("Judgement", "Nothing more will arrive: judge all of it, in place of --grace.", "--complete")
 ]
 Begin = Annotated[
     int | None,
@@ -185,14 +185,19 @@ Conf = Annotated[
 ]
 MsgTypeMap = Annotated[str, option("Input", "Ordinals of message types.", metavar="a|b")]
 OtlpFormat = Annotated[str | None, option("Input", "Layout of the spans in place of detection.", metavar="NAME")]
-Charset = Annotated[str, option("Input", "Of native bodies: RocketMQ 4.x writes in its JVM's own.", metavar="NAME")]
+Charset = Annotated[
+    str, option("Input", "Charset of native bodies; RocketMQ 4.x writes that of its JVM.", metavar="NAME")
+]
 ClientConfig = Annotated[
     Path | None, option("Input", "Properties of the Kafka client (TLS, SASL) for kafka:// sources.", metavar="FILE")
 ]
 History = Annotated[
     str | None,
     option(
-        "Judgement", "Where runs leave to the next one what is open.", show_default="history under --out", metavar="DIR"
+        "Judgement",
+        "Directory that carries open events from run to run.",
+        show_default="history under --out",
+        metavar="DIR",
     ),
 ]
 Stream = Annotated[
@@ -211,7 +216,7 @@ Every = Annotated[
 ]
 Samples = Annotated[
     int,
-    option("Output", "Events laid open in the report; above 400 it grows to 10 MB.", min=0, max=10_000, metavar="N"),
+    option("Output", "Sample events in the report; above 400 it grows up to 10 MB.", min=0, max=10_000, metavar="N"),
 ]
 LinkTemplate = Annotated[
     str | None,

@@ -23,7 +23,7 @@ def demo(
         "mqtrace-demo"
     ),
     messages: Annotated[int, typer.Option(min=MIN_MESSAGES, help="How many orders to send.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="What the orders and the faults are drawn from.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the orders and the faults.")] = 7,
 ) -> int:
     """Run an order system on an embedded broker, break its traces on purpose, and find every break.
 

@@ -53,7 +53,9 @@ _Native = Annotated[
 _Dialect = Annotated[str, option("Output", "The records of --native: one of mqtrace dialects.", metavar="NAME")]
 _State = Annotated[
     str | None,
-    option("Input", "Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
+    option(
+        "Input", "Directory for the memory of what is ahead of the commits; default: in the landing.", metavar="DIR"
+    ),
 ]
 _Once = Annotated[
     bool,
@@ -89,7 +91,7 @@ _NameFrom = Annotated[
 _ServiceName = Annotated[str, option("Spans", "For --service-name-from fixed.", metavar="NAME")]
 _MessagingSystem = Annotated[str, option("Spans", "The spans' messaging.system.", metavar="NAME")]
 _StampedAfter = Annotated[
-    list[str] | None, option("Spans", "Groups whose Pub has the time after the send: Go's.", metavar="PATTERN")
+    list[str] | None, option("Spans", "Groups of clients that stamp a Pub after the send: Go's.", metavar="PATTERN")
 ]
 
 
