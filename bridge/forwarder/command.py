@@ -129,7 +129,6 @@ def forward(  # noqa: PLR0913 - one parameter per option
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
         mqtrace forward --source spans --native rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --once
     """
-    _load_propagators()
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     options = ForwardOptions(
@@ -155,9 +154,3 @@ def forward(  # noqa: PLR0913 - one parameter per option
         charset=charset,
     )
     return run(options, as_json=as_json)
-
-
-def _load_propagators() -> None:
-    from otel_mqtrace.config import load_propagators  # noqa: PLC0415 - keep `mqtrace --help` fast
-
-    load_propagators()  # one that is not installed breaks the import of OpenTelemetry's SDK

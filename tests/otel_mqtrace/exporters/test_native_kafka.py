@@ -11,7 +11,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from otel_mqtrace import MqTraceInstrumentor, client_properties
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.config import Settings
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from otel_mqtrace.wire.native import encode_context
@@ -184,6 +186,13 @@ def test_environment_names_the_brokers(kafka, exported, arrived, monkeypatch):
     assert arrived() == [bean(1).msg_id]
 
 
+def test_token_that_nothing_gives_is_refused_with_the_fix():
+    conf = {"bootstrap.servers": DEAD, "sasl.mechanisms": "OAUTHBEARER"}
+    with pytest.raises(UsageError, match="give an oauth_cb"):
+        connection_of(Settings(), kafka_config=conf)
+    assert connection_of(Settings(), kafka_config={**conf, "oauth_cb": print})["oauth_cb"] is print
+
+
 @pytest.mark.parametrize("form", ["file", "mapping"])
 def test_password_is_neither_logged_nor_shown_by_the_exporter(traced, tmp_path, caplog, form):
     conf = {"sasl.password": "hunter2", "sasl.mechanism": "PLAIN", "security.protocol": "SASL_PLAINTEXT"}
@@ -240,7 +249,9 @@ def test_encoder_can_be_wrapped(kafka, exported):
 
 FORKED = """
 import os, sys
-from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.config import Settings
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
 from tests.support.native_spans import pub, traced
 
 processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers=sys.argv[1]), background=True)

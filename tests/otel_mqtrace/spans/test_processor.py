@@ -130,6 +130,10 @@ def test_shutdown_with_a_hanging_exporter_ends_in_time_or_on_interrupt_and_count
         processor.shutdown(timeout_millis=0)
     account = _account(processor)
     assert (account["pending"], account["dropped"]["shutdown_timeout"]) == (0, 2)
+    again = threading.Thread(target=processor.shutdown, args=(GENEROUS_MS,))  # as the provider does at exit
+    again.start()
+    again.join(GENEROUS_S / 2)
+    assert (again.is_alive(), exporter.let_go.is_set()) == (False, False)
     exporter.let_go.set()
     assert worker_ended(processor, GENEROUS_S)
     assert account_balances(_account(processor))
@@ -146,17 +150,6 @@ def test_export_that_shuts_the_processor_down_is_counted_as_exported():
     assert worker_ended(processor, GENEROUS_S)
     account = _account(processor)
     assert (account["exported"], account["dropped"]["shutdown_timeout"]) == (1, 0)
-
-
-def test_second_shutdown_does_not_wait_again(stuck):
-    """The provider shuts down at exit as well, when an application has given up an exporter that hangs."""
-    processor, exporter = stuck
-    processor.shutdown(timeout_millis=0)
-    again = threading.Thread(target=processor.shutdown, args=(GENEROUS_MS,))
-    again.start()
-    again.join(GENEROUS_S / 2)
-    assert not again.is_alive()
-    assert not exporter.let_go.is_set()
 
 
 def test_timed_out_flushes_are_not_passed_to_the_exporter(stuck):
