@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import weakref
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -73,13 +73,12 @@ class Patches(ABC):
         self.changes: list[Change] = []
         self.untraceable: list[str] = []
         self._conflict = OnceFlag()
-        self._at_exit: weakref.finalize[Any, Any] | None = None
+        self._at_exit = weakref.finalize(type(self), self.unwrap_classes)
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
         """Patch the client and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
-        patches._at_exit = weakref.finalize(cls, patches.unwrap_classes)
         if cls.find_conflict() is not None:
             patches._conflict.try_set()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
         cls.active.tracing = tracing
@@ -116,8 +115,7 @@ class Patches(ABC):
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         self.active.stop()
-        if self._at_exit is not None:
-            self._at_exit.detach()
+        self._at_exit.detach()
         undoing = [change.undo for change in reversed(self.changes)]
         self.changes = []
         for step in (*undoing, self._remove_source, *self.ending, drain_deferred_ends):
@@ -249,17 +247,17 @@ def observe_calls(begin: Begin, *, is_async: bool = False) -> Wrapper:
 class _Replacement(type(Protocol)):  # type: ignore[misc]  # typing has no public name for it
     """Keeps ``isinstance(x, Producer)`` true for everything it was true for before the name was rebound.
 
-    Derived from the metaclass of protocols, because applications mix protocols and abstract bases into their clients
-    and metaclasses must not clash.
+    Derived from the metaclass of protocols, an ``ABCMeta``, because applications mix protocols and abstract bases into
+    their clients and metaclasses must not clash. No class of it is a protocol.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
         original = cls.__dict__.get("_mqtrace_original")
-        return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
+        return ABCMeta.__instancecheck__(cls, instance) if original is None else isinstance(instance, original)
 
     def __subclasscheck__(cls, subclass: type[Any]) -> bool:
         original = cls.__dict__.get("_mqtrace_original")
-        return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
+        return ABCMeta.__subclasscheck__(cls, subclass) if original is None else issubclass(subclass, original)
 
     def __dir__(cls) -> list[str]:
         original = cls.__dict__.get("_mqtrace_original")  # our own bookkeeping is not a member of the client's

@@ -90,10 +90,6 @@ class Delivery:
         hook, calls = self._hook, drain(self.calls)
         if hook is None:
             return
-        if not self._shared and outcome_of is None:
-            for call in calls:
-                hook.after(call, code=code, exception=exception)
-            return
         for call, (own_code, own_exception) in self._outcomes(calls, code, exception, outcome_of):
             hook.after(call, code=own_code, exception=own_exception)
 
@@ -136,10 +132,6 @@ class TaskDeliveries:
         self._deliveries: list[Delivery] = []
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._ended: Callable[[asyncio.Task[Any]], None] = _end_callback(weakref.ref(self))
-
-    def __len__(self) -> int:
-        """How many polls are not over."""
-        return len(self._deliveries)
 
     def hold(self, hook: ConsumeHook, calls: list[ProcessSpan], handed: object) -> Delivery:
         """Give ``calls`` to the current task; ``handed`` is what its poll returned."""

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.client import (
     active,
-    error_text,
+    describe_error,
     error_type,
     is_message,
     state_of,
@@ -141,7 +141,7 @@ def _failed(state: AnyConsumerState, tracing: Tracing, message: Any, *, start_ns
     """Record a poll that returned an error; the end of a partition is not an error."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
-        kind, why = error_type(error), error_text(error)
+        kind, why = describe_error(error)
         state.bind(tracing).poll_failed(start_ns=start_ns, error=kind, description=why, batch=batch)
 
 
@@ -167,7 +167,7 @@ def refused(
     elif message is not None:
         _failed(state, tracing, message, start_ns=start_ns, batch=batch)
     else:
-        kind, why = error_type(raised), error_text(raised)
+        kind, why = describe_error(raised)
         hook.poll_failed(start_ns=start_ns, error=kind, description=why, exception=exception, batch=batch)
 
 

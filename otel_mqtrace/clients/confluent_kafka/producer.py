@@ -134,8 +134,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
             else:
                 sending.raised(sys.exc_info()[1])
             raise
-        if not sending.is_done:
-            sending.returned()
+        sending.returned()
         return result
 
     if not (is_c_code and order is PRODUCE_ORDER):

@@ -124,11 +124,6 @@ class Sending:
             exception=exception if isinstance(exception, BaseException) else None,
         )
 
-    @property
-    def is_done(self) -> bool:
-        """Return whether queueing ends the work: a delivery report will come, and no transaction waits."""
-        return self.awaited and self.call.transaction_id is None
-
     @guarded("produce.returned")
     def returned(self) -> None:
         """The message is queued; a span that gets no delivery report ends here."""
