@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import socket
+import ssl
 import tempfile
 import urllib.error
 import urllib.request
@@ -386,7 +387,7 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
         checkup.facts["otlp"] = "not used"
         return
     endpoint, http = _endpoint([*named, *settings.exporters], environ)
-    problem = _probe_http(endpoint) if http else _connect(endpoint)
+    problem = _probe_http(endpoint, environ) if http else _connect(endpoint)
     shown = endpoint.rpartition("@")[2]  # without the password that an address may carry
     checkup.facts["otlp"] = {"endpoint": shown, "protocol": "http" if http else "grpc", "answers": problem is None}
     if problem is not None:
@@ -398,11 +399,12 @@ def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str
         )
 
 
-def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
-    def setting(what: str) -> str | None:
-        return environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
+def _setting(environ: Mapping[str, str], what: str) -> str | None:
+    return environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
 
-    protocol = setting("PROTOCOL") or "grpc"
+
+def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
+    protocol = _setting(environ, "PROTOCOL") or "grpc"
     http = protocol.startswith("http") or any(name.startswith(("otlp_proto_http", "otlp_json_http")) for name in names)
     own = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     shared = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -413,7 +415,11 @@ def _endpoint(names: list[str], environ: Mapping[str, str]) -> tuple[str, bool]:
 
 def _connect(endpoint: str) -> str | None:
     try:
-        parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
+        parts = urlsplit(endpoint if ":/" in endpoint else f"http://{endpoint}")
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(parts.path)
+            return None
         port = parts.port or _PORTS.get(parts.scheme, 4317)
         socket.create_connection((parts.hostname or "localhost", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as error:
@@ -421,14 +427,23 @@ def _connect(endpoint: str) -> str | None:
     return None
 
 
-def _probe_http(endpoint: str) -> str | None:
+def _tls(environ: Mapping[str, str]) -> ssl.SSLContext:
+    trusted, own = _setting(environ, "CERTIFICATE"), _setting(environ, "CLIENT_CERTIFICATE")
+    context = ssl.create_default_context(cadata=None if trusted is None else Path(trusted).read_text(encoding="utf-8"))
+    if own is not None:
+        context.load_cert_chain(own, _setting(environ, "CLIENT_KEY"))
+    return context
+
+
+def _probe_http(endpoint: str, environ: Mapping[str, str]) -> str | None:
     """An empty body is a request for no spans; any status shows a server that answers."""
     headers = {"Content-Type": "application/x-protobuf"}
     try:
         if urlsplit(endpoint).scheme not in _PORTS:
             return "it is not an http or https address"
+        tls = _tls(environ) if urlsplit(endpoint).scheme == "https" else None
         request = urllib.request.Request(endpoint, data=b"", headers=headers, method="POST")  # noqa: S310 - checked above
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()  # noqa: S310 - as above
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls).close()  # noqa: S310 - as above
     except urllib.error.HTTPError as answer:
         answer.close()
         return "there is no /v1/traces behind that address" if answer.code == _NOT_FOUND else None

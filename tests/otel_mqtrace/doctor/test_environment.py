@@ -1,5 +1,7 @@
 """``mqtrace doctor`` on a healthy installation, and one finding for each deliberate fault."""
 
+import socket
+
 import pytest
 
 from otel_mqtrace.config import Settings
@@ -175,9 +177,10 @@ def test_password_is_not_shown_by_the_doctor(doctor, tmp_path, broken):
     assert "Traceback" not in done.stderr
 
 
-def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint):
+def _examined_otlp(protocol="grpc", *, exporter="otlp", endpoint, **changes):
     checkup = Checkup()
     environ = {
+        **changes,
         "OTEL_TRACES_EXPORTER": exporter,
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
@@ -192,6 +195,20 @@ def test_http_endpoint_is_probed_at_its_traces_path(status, findings):
         receiver.status = status
         codes, _ = _examined_otlp("http/protobuf", endpoint=f"{receiver.endpoint}/")
     assert (codes, receiver.paths) == (findings, ["/v1/traces"])
+
+
+def test_socket_of_a_collector_is_probed(tmp_path):
+    path = tmp_path / "otlp"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        assert [_examined_otlp(endpoint=f"unix:{slashes}{path}")[0] for slashes in ("", "//")] == [[], []]
+    assert _examined_otlp(endpoint=f"unix://{path}")[0] == ["otlp_unreachable"]
+
+
+def test_https_endpoint_is_probed_with_the_certificates_of_the_exporter():
+    where = {"endpoint": "https://127.0.0.1:9", "OTEL_EXPORTER_OTLP_CERTIFICATE": "no-such.pem"}
+    assert "no-such.pem" in _examined_otlp("http/protobuf", **where)[1].findings[0].what
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
