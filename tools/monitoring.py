@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _UNITS: Final = {"s": "_seconds", "By": "_bytes"}
 
 
+@cache
 def metric_names() -> dict[str, str]:
     """Return the name in the code → the name in Prometheus, by OpenTelemetry's rules for translating names.
 
@@ -120,7 +121,7 @@ _FULLNESS: Final = (
 _DAY_S: Final = 86_400
 
 
-def _grew(counter: str, by: str, window: str = "10m") -> str:
+def _growth(counter: str, by: str, window: str = "10m") -> str:
     """Return an expression that also sees the first value of a series that did not exist before."""
     return (
         f"sum by ({by}) (increase({counter}[{window}])) > 0 "
@@ -137,11 +138,11 @@ _RATE: Final = "[$__rate_interval]"
 _PROCESSOR, _MESSAGES, _FORWARDER, _RUNS = "Processor", "Messages", "Forwarder", "Reconciliation"
 
 
-def _forwarded(name: str) -> str:
+def _forwarder_rate(name: str) -> str:
     return f"sum by (job) (rate(<mqtrace.forwarder.{name}>{{{_JOB}}}{_RATE}))"
 
 
-def _processed(error: str) -> str:
+def _processor_rate(error: str) -> str:
     return f'rate({_PROCESSED}{{{_JOB},error_type{error}""}}{_RATE})'
 
 
@@ -149,13 +150,13 @@ PANELS: Final = (
     Panel(
         _PROCESSOR,
         "Spans processed",
-        {"{{otel_component_name}}": f"sum by (otel_component_name) ({_processed('=')})"},
+        {"{{otel_component_name}}": f"sum by (otel_component_name) ({_processor_rate('=')})"},
         "ops",
     ),
     Panel(
         _PROCESSOR,
         "Spans lost",
-        {"{{error_type}}": f"sum by (error_type) ({_processed('!=')})"},
+        {"{{error_type}}": f"sum by (error_type) ({_processor_rate('!=')})"},
         "ops",
     ),
     Panel(_PROCESSOR, "Queue, share in use", {"{{instance}} {{otel_component_name}}": _FULLNESS}, "percentunit"),
@@ -211,18 +212,18 @@ PANELS: Final = (
             f"(messaging_consumer_group_name, messaging_destination_name) (<mqtrace.client.consumer.lag>{{{_JOB}}})"
         },
     ),
-    Panel(_FORWARDER, "Trace messages committed", {"{{job}}": _forwarded("messages")}, "ops"),
-    Panel(_FORWARDER, "Bytes of their bodies", {"{{job}}": _forwarded("body.size")}, "Bps"),
+    Panel(_FORWARDER, "Trace messages committed", {"{{job}}": _forwarder_rate("messages")}, "ops"),
+    Panel(_FORWARDER, "Bytes of their bodies", {"{{job}}": _forwarder_rate("body.size")}, "Bps"),
     Panel(
         _FORWARDER,
         "Records read and spans accepted",
-        {name: _forwarded(name) for name in ("records", "spans", "repeated")},
+        {name: _forwarder_rate(name) for name in ("records", "spans", "repeated")},
         "ops",
     ),
     Panel(
         _FORWARDER,
         "Incomplete, rejected and unreadable",
-        {name: _forwarded(name) for name in ("halves", "overflowed", "rejected", "bad_records")},
+        {name: _forwarder_rate(name) for name in ("halves", "overflowed", "rejected", "bad_records")},
         "ops",
     ),
     Panel(_FORWARDER, "Records waiting for their other half", {"{{job}}": f"<mqtrace.forwarder.pending>{{{_JOB}}}"}),
@@ -286,12 +287,12 @@ LEFT_OUT: Final = {
 _LANE: Final = "job, instance, otel_component_name, error_type"
 ALERTS: Final = (
     Alert(
-        "processor", "MqtraceSpansDropped", _grew(_DROPPED, _LANE), "0m", "warning",
+        "processor", "MqtraceSpansDropped", _growth(_DROPPED, _LANE), "0m", "warning",
         "Spans were lost before their export; the label `error_type` has the reason.",
         "With `queue_full` the exporter is slower than the application: a larger queue only delays it.",
     ),
     Alert(
-        "processor", "MqtraceExportsFailing", _grew(_FAILED, _LANE), "0m", "warning",
+        "processor", "MqtraceExportsFailing", _growth(_FAILED, _LANE), "0m", "warning",
         "Spans were lost because their export failed.",
         "The destination refuses or does not answer: the application's log has one line in 30 seconds with the sums.",
     ),
@@ -301,17 +302,17 @@ ALERTS: Final = (
         "Spans will be dropped next: look at the destination and at the duration of exports.",
     ),
     Alert(
-        "forwarder", "MqtraceForwarderRejected", _grew("<mqtrace.forwarder.rejected>", "job, instance"), "0m",
+        "forwarder", "MqtraceForwarderRejected", _growth("<mqtrace.forwarder.rejected>", "job, instance"), "0m",
         "critical", "The receiver took spans of the forwarder and threw them away.",
         "The receiver's log has the reason; the landing still holds the records.",
     ),
     Alert(
-        "forwarder", "MqtraceForwarderOverflowed", _grew("<mqtrace.forwarder.overflowed>", "job, instance"), "0m",
+        "forwarder", "MqtraceForwarderOverflowed", _growth("<mqtrace.forwarder.overflowed>", "job, instance"), "0m",
         "warning", "The forwarder wrote incomplete spans because too many records waited for their other half.",
         "Raise `--max-pending`, or find the consumer whose listener calls never end.",
     ),
     Alert(
-        "forwarder", "MqtraceForwarderBadRecords", _grew("<mqtrace.forwarder.bad_records>", "job, instance"), "0m",
+        "forwarder", "MqtraceForwarderBadRecords", _growth("<mqtrace.forwarder.bad_records>", "job, instance"), "0m",
         "warning", "Pieces of trace messages are not records.",
         "Run `mqtrace decode` on the landing: it names position, field and reason.",
     ),
@@ -360,14 +361,9 @@ ALERTS: Final = (
 )  # fmt: skip
 
 
-@cache
-def _names() -> dict[str, str]:
-    return metric_names()
-
-
-def resolved(expr: str) -> str:
+def resolve(expr: str) -> str:
     """Return an expression with the Prometheus names of its metrics."""
-    return re.sub(r"<([a-z][\w.]+)>", lambda found: _names()[found[1]], expr)
+    return re.sub(r"<([a-z][\w.]+)>", lambda found: metric_names()[found[1]], expr)
 
 
 def alert_rules() -> str:
@@ -378,7 +374,7 @@ def alert_rules() -> str:
             "rules": [
                 {
                     "alert": alert.name,
-                    "expr": resolved(alert.expr),
+                    "expr": resolve(alert.expr),
                     "for": alert.lasting,
                     "labels": {"severity": alert.severity},
                     "annotations": {"summary": alert.summary, "description": alert.action},
@@ -432,7 +428,7 @@ def _source_variable() -> dict[str, Any]:
 
 def _job_variable() -> dict[str, Any]:
     names = "|".join(
-        resolved(f"<{name}>") for name in ("otel.sdk.processor.span.processed", "mqtrace.forwarder.messages")
+        resolve(f"<{name}>") for name in ("otel.sdk.processor.span.processed", "mqtrace.forwarder.messages")
     )
     return {
         "name": "job",
@@ -484,7 +480,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + at),
                 "datasource": _SOURCE,
-                "expr": resolved(expr),
+                "expr": resolve(expr),
                 "legendFormat": legend,
                 "instant": instant,
                 "range": not instant,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.source_tree import ROOT
 from tools.generated_docs import DOCS
-from tools.monitoring import ALERTS, LEFT_OUT, PANELS, metric_names, resolved
+from tools.monitoring import ALERTS, LEFT_OUT, PANELS, metric_names, resolve
 
 NAMES = metric_names()
 DASHBOARD = json.loads((DOCS / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -48,11 +48,11 @@ def test_every_metric_is_shown_or_left_out_with_a_reason():
 
 def test_expression_with_an_unknown_metric_is_refused():
     with pytest.raises(KeyError):
-        resolved("rate(<mqtrace.forwarder.renamed>[5m])")
+        resolve("rate(<mqtrace.forwarder.renamed>[5m])")
 
 
 def test_metrics_in_the_expressions_are_those_of_the_code():
-    texts = [re.sub(r"by \([^)]*\)", "", resolved(expr)) for expr in EXPRESSIONS]
+    texts = [re.sub(r"by \([^)]*\)", "", resolve(expr)) for expr in EXPRESSIONS]
     named = {name for text in texts for name in re.findall(r"\b(?:mqtrace|messaging|otel_sdk)_\w+", text)}
     assert {name.removesuffix("_bucket") for name in named} <= set(NAMES.values())
 
