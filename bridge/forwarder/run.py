@@ -78,10 +78,11 @@ class ForwardOptions:
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward, print what was moved, and return the exit code.
 
-    It is 0, 1 when a peer failed later, 2 when the source or the receiver did not answer at the start.
+    It is 0, 1 when a peer failed or a directory was full later, 2 when the source or the receiver did not answer at the
+    start.
 
     Raises:
-        UsageError: a contradictory option, or a directory that cannot be written.
+        UsageError: a contradictory option, or a directory that cannot be written at the start.
     """
     _check_delivery(options)
     _check_places(options)
@@ -107,10 +108,12 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                     pause_ms=_PAUSE_MS,
                     on_pass=lambda passed: _print_pass(passed, forwarding, measures),
                 )
-        except PeerError as error:
+        except (PeerError, UsageError) as error:
+            if isinstance(error, UsageError) and not measures.has_added:
+                raise
             typer.echo(f"mqtrace: error: {error}", err=True)
-            has_delivered = forwarding is None or forwarding.has_delivered
-            return _STOPPED_ON_ERROR if source.has_answered and has_delivered else _NEVER_ANSWERED
+            has_begun = source.has_answered and (forwarding is None or forwarding.has_delivered)
+            return _STOPPED_ON_ERROR if has_begun or isinstance(error, UsageError) else _NEVER_ANSWERED
         typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
     return 0
 

@@ -139,12 +139,16 @@ _OF_SPANS: Final = ("records", "bad_records", "halves", "overflowed", "repeated"
 
 
 class Measures:
-    """Counts after each pass what it moved. ``spans`` is ``None`` when only a landing is filled."""
+    """Counts after each pass what it moved; ``has_added`` is whether that was anything.
+
+    ``spans`` is ``None`` when only a landing is filled.
+    """
 
     def __init__(self, spans: SpanForwarding | None = None, *, meter: Meter | None = None) -> None:
         meter = meter or get_meter(_SCOPE)
         self._spans = spans
         self._recorded = dict.fromkeys(_OF_SPANS, 0)
+        self.has_added = False
         self._counters = {
             name: meter.create_counter(name, unit=unit, description=description)
             for name, (unit, description) in METRICS.items()
@@ -155,6 +159,7 @@ class Measures:
 
     def add(self, passed: ForwardCounts) -> None:
         """Add what one pass, or a whole run, has moved."""
+        self.has_added |= passed.messages > 0
         self._counters["mqtrace.forwarder.messages"].add(passed.messages)
         self._counters["mqtrace.forwarder.body.size"].add(passed.body_bytes)
         self._counters["mqtrace.forwarder.spans"].add(passed.spans)

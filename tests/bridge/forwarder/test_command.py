@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -83,6 +84,20 @@ def test_signal_commits_what_is_done_and_keeps_what_waits(topic, receiver, tmp_p
     assert _committed(topic) == [2, 2]
     assert {len(contents) for contents in receiver.spans.values()} == {1}
     assert len(receiver.ids()) == 3
+
+
+def test_landing_that_fails_later_is_exit_1(tmp_path):
+    source, landing = tmp_path / "in", tmp_path / "landing"
+    source.mkdir()
+    with running_forward("--source", str(source), "--landing", str(landing)) as process:
+        (source / "a").write_bytes(body_of(pub()))
+        assert process.stderr.readline() == "mqtrace: 1 trace message committed\n"
+        shutil.rmtree(landing)
+        landing.touch()
+        (source / "b").write_bytes(body_of(pub()))
+        _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.startswith(f"mqtrace: error: cannot write to the landing {landing}: ")
 
 
 @pytest.fixture
