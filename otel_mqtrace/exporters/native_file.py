@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
@@ -15,7 +16,6 @@ from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.packing import Encode, TraceMessage
@@ -57,7 +57,10 @@ class NativeFileSpanExporter(NativeExporter):
         self._clock = clock or SystemClock()
         super().__init__(settings, encode=encode, region_id=region_id)
         self._writer = LandingWriter(
-            settings.landing_dir, max_part_bytes=max_part_bytes, max_part_age_ms=max_part_age_millis, clock=self._clock
+            Path(settings.landing_dir).absolute(),  # the application may change its working directory
+            max_part_bytes=max_part_bytes,
+            max_part_age_ms=max_part_age_millis,
+            clock=self._clock,
         )
         self._writing = threading.Lock()
         self._closed = False

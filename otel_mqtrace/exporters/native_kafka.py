@@ -144,9 +144,12 @@ class TraceProducer(MessageDelivery):
     ) -> None:
         super().__init__(clock)
         self._settings = settings
+        given = settings.kafka_config if kafka_config is None else kafka_config
+        if isinstance(given, (str, Path)):  # read later, when the application may have changed its working directory
+            given = Path(given).absolute()
         # Held by functions: a crash report that prints the exporter's attributes must show no password.
         self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
-            settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
+            settings, bootstrap_servers=bootstrap_servers, kafka_config=given
         )
         self._properties: Callable[[], Mapping[str, Any]] = dict
         self.timeout_ms = timeout_ms

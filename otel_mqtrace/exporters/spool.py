@@ -193,7 +193,7 @@ class Spool:
     def __init__(self, directory: str | os.PathLike[str], *, max_bytes: int, clock: Clock | None = None) -> None:
         if not HAS_LOCKS:
             raise UsageError("a spool needs POSIX file locks, which this platform lacks: unset MQTRACE_SPOOL_DIR")
-        self._directory = Path(directory)
+        self._directory = Path(directory).absolute()  # the application may change its working directory
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._number = 0

@@ -107,7 +107,7 @@ class Ledger:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, clock: Clock) -> None:
-        self._directory = None if directory is None else Path(directory)
+        self._directory = None if directory is None else Path(directory).absolute()
         self._clock = clock
         self._begin()
 

@@ -57,14 +57,16 @@ def test_part_is_finished_at_its_age_without_more_records(traced, tmp_path):
     assert len(landed_lines(tmp_path)) == 1
 
 
-def test_shutdown_finishes_the_part_and_refuses_later_spans(traced, tmp_path):
-    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
+def test_shutdown_in_another_working_directory_finishes_the_part_and_refuses_later_spans(traced, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    processor, trace = traced(NativeFileSpanExporter(directory="landing"))
+    monkeypatch.chdir(tmp_path.parent)
     trace(pub(1))
     processor.shutdown()
     trace(pub(2))
     assert processor.stats()["NativeFileSpanExporter"]["dropped"]["already_shutdown"] == 1
-    assert len(_records(tmp_path)) == 1
-    assert json.loads(manifest_path(tmp_path).read_text())["messages"] == 1
+    assert len(_records(tmp_path / "landing")) == 1
+    assert json.loads(manifest_path(tmp_path / "landing").read_text())["messages"] == 1
 
 
 def test_export_after_shutdown_fails_and_is_counted(traced, tmp_path):

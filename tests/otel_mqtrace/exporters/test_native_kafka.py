@@ -173,10 +173,13 @@ def test_application_broker_is_the_default(kafka, exported, arrived):
 def test_environment_names_broker_topic_and_properties(kafka, exported, arrived, monkeypatch, tmp_path):
     properties = tmp_path / "client.properties"
     properties.write_text(f"\ufeffbootstrap.servers = {kafka.bootstrap_servers}\n# the trace broker\n\nacks=all\n")
-    monkeypatch.setenv("MQTRACE_KAFKA_CONFIG", str(properties))
+    monkeypatch.setenv("MQTRACE_KAFKA_CONFIG", properties.name)
     monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "MY_TRACE")
     kafka.create_topic("MY_TRACE")
-    exported(NativeKafkaSpanExporter(), pub(1))
+    monkeypatch.chdir(tmp_path)
+    exporter = NativeKafkaSpanExporter()
+    monkeypatch.chdir(tmp_path.parent)
+    exported(exporter, pub(1))
     assert arrived("MY_TRACE") == [bean(1).msg_id]
 
 
