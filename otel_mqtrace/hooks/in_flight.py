@@ -103,15 +103,10 @@ class Delivery:
     def _outcomes(
         self, calls: list[ProcessSpan], code: ContextCode, exception: BaseException | None, outcome_of: OutcomeOf | None
     ) -> list[tuple[ProcessSpan, Outcome]]:
-        shared, self._shared = self._shared, {}
-        outcomes: list[tuple[ProcessSpan, Outcome]] = []
-        for call in calls:
-            owner = shared.get(id(call))
-            if owner is not None:
-                outcomes.append((call, owner.worst))
-            else:
-                outcomes.append((call, (code, exception) if outcome_of is None else outcome_of(call, code, exception)))
-        return outcomes
+        worst = {key: owner.worst for key, owner in self._shared.items()}
+        self._shared = {}
+        own = outcome_of or (lambda _call, *turn: turn)
+        return [(call, worst.get(id(call)) or own(call, code, exception)) for call in calls]
 
 
 def drain(items: list[_T]) -> list[_T]:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.sending import Callback
     from otel_mqtrace.clients.patching import Wrapper, Wrappers
     from otel_mqtrace.hooks.send import SendHook
-    from otel_mqtrace.hooks.settle import TransactionHook
     from otel_mqtrace.records.sent import Sent
 
 
@@ -287,9 +286,6 @@ def _abandon_unanswered(producer: Any) -> None:
     drain_deferred_ends()
 
 
-_SEND_OFFSETS: Final = "send_offsets"
-
-
 @guarded("Producer.transaction")
 def _bound(producer: Any) -> ProducerState | None:
     """Return the producer's state, bound to the Tracing in force; ``None`` while nothing is traced."""
@@ -301,11 +297,6 @@ def _bound(producer: Any) -> ProducerState | None:
     return state
 
 
-def _transaction_of(producer: Any) -> TransactionHook | None:
-    state = _bound(producer)
-    return None if state is None else state.transaction
-
-
 @guarded("Producer.offsets")
 def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settlement | None:
     state = _bound(producer)
@@ -313,7 +304,7 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return None
     # the offsets are some consumer group's, whose name the client keeps to itself
     hook = SettleHook(tracing=state.tracing, info=replace(state.info, group_name=None))
-    call = hook.before(_SEND_OFFSETS)
+    call = hook.before("send_offsets")
     if call is None:
         return None
     offsets = args[0] if args else kwargs.get("positions")
@@ -334,7 +325,7 @@ PRODUCER_METHODS: Final[Wrappers] = {
     "flush": _call_finally(_end_released),
     "close": _call_finally(_abandon_unanswered),
     "__exit__": _traced_exit,
-    **transaction_wrappers(_transaction_of),
+    **transaction_wrappers(lambda producer: getattr(_bound(producer), "transaction", None)),
     "send_offsets_to_transaction": observe_calls(_send_offsets),
 }
 """Method → how to wrap it."""

@@ -176,19 +176,14 @@ def _acknowledged(
     state.acknowledged(position, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 
 
-def _committing(
-    _consumer: Any, state: ShareState, _args: tuple[Any, ...], _kwargs: dict[str, Any]
-) -> Sequence[SettledOffset]:
-    return state.committing()
-
-
+_traced_commit: Final = traced_settlement("commit", lambda _consumer, state, _args, _kwargs: state.committing())
 SHARE_CONSUMER_METHODS: Final[Wrappers] = {
     "__init__": traced_constructor("ShareConsumer.__init__", ShareState),
     "poll": traced_receive(ShareState, batch=True),
     "acknowledge": call_after(partial(_acknowledged, _ACKNOWLEDGE)),
     "acknowledge_offset": call_after(partial(_acknowledged, _ACKNOWLEDGE_OFFSET)),
-    "commit_sync": traced_settlement("commit", _committing),
-    "commit_async": traced_settlement("commit", _committing),
+    "commit_sync": _traced_commit,
+    "commit_async": _traced_commit,
     "subscribe": traced_assignment,
     "close": traced_close,
     "__exit__": traced_close,
