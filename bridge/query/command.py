@@ -21,7 +21,6 @@ from otel_mqtrace.config import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from bridge.query.evidence import Query
     from bridge.query.search import Answer, Archive, ArrivalRange
@@ -61,8 +60,8 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     scan: bool,
     kafka_config: Path | None,
     timeout_ms: float,
-) -> AbstractContextManager[Archive]:
-    """Open the archive of ``sources``, ready to be closed.
+) -> Archive:
+    """Open the archive of ``sources``, which the caller closes.
 
     Raises:
         UsageError: it cannot be opened, or not be searched for ``query``.
@@ -76,24 +75,21 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
     if kind is Kind.FILES:
         from bridge.query.landing_archive import FilesArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-        paths = [each.path for each in sources]
-        return closing(FilesArchive(paths, arrivals=arrivals, on_progress=progress))
+        return FilesArchive([each.path for each in sources], arrivals=arrivals, on_progress=progress)
     topics = [each.topic for each in sources]
     if is_broker:
         from bridge.query.rocketmq_archive import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 
         settings = Settings.from_env({})
-        return closing(
-            BrokerArchive(
-                servers,
-                topics,
-                arrivals=arrivals,
-                reads_all=scan,
-                on_progress=progress,
-                timeout_ms=timeout_ms,
-                access_key=settings.rocketmq_access_key,
-                secret_key=settings.rocketmq_secret_key,
-            )
+        return BrokerArchive(
+            servers,
+            topics,
+            arrivals=arrivals,
+            reads_all=scan,
+            on_progress=progress,
+            timeout_ms=timeout_ms,
+            access_key=settings.rocketmq_access_key,
+            secret_key=settings.rocketmq_secret_key,
         )
     try:
         from bridge.query.kafka_archive import TopicArchive  # noqa: PLC0415 - optional extra
@@ -101,15 +97,13 @@ def open_archive(  # noqa: PLR0913 - one parameter per option
         raise MissingExtraError("searching a Kafka topic", "kafka") from error
     from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    return closing(
-        TopicArchive(
-            servers,
-            topics,
-            arrivals=arrivals,
-            kafka_config=None if kafka_config is None else read_properties(kafka_config),
-            timeout_ms=timeout_ms,
-            on_progress=progress,
-        )
+    return TopicArchive(
+        servers,
+        topics,
+        arrivals=arrivals,
+        kafka_config=None if kafka_config is None else read_properties(kafka_config),
+        timeout_ms=timeout_ms,
+        on_progress=progress,
     )
 
 
@@ -219,8 +213,10 @@ def query(  # noqa: PLR0913 - one parameter per option
         _check_page(html, places)
     with (
         _bar() as progress,
-        open_archive(
-            places, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
+        closing(
+            open_archive(
+                places, criteria, arrivals, progress, scan=scan, kafka_config=kafka_config, timeout_ms=timeout_ms
+            )
         ) as archive,
     ):
         answer = search(archive, criteria, how, limit=limit, page=page)

@@ -251,8 +251,7 @@ def _bad(bad: Sequence[BadSighting]) -> Markup:
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeric: Sequence[int] = ()) -> Markup:
     cells = [
-        element("th", head, scope="col", class_="n" if number in numeric else None) if head else element("td")
-        for number, head in enumerate(heads)
+        element("th", head, scope="col", class_="n" if number in numeric else None) for number, head in enumerate(heads)
     ]
     table = element(
         "table", element("caption", caption), element("thead", element("tr", cells)), element("tbody", list(rows))
