@@ -558,8 +558,6 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         sys.stdout.write(drawn.dumps())
     else:
         print_graph(drawn, {name: into / name for name in wanted})
-        if not drawn.nodes:
-            typer.echo("mqtrace: the graph is empty: its sources have no event in the window", err=True)
     return 0
 
 

@@ -122,7 +122,7 @@ _EVERY_S: Final = 0.25
 
 
 def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
-    """Print the busiest edges as a table, and the places of the files."""
+    """Print the busiest edges as a table, and the places of the files; a graph without nodes is a remark as well."""
     names = {node.id: node_name(node, limit=80) for node in drawn.nodes}
     table = Table()
     for heading in ("from", "to"):
@@ -142,6 +142,8 @@ def print_graph(drawn: Graph, written: dict[str, AnyPath]) -> None:
         console.print(f"and {count(len(drawn.edges) - _MOST_EDGES)} more edges in graph.json", soft_wrap=True)
     for name, path in written.items():
         sys.stdout.write(f"{name}: {path}\n")
+    if not drawn.nodes:
+        sys.stderr.write("mqtrace: the graph is empty: its sources have no event in the window\n")
 
 
 class Tasks(NamedTuple):
