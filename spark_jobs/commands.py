@@ -530,7 +530,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     wanted, into = _choose_files(formats), as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415
-    from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
+    from spark_jobs.report.graph_files import render_files  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
     from spark_jobs.terminal import print_graph, shown_progress  # noqa: PLC0415
 
@@ -548,11 +548,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         conf=parse_settings(conf or ()),
     )
     with local_sources(options.otlp) as spans, shown_progress() as progress:
-        drawn = job.run(
-            replace(options, otlp=spans),
-            progress=progress,
-            report=lambda drawn: {name: GRAPH_FILES[name](drawn) for name in wanted},
-        )
+        render = partial(render_files, wanted)
+        drawn = job.run(replace(options, otlp=spans), progress=progress, report=render)
     _warn_of_unknown(drawn.unknown_files, options)
     if as_json:
         sys.stdout.write(drawn.dumps())

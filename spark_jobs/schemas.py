@@ -239,12 +239,10 @@ class LedgerRead:
     unusable: int = 0
 
 
-PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"
+PREFIXES: Final = re.compile("^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?")
 """Before a name: that of a retry or dead-letter topic, and a namespace."""
-
-_PREFIXES: Final = re.compile(PREFIXES)
 
 
 def bare(name: str) -> str:
     """Return the name without what stands before it, which writers treat differently."""
-    return _PREFIXES.sub("", name)
+    return PREFIXES.sub("", name)

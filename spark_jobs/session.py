@@ -363,10 +363,12 @@ def _environment(*, is_local: bool) -> None:
 
 
 def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
-    line = _first_line(error)
+    line, home = _first_line(error), os.environ.get("SPARK_HOME")
     if "JAVA_GATEWAY_EXITED" in line:
         return PeerError("Spark's JVM did not start: check --driver-memory, and that JAVA_HOME is Java 17 or later")
-    return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}")
+    # a Spark of another release than pyspark's fails in other words every time
+    doubt = f"; unset SPARK_HOME ({home}) if that is not pyspark's release" if home and master else ""
+    return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}{doubt}")
 
 
 def _first_line(error: object) -> str:

@@ -6,7 +6,6 @@ the topic and the sender of each leg, and how each message ended.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace.model import MessageType, TransactionState
 from spark_jobs.columns import as_rows, encode, find_groups, is_known, is_true, join_codes
 from spark_jobs.judging.columns import CodedVerdicts, NullableInts, flatten_sides
-from spark_jobs.schemas import PREFIXES
+from spark_jobs.schemas import PREFIXES, bare
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
@@ -73,11 +72,6 @@ _POSITIONS: Final = (
 )
 """Columns that are read only where a message has no id."""
 
-# As Spark's regular expressions read it, in which more than a line feed ends a line.
-_BREAK: Final = "\n\r\u0085\u2028\u2029"
-_RESOURCE: Final = re.compile(f"{PREFIXES}([^{_BREAK}]*)(?=(?:\r\n|[{_BREAK}])?\\Z)")
-"""A whole topic or group: retry or dead-letter prefix, namespace, name."""
-
 
 def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
     """Return ``LEG`` of the verdicts in parquet files of ``VERDICT``; all verdicts of a message are among them."""
@@ -111,8 +105,8 @@ def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table
         "identified": columns["msg_id"].is_valid(),
         "kind": _rename(columns["kind"], str),
         **_groups_and_services(columns),
-        "via": _rename(columns["topic"], lambda name: _part(name, 1)),
-        "namespace": _rename(columns["topic"], lambda name: _part(name, 2)),
+        "via": _rename(columns["topic"], lambda name: _prefix(name, 1)),
+        "namespace": _rename(columns["topic"], lambda name: _prefix(name, 2)),
         "bare_topic": _rename(columns["topic"], lambda name: _bare(name[:_LONGEST_NAME])),
         "event_ms": event.where((event.values >= 0) & (event.values <= LAST_MS)).to_arrow(),
         "busy_ms": (end - start).to_arrow(),
@@ -162,14 +156,14 @@ def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(words, _TEXT))
 
 
-def _part(resource: str, number: int) -> str | None:
-    found = _RESOURCE.match(resource[:_LONGEST_NAME])
-    return found[number] or None if found else None
+def _prefix(resource: str, number: int) -> str | None:
+    found = PREFIXES.match(resource[:_LONGEST_NAME])
+    return found[number] if found else None
 
 
 def _bare(resource: str) -> str | None:
     """Return a topic's or group's name without prefix and namespace; as it is where nothing would be left."""
-    return _part(resource, 3) or resource or None
+    return bare(resource) or resource or None
 
 
 _OWNERS: Final = pa.schema(

@@ -31,8 +31,7 @@ HASH_DIGITS: Final = 16
 _UNREADABLE: Final = "\ufffd"
 _RUN: Final = re.compile(f"{_UNREADABLE}+")
 _REPLACED: Final = str.maketrans(dict.fromkeys("\x01\x02" + _UNREADABLE, "_"))
-# Java's $ also matches before a final line end: it makes no difference.
-_HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}(?:\r\n|[\n\r\x85\u2028\u2029])?\Z")
+_HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}")
 _HOST_NAME: Final = re.compile(r"^[^/]*/")
 
 
@@ -112,7 +111,7 @@ def digest(value: str, plan: Plan) -> str:
 
 def _fold(text: str) -> str:
     trimmed = text.strip(" ")
-    return trimmed.upper() if _HEX.match(trimmed) else trimmed
+    return trimmed.upper() if _HEX.fullmatch(trimmed) else trimmed
 
 
 def _is_masked(value: str, plan: Plan) -> bool:

@@ -448,3 +448,8 @@ GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
     "graph.json": lambda graph: graph.dumps(),
 }
 """File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""
+
+
+def render_files(names: Iterable[str], graph: Graph) -> dict[str, str]:
+    """Return the texts of these files by name."""
+    return {name: GRAPH_FILES[name](graph) for name in names}

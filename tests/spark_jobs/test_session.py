@@ -7,7 +7,17 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import MEANING, _place, as_meant, build_session, choose_engine, cost, grouped, versions
+from spark_jobs.session import (
+    MEANING,
+    _place,
+    _start_error,
+    as_meant,
+    build_session,
+    choose_engine,
+    cost,
+    grouped,
+    versions,
+)
 
 
 @pytest.mark.spark
@@ -62,6 +72,12 @@ def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_mach
 def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match="driver memory"):
         build_session(driver_memory=memory)
+
+
+def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark-3")
+    refused = _start_error(TypeError("'JavaPackage' object is not callable"), "local[*]")
+    assert str(refused).endswith("is not callable; unset SPARK_HOME (/opt/spark-3) if that is not pyspark's release")
 
 
 @contextmanager
