@@ -215,11 +215,10 @@ def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
     if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
         return SpanAttributes(messages[0] if messages else {})
     first = messages[0]
-    missing = object()
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _NEVER_SHARED and all(each.get(name, missing) == value for each in messages)
+        if name not in _NEVER_SHARED and all(each.get(name) == value for each in messages)
     }
     own = tuple({name: value for name, value in each.items() if name not in shared} for each in messages)
     return SpanAttributes(shared, own)

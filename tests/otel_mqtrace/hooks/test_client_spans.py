@@ -9,6 +9,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.exporters.packing import has_record
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.settle import RecallHook, SettledOffset, SettleHook, TransactionHook
 from otel_mqtrace.hooks.tracing import ClientInfo
@@ -151,6 +152,7 @@ def test_settlement_is_a_client_span_named_as_the_client_does(hook, exporter, cl
     hook.after(call, [SettledOffset("orders", 3, 42, CREATED)])
     span = exporter.take(f"{operation} orders")
     assert (span.kind, span.end_time - span.start_time, trace_context_of(span)) == (SpanKind.CLIENT, 4_000_000, None)
+    assert not has_record(span)
     expected = {
         "messaging.operation.name": operation,
         "messaging.operation.type": "settle",

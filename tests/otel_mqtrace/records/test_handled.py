@@ -309,6 +309,8 @@ def _headers(draw):
 
 @given(st.lists(st.none() | _headers(), max_size=3))
 @example([b"00-" + b"a" * 33 + b"-" + b"b" * 15 + b"-01"])
+@example([b"00-" + b"a" * 32 + b"-" + b"0" * 16 + b"-01"])
+@example([PARENT[:-1], PARENT[-1:] + PARENT])
 @example([b"00-" + b"a" * 14 + b"--" + b"a" * 16 + b"-" + b"b" * 16 + b"-01"])
 @settings(max_examples=200)
 def test_headers_read_at_once_equal_those_read_one_by_one(headers):

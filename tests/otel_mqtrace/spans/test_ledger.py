@@ -133,11 +133,11 @@ def test_file_is_written_after_a_loss_at_most_every_five_seconds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("directory", "lost"),
-    [("taken", {}), ("ledgers", {"end_ns": Decimal(5)})],
+    ("directory", "lost", "problem"),
+    [("taken", {}, "File exists"), ("ledgers", {"end_ns": Decimal(5)}, "Decimal")],
     ids=["no directory", "no document"],
 )
-def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, directory, lost):
+def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, directory, lost, problem):
     (tmp_path / "taken").write_text("a file")
     ledger = Ledger(tmp_path / directory, clock=ManualClock())
     losses = ledger.add_lane(side="native", component="X")
@@ -146,6 +146,7 @@ def test_ledger_that_cannot_be_written_is_logged_once(tmp_path, caplog, director
         ledger.save_due(MonotonicNs(0), last=True)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "not written" in line
+    assert problem in line
 
 
 def test_forked_child_has_no_losses_of_its_parent():

@@ -75,7 +75,7 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
             kind=operation.kind,
             attributes=attributes.span,
             links=[*(Link(INVALID_SPAN_CONTEXT, own) for own in attributes.links), *extra_links],
-            start_time=max(stamp_ns - 5, 0) if at_end else stamp_ns,
+            start_time=max(stamp_ns - 7_000_000, 0) if at_end else stamp_ns,
         )
     )
     if status is not None:
@@ -114,10 +114,13 @@ def test_open_span_has_a_trace_context_if_it_is_a_process_span(trace_type):
 
 
 @pytest.mark.parametrize(("status", "success"), [(StatusCode.ERROR, False), (StatusCode.OK, True), (None, True)])
-def test_success_of_a_foreign_span_is_its_status(status, success):
+@pytest.mark.parametrize("trace_type", [TraceType.PUB, TraceType.SUB_AFTER])
+def test_success_of_a_foreign_span_is_its_status(trace_type, status, success):
     """Spans of other writers carry a status and times only."""
-    record = trace_context_of(_span_of(TraceContext(trace_type=TraceType.PUB, timestamp_ms=10), status=status))
+    record = trace_context_of(_span_of(TraceContext(trace_type=trace_type, timestamp_ms=10), status=status))
     assert (record.success, record.cost_ms, record.timestamp_ms) == (success, 7, 10)
+    is_failed_handling = trace_type is TraceType.SUB_AFTER and not success
+    assert record.context_code is (ContextCode.FAILED if is_failed_handling else None)
 
 
 def test_attribute_of_another_type_is_read_as_absent():
@@ -276,6 +279,7 @@ def test_batch_size_fits_the_queue_size_of_the_environment(monkeypatch):
         {"max_queue_size": "many"},
         {"max_export_batch_size": 2.5},
         {"max_export_batch_size": 11, "max_queue_size": 10},
+        {"schedule_delay_millis": 0},
         {"schedule_delay_millis": -1},
         {"export_timeout_millis": "x"},
         {"export_timeout_millis": float("nan")},

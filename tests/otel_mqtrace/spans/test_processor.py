@@ -208,11 +208,14 @@ def test_exception_of_the_processor_is_counted_and_not_raised():
         def monotonic_ns(self):
             raise OSError("no clock")
 
-    processor = MqTraceSpanProcessor(Scripted(), clock=Broken(), background=False)
-    processor.on_end(span("a"))
-    processor.on_end(span("b"))
-    processor.on_start(span("a"))
-    assert processor.internal_errors == 2
+    exporter = Scripted()
+    exporter.exports_starts = True
+    processor = MqTraceSpanProcessor(exporter, clock=Broken(), background=False)
+    for count, offer in enumerate(
+        (processor.on_end, processor.on_end, processor.on_start, processor.offer_record_start), 1
+    ):
+        offer(span("a"))
+        assert processor.internal_errors == count
 
 
 @pytest.fixture
@@ -440,8 +443,8 @@ def test_flush_and_shutdown_export_in_the_calling_thread_when_no_thread_can_star
     assert (exporter.names, exporter.shutdowns) == (["a", "b"], 1)
 
 
-@pytest.mark.parametrize("forever", [float("inf"), float("nan"), sys.maxsize])
-def test_flush_accepts_endless_time(forever):
+@pytest.mark.parametrize("forever", [None, float("inf"), float("nan"), sys.maxsize])
+def test_flush_accepts_no_and_endless_time(forever):
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter)
     processor.on_end(span())

@@ -92,16 +92,18 @@ def test_batch_is_due_once_its_first_item_has_lingered():
         queue.settle(None)
 
 
-def test_items_left_behind_have_waited_since_the_take_before_them():
+@pytest.mark.parametrize("takes", [1, 2])
+def test_items_left_behind_have_waited_since_the_take_before_them(takes):
     clock = ManualClock()
     queue = _queue(100, batch_size=3, clock=clock)
     for _ in range(10):
-        for _ in range(3):
+        for _ in range(3 * takes):
             queue.offer("x")
         queue.offer("left behind")
         clock.advance(ms=400)
-        assert len(queue.take()) == 3
-        queue.settle(None)
+        for _ in range(takes):
+            assert len(queue.take()) == 3
+            queue.settle(None)
         assert _due_in_ms(queue, clock) == 100
         assert queue.take()
         queue.settle(None)

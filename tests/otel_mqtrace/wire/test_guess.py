@@ -85,6 +85,7 @@ def test_delay_of_map_b_is_detected_by_its_ordinal():
     assert MESSAGE_TYPE_MAPS["a"][4] is MessageType.ORDER
     body = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
     assert guess(body).message_type_map == "b"
+    assert guess(body, encode_context(END, "5.1.4").body).message_type_map == "a"  # a commit is the better evidence
 
 
 SUB_BEFORE = "SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01"
