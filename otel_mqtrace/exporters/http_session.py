@@ -1,19 +1,14 @@
 """A ``requests.Session`` for an exporter, which sends to one URL again and again: it prepares that request once.
 
 Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
-environment and ``~/.netrc`` for each one. A time-out bounds the whole request. Needs the ``otlp`` extra.
+environment and ``~/.netrc`` for each one. Needs the ``otlp`` extra.
 """
 
 from __future__ import annotations
 
-import http.client
-import io
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3 import Timeout
 
 from otel_mqtrace._clock import SystemClock, compute_deadline
 
@@ -22,6 +17,8 @@ if TYPE_CHECKING:
 
 _REPEATED: Final = {"headers", "data", "json", "timeout", "allow_redirects", "verify", "cert"}
 """What releases of OpenTelemetry's exporter pass with each request; only the body and the time-out differ."""
+_MOST_BYTES: Final = 1 << 16  # of a reply; those of OTLP have tens
+_CLOCK: Final = SystemClock()
 
 
 class RepeatingSession(requests.Session):
@@ -33,8 +30,7 @@ class RepeatingSession(requests.Session):
     def __init__(self, on_reply: Callable[[bytes], object] = bytes, on_error: Callable[[str], object] = str) -> None:
         super().__init__()
         self._on_reply, self._on_error = on_reply, on_error
-        self.mount("http://", _Adapter())
-        self.mount("https://", _Adapter())
+        self.stream = True  # the reply is read here, within the time-out
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
@@ -42,12 +38,13 @@ class RepeatingSession(requests.Session):
 
         A redirect is a failure unless the body was sent again: OpenTelemetry's exporter takes any other for success.
         """
-        if isinstance(named.get("timeout"), int | float):  # to requests it is one of connecting and one of each read
-            named["timeout"] = Timeout(total=named["timeout"])
         if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
             named.setdefault("verify", self.verify)
+        timeout = named.get("timeout")
+        deadline_ns = compute_deadline(_CLOCK, timeout * 1e3) if isinstance(timeout, int | float) else None
         try:
             reply = self._exchange(method, url, *args, **named)
+            _read_content(reply, deadline_ns)
         except requests.RequestException as error:
             self._on_error(_innermost(error))
             raise
@@ -82,64 +79,21 @@ class RepeatingSession(requests.Session):
         return self.send(repeated, **sending, **environment)
 
 
+def _read_content(reply: requests.Response, deadline_ns: int | None) -> None:
+    """Read the content until the deadline: to ``requests`` a time-out is one of each read, and a reply may drip."""
+    content = bytearray()
+    for byte in reply.iter_content(1):
+        content += byte
+        if deadline_ns is not None and _CLOCK.monotonic_ns() > deadline_ns:
+            reply.close()
+            raise requests.ReadTimeout("the reply did not end within the time-out")
+        if len(content) >= _MOST_BYTES:
+            reply.close()
+            break
+    reply._content = bytes(content)  # noqa: SLF001 - where its property keeps it
+
+
 def _innermost(error: Exception) -> str:
     """Return what is at the bottom of an error of requests or urllib3, as one line."""
     inner = next((each for each in (getattr(error, "reason", None), *error.args) if isinstance(each, Exception)), None)
     return f"{type(error).__name__}: {' '.join(str(error).split())}" if inner is None else _innermost(inner)
-
-
-class _Reads(io.RawIOBase):
-    """Reads a connected socket for its time-out in all: each read would have as much."""
-
-    def __init__(self, connected: Any, raw: io.RawIOBase, timeout_s: float) -> None:
-        self._socket, self._raw, self._timeout_s = connected, raw, timeout_s
-        self._deadline_ns = compute_deadline(_CLOCK, timeout_s * 1e3)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(max((self._deadline_ns - _CLOCK.monotonic_ns()) / 1e9, _SHORTEST_S))
-        try:
-            return self._raw.readinto(buffer)
-        finally:
-            self._socket.settimeout(self._timeout_s)  # for the next request
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-_CLOCK: Final = SystemClock()
-_SHORTEST_S: Final = 0.001  # with a zero a socket never waits, and that is no time-out
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: Any, *args: Any, **named: Any) -> None:
-        super().__init__(sock, *args, **named)
-        timeout_s = sock.gettimeout() if hasattr(sock, "gettimeout") else None  # urllib3's of pyOpenSSL has none
-        if timeout_s is not None:
-            self.fp: Any = io.BufferedReader(_Reads(sock, self.fp.detach(), timeout_s))
-
-
-class _Adapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **named: Any) -> None:
-        super().init_poolmanager(*args, **named)
-        _read_in_time(self.poolmanager)
-
-    def proxy_manager_for(self, *args: Any, **named: Any) -> Any:
-        return _read_in_time(super().proxy_manager_for(*args, **named))
-
-
-def _read_in_time(manager: Any) -> Any:
-    pools = manager.pool_classes_by_scheme
-    manager.pool_classes_by_scheme = {scheme: _reading_in_time(pool) for scheme, pool in pools.items()}
-    return manager
-
-
-@cache
-def _reading_in_time(pool: Any) -> Any:
-    if pool.ConnectionCls.response_class is _Response:
-        return pool
-    connection = type(pool.ConnectionCls.__name__, (pool.ConnectionCls,), {"response_class": _Response})
-    return type(pool.__name__, (pool,), {"ConnectionCls": connection})

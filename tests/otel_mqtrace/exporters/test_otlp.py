@@ -172,21 +172,20 @@ def test_export_to_a_redirect_without_a_place_fails(spans, receiver):
     assert exporter.export(spans) is SpanExportResult.FAILURE
 
 
-@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
-def test_http_request_ends_in_time_when_its_reply_drips(begin):
+def test_http_request_ends_in_time_when_its_reply_drips():
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         ended = threading.Event()
 
         def drip():
             connection, _ = server.accept()
             with connection, suppress(OSError):
-                connection.sendall(begin)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
                 while not ended.wait(0.02):
                     connection.sendall(b"H")
 
         pool.submit(drip)
         try:
-            with pytest.raises(requests.RequestException, match="Read timed out"):
+            with pytest.raises(requests.ReadTimeout, match="did not end within the time-out"):
                 RepeatingSession().post(f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1)
         finally:
             ended.set()
