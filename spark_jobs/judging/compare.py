@@ -286,11 +286,7 @@ def _compare_key_sets(native: Column, otlp: Column, plan: Plan) -> Ints:
 
 def _find_patterns(codes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Ints]:
     """Return the distinct rows of ``codes``, and of each row which is its own: a run shows dozens."""
-    base = len(_WORDS)
-    halves = [codes[:, :10].astype(np.int64), codes[:, 10:].astype(np.int64)]
-    packed = [half @ base ** np.arange(half.shape[1], dtype=np.int64) for half in halves]
-    found = [find_groups(one) for one in packed]
-    examples, pattern = find_groups(join_codes(*((like, len(few)) for few, like in found)))
+    examples, pattern = find_groups(join_codes(*((of_field, len(_WORDS)) for of_field in codes.T)))
     return codes[examples], pattern
 
 

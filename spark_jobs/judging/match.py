@@ -403,7 +403,7 @@ def _is_of_batch(given: Input, merged: Merged, native: Ints, otlp: Ints) -> Mask
 
 def fill_topics(topics: Column, keys: Keys, chosen: slice) -> Column:
     """Return the topics of the chosen keys; one that names none has its send's (native deliveries carry no topic)."""
-    if not topics.null_count or not len(keys.topics):
+    if not topics.null_count:
         return topics
     return pc.coalesce(topics, take_rows(keys.topics, keys.sent_topic[chosen]))
 

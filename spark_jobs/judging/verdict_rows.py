@@ -74,8 +74,7 @@ def lay_out(given: Input, merged: Merged, keys: Keys, chosen: slice, plan: Plan)
 
 
 def _typed(column: Any, kind: Any) -> Column:
-    array = pa.array(column) if isinstance(column, np.ndarray) else column
-    return array if array.type == kind else array.cast(kind)
+    return (pa.array(column) if isinstance(column, np.ndarray) else column).cast(kind)
 
 
 def _either(sides: Sides, name: str) -> Column:
@@ -93,8 +92,8 @@ class _Times:
         self.native_start, self.native_end = of("native", "start_ms"), of("native", "end_ms")
         self.otlp_start, self.otlp_end = of("otlp", "start_ms"), of("otlp", "end_ms")
         self.native_arrival, self.otlp_arrival = of("native", "arrival_ms"), of("otlp", "arrival_ms")
-        seen = of("native", "first_seen_run"), of("otlp", "first_seen_run")
-        self.first_seen = _least(*seen)
+        seen = sides.native("first_seen_run"), sides.otlp("first_seen_run")
+        self.first_seen = NullableInts.of(pc.min_element_wise(*seen))
         self.own_start = self.native_start.coalesce(self.otlp_start)
         self.own_end = self.native_end.coalesce(self.otlp_end)
         self.event = self.own_start.coalesce(self.own_end)
@@ -111,13 +110,6 @@ class _Times:
         unknown = ~(self.native_arrival.known | self.otlp_arrival.known)
         cases = [unknown, from_future, native_late & otlp_late, native_late, otlp_late]
         return np.select(cases, list(range(len(cases))), len(cases))
-
-
-def _least(one: NullableInts, other: NullableInts) -> NullableInts:
-    both = one.known & other.known
-    return NullableInts(
-        np.where(both, np.minimum(one.values, other.values), one.coalesce(other).values), one.known | other.known
-    )
 
 
 def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan: Plan) -> Ints:

@@ -186,6 +186,9 @@ def _may_meet(one: Key, other: Key, level: int) -> bool:
         return False
     if None not in (native["retry_times"], otlp["retry_times"]) and native["retry_times"] != otlp["retry_times"]:
         return False
+    topics = (native["topic"], otlp["topic"])
+    if one.kind == "publish" and None not in topics and topics[0] != topics[1]:
+        return False
     alike = [native[name] == otlp[name] for name in WEAK_KEYS[one.kind]]
     if level == 2:
         return all(alike) and not (one.kind in {"publish", "consume"} and native["group_name"] is None)

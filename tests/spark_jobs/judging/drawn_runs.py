@@ -64,8 +64,8 @@ def _deliveries(rng: Random, msg_id: str, begin_ms: int, number: int) -> Rows:
 
 def _sends(rng: Random, msg_id: str, begin_ms: int, number: int) -> Rows:
     rows: Rows = []
-    topic = rng.choice(["orders", *_seldom(number)])
     for send in range(rng.randint(0, 2)):
+        topic = rng.choice(["orders", "orders", "audit", *_seldom(number)])
         at_ms = begin_ms + rng.choice(MINUTES_MS) + 100 * send
         offset = rng.choice([f"orders-0@{msg_id}{send}", None])
         if rng.choice(_THERE):
@@ -74,7 +74,8 @@ def _sends(rng: Random, msg_id: str, begin_ms: int, number: int) -> Rows:
             shown = rng.choice([offset, offset, None])
             off_ms = rng.choice([0, 0, 0, 3])
             span = {"at_ms": at_ms, "offset_msg_id": shown, "cost_ms": 10 + off_ms, "span_id": f"{msg_id}p{send}"}
-            rows += _doubled(rng, publish("otlp", msg_id, **span, topic=topic, service="shop"))
+            named = rng.choice([topic, topic, topic, None])
+            rows += _doubled(rng, publish("otlp", msg_id, **span, topic=named, service="shop"))
         elif rng.random() < 0.5:  # its span is there, and does not say whose it is
             span = publish("otlp", None, at_ms=at_ms, offset_msg_id=None, span_id=f"{msg_id}n{send}", topic=topic)
             rows.append({**span, "service": "shop"})

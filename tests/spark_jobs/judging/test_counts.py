@@ -14,13 +14,14 @@ from spark_jobs.columns import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import Counted, merge_counted
 from spark_jobs.jobs.summarise import read_samples, read_slowest
-from spark_jobs.judging.columns import flatten_sides
+from spark_jobs.judging.columns import NullableInts, flatten_sides
 from spark_jobs.judging.counts import CountPlan, count_verdicts
 from spark_jobs.judging.durations import (
     MEASURES,
     Histogram,
     count_messages,
     find_messages,
+    group_histograms,
     measure,
     merge_durations,
     merge_histograms,
@@ -104,7 +105,7 @@ def test_distribution_of_a_latency_is_a_rising_curve(durations):
     assert list(values) == sorted(values)
     assert (dict(latency.curve)[0.5], dict(latency.curve)[0.99]) == (latency.p50, latency.p99)
     (group,) = durations.groups()
-    assert group.process.curve == ()
+    assert (group.process.curve, group.queue.curve, group.queue.max) == ((), (), 5_000 - 1)
 
 
 def test_topics_count_sends(durations):
@@ -114,8 +115,8 @@ def test_topics_count_sends(durations):
     assert topics["orders"].unmatched == 0
 
 
-def test_arrivals_and_failures_are_measured_of_keys_in_scope_only():
-    sends = [("A", 0, True), ("B", 10, False), ("OUT", -5_000, False)]
+def test_only_keys_in_scope_are_counted():
+    sends = [("A", 0, True), ("LOST", 5, False), ("B", 10, False), ("OUT", -5_000, False)]
     events = [
         publish(
             side,
@@ -126,15 +127,19 @@ def test_arrivals_and_failures_are_measured_of_keys_in_scope_only():
         )
         for msg_id, at_ms, success in sends
         for side in ("native", "otlp")
+        if (side, msg_id) != ("native", "LOST")
     ]
-    policy = replace(read_policy(None), begin_ms=START_MS)
-    durations = measure(flatten_sides(verdicts_on(events, policy=policy)))
+    verdicts = verdicts_on(events, policy=replace(read_policy(None), begin_ms=START_MS, grace_ms=0))
+    durations, counted = measure(flatten_sides(verdicts)), Counted.of(verdicts, HOW)
     assert {side: (one.count, one.max) for side, one in durations.arrival().items()} == {
         "native": (2, 30),
-        "otlp": (2, 7),
+        "otlp": (3, 7),
     }
     (topic,) = durations.topics()
-    assert (topic.sends, topic.failures, topic.unmatched) == (2, 1, 0)
+    assert (topic.sends, topic.failures, topic.unmatched) == (3, 2, 1)
+    assert counted.tally.fields["topic"] == {"EQUAL": 2}
+    assert {*counted.samples["msg_id"].to_pylist()} == {"A", "B", "LOST"}
+    assert counted.hosts == {None: [None, 3, 1, 0, 0, START_MS + 5, START_MS + 5]}
 
 
 def test_groups_count_messages_once_and_deliveries_each_time(durations):
@@ -154,6 +159,10 @@ def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
     values = sorted(value for part in parts for value in part)
     assert merged.rank([share]) == [values[math.ceil(share * len(values)) - 1]]
     assert (merged.count, merged.least, merged.most) == (len(values), values[0], values[-1])
+    numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    apart = dict(group_histograms(numbers, NullableInts.of(pa.array(value for part in parts for value in part))))
+    whole = {number: Histogram.of(np.array(part)) for number, part in enumerate(parts)}
+    assert list(map(repr, apart.items())) == list(map(repr, whole.items()))
 
 
 def test_histogram_of_many_values_stays_small_and_near():

@@ -90,6 +90,11 @@ AGENT_STORIES = {
         "MATCHED_NORMALISED",
         also={"key_level": 3},
     ),
+    "a failed delivery is no error by the old convention": Story(
+        [*delivery("M", success=False), agent(consumed("M"), writer="java-agent-old")],
+        "MATCHED_EXACT",
+        fields={"success": "NOT_COMPARABLE"},
+    ),
 }
 AGENT_POLICY = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
 
@@ -174,3 +179,11 @@ def test_events_of_different_retries_are_never_paired():
 def test_span_of_the_same_group_is_paired_before_a_nearer_one_without_a_group():
     spans = [agent(consumed("M", at_ms=101), group_name=None), agent(consumed("M", at_ms=9_000))]
     assert set(partners(*delivery("M", at_ms=100), *spans)) == {(100, 9_000), (None, 101)}
+
+
+def test_equally_good_partners_are_taken_in_the_order_of_their_identities():
+    """One span may name a message twice: the order of the rows decides nothing."""
+    spans = [publish("otlp", "M", at_ms=5, offset_msg_id=offset, raw_hash=7) for offset in "ab"]
+    for some in (spans, spans[::-1]):
+        rows = judge_events([publish("native", "M", offset_msg_id=None), *some, *ENDS])
+        assert [row["otlp"]["offset_msg_id"] for row in rows if row["key_level"] == 2] == ["a"]
