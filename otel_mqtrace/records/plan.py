@@ -127,7 +127,6 @@ class Plan:
     ) -> RecordTemplate | None:
         """Return (and keep in ``place.templates``) the record with its constants; ``None``: encode it as a whole."""
         constants = {**self._native, "store_host": place.store_host}
-        is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()
-        made = record_template(dialect, trace_type, constants, varying) if is_plain else None
+        made = record_template(dialect, trace_type, constants, varying) if self.topic.isprintable() else None
         place.templates[dialect, trace_type is not TraceType.SUB_BEFORE] = made
         return made

@@ -408,8 +408,8 @@ def _readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
 
 
 def known_texts(kind: FieldKind, msg_type_map: str) -> Mapping[str, Any]:
-    """Return what the usual texts of a field of this kind mean; of numbers not all are listed, of texts none."""
-    return _readers(msg_type_map)[kind][0] if kind is not FieldKind.TEXT else {}
+    """Return what the usual texts of a field of this kind, not of a text, mean; of numbers not all are listed."""
+    return _readers(msg_type_map)[kind][0]
 
 
 def _integer_reader(bits: int) -> Callable[[str], int]:

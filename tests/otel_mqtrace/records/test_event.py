@@ -1,6 +1,7 @@
 """Records of single events and of batches."""
 
 import json
+from operator import attrgetter
 
 import pytest
 from hypothesis import example, given, settings
@@ -133,19 +134,26 @@ def test_delivery_through_the_manual_hook_equals_its_span(messages, ending, syst
 
 
 @pytest.mark.parametrize("written", [lambda span: span.set_attribute("order", 7), lambda span: span.add_event("paid")])
-def test_event_that_is_written_to_ends_as_an_sdk_span_with_the_same_ids(written):
+def test_event_that_is_written_to_ends_as_an_sdk_span_with_the_same_parts(written):
     world = World(records=True)
     hook = SendHook(tracing=world.tracing)
     call = hook.before("orders", body=b"x")
     assert type(call.span) is EventSpan
-    ids = call.span.get_span_context()
+    parts = attrgetter("context", "parent", "name", "kind", "start_time", "resource", "instrumentation_scope")
+    known = parts(call.span)
     written(call.span)
     hook.after(call, partition=0, offset=7)
     (span,) = world.spans()
     assert not isinstance(span, EventSpan)
-    assert span.get_span_context() == ids
+    assert parts(span) == known
     assert span.attributes["messaging.kafka.offset"] == 7
     assert "order" in span.attributes or span.events[0].name == "paid"
+
+
+def test_send_that_the_application_ended_has_no_context_code():
+    world = World(records=True)
+    SendHook(tracing=world.tracing).before("orders", body=b"x").span.end()
+    assert "mqtrace.context_code" not in world.spans()[0].attributes
 
 
 batch_headers = st.dictionaries(st.sampled_from(["UNIQ_KEY", "other"]), texts | st.none(), max_size=2)
@@ -232,7 +240,7 @@ def _a_send():
 def _an_event():
     world = World(records=True)
     hook = SendHook(tracing=world.tracing)
-    hook.after(hook.before("orders", body=b"x"), partition=0, offset=7)
+    hook.after(hook.before("orders", body=b"x", headers={"traceparent": SENT}), partition=0, offset=7)
     return world.spans()
 
 

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -65,7 +67,7 @@ def _span_of(trace_ctx, *, extra_links=(), status=None):
     exporter = RecordingExporter()
     attributes = span_attributes(trace_ctx)
     operation = OPERATIONS[trace_ctx.trace_type]
-    stamp_ns = trace_ctx.timestamp_ms * 1_000_000
+    stamp_ns = trace_ctx.timestamp_ms * 1_000_000 + 999_999
     at_end = trace_ctx.trace_type is TraceType.SUB_AFTER
     span = (
         recording_provider(exporter)
@@ -198,7 +200,9 @@ def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
     processor = MqTraceSpanProcessor(starts, plain, background=False)
     provider.add_span_processor(processor)
     tracer = provider.get_tracer("t")
-    live = tracer.start_span("a", attributes={"mine": True, "x": 1})
+    stranger = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
+    under = trace.set_span_in_context(trace.NonRecordingSpan(stranger))
+    live = tracer.start_span("a", under, SpanKind.CLIENT, {"mine": True, "x": 1}, [Link(stranger)])
     live.set_attribute("x", 2)
     live.end()
     tracer.start_span("b").end()
@@ -206,7 +210,8 @@ def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
     first, second = starts.spans
     assert (first.end_time, dict(first.attributes)) == (None, {"mine": True, "x": 1})
     assert not hasattr(first, "set_attribute")
-    assert (first.context, first.start_time) == (second.context, second.start_time)
+    parts = attrgetter("name", "context", "parent", "kind", "links", "start_time", "resource", "instrumentation_scope")
+    assert parts(first) == parts(second)
     assert (second.end_time is not None, second.attributes["x"]) == (True, 2)
     assert plain.names == ["a", "b"]
     assert [lane.stats()["offered"] for lane in processor.lanes] == [2, 2]  # one span twice; two spans once

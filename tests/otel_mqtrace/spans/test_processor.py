@@ -46,7 +46,7 @@ def test_spans_are_exported_in_order_and_in_batches():
 def test_span_is_exported_after_the_delay():
     exporter = Stuck()
     exporter.let_go.set()
-    processor = MqTraceSpanProcessor(exporter, schedule_delay_millis=1)
+    processor = MqTraceSpanProcessor(exporter, schedule_delay_millis=100)  # its thread starts sooner
     processor.on_end(span())
     assert exporter.entered.wait(GENEROUS_S)
     processor.shutdown()

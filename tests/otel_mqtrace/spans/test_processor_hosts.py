@@ -132,17 +132,20 @@ def test_exporter_that_raises_after_a_fork_leaves_the_other_lanes_empty():
 
 
 @pytest.mark.parametrize("ending", ["force_flush", "shutdown"])
-@pytest.mark.parametrize("own", [[], ["of the child"]])
+@pytest.mark.parametrize("own", [[], ["of the child", "and another"]])
 def test_child_of_an_unnoticed_fork_exports_its_own_spans_only(ending, own, monkeypatch):
     """uWSGI forks without running Python's hooks; the pid shows it."""
     exporter = Scripted()
     processor = MqTraceSpanProcessor(exporter, background=False)
     processor.on_end(span("of the parent"))
     monkeypatch.setattr(os, "getpid", lambda: -1)
+    flushes = []
+    monkeypatch.setattr("otel_mqtrace.spans.processor.at_child_exit", lambda flush, **_: flushes.append(flush))
     for name in own:
         processor.on_end(span(name))
     getattr(processor, ending)()
     assert exporter.names == own
+    assert len(flushes) == bool(own)
 
 
 def test_greenlets_share_a_processor(run):

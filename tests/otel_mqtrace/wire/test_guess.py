@@ -18,7 +18,7 @@ from otel_mqtrace.wire.native import (
     started_ms,
 )
 from otel_mqtrace.wire.native.decode import maker_of
-from otel_mqtrace.wire.native.dialects import Shape, shapes_of, writers_of
+from otel_mqtrace.wire.native.dialects import Shape, quirks_of, shapes_of, writers_of
 from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS, CloudSubAfter
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable
@@ -171,8 +171,9 @@ def test_writers_are_named_as_ranges(shape, dialect, writers):
     assert writers_of(shape, dialect) == writers
 
 
-def test_every_dialect_is_among_the_writers_of_its_own_records():
+def test_every_dialect_names_its_map_and_is_among_the_writers_of_its_own_records():
     for dialect in DIALECTS.values():
+        assert ("map B" in quirks_of(dialect)) is (dialect.message_type_map == "b")
         last = dialect.releases.replace(", ", "-").split("-")[-1]
         for shape in shapes_of(dialect):
             ranges = [each.removeprefix("Java client ") for each in writers_of(shape, dialect.name)]
