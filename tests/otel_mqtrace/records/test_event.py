@@ -173,6 +173,7 @@ batches = st.lists(row, min_size=1, max_size=5).map(
 leaders = st.builds(Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1"))
 ROWS = [(0, offset, 1, 3, None, [("traceparent", PARENT)]) for offset in (1, 2)]
 ODD_IDS = [(0, offset, 1, 3, None, [("UNIQ_KEY", each)]) for offset, each in enumerate((b"a\nb", b"\xff"))]
+RETRIED = [(*row[:-1], [("RECONSUME_TIME", b"2")]) for row in ROWS]
 TEXT = [(0, 1, 1, 3, None, [("traceparent", PARENT.decode())])]
 
 
@@ -202,6 +203,7 @@ def _sorted_links(span):
     st.sampled_from([0, 3, 700]),
 )
 @example("orders", ODD_IDS, None, "5.5.0", 3)
+@example("orders", RETRIED, None, "5.5.0", 3)
 @example("orders", TEXT, None, "5.5.0", 3)
 def test_recorded_batch_equals_the_span_of_the_same_batch(topic, rows, known, dialect, took_ms):
     world, other = _World(), _World()
