@@ -215,6 +215,9 @@ def test_losses_are_counted_by_the_host_they_come_from(verdicts, counted):
 
 def test_most_frequent_differing_values_are_counted(counted):
     assert rank_differing(counted.differing) == {"topic": (("orders", "other", 3),)}
+    many = Counter({(name, "a", f"b{keys}"): keys for name in ("tags", "topic") for keys in range(1, 8)})
+    five = tuple(("a", f"b{keys}", keys) for keys in (7, 6, 5, 4, 3))
+    assert rank_differing(many) == {"tags": five, "topic": five}
 
 
 @pytest.mark.parametrize("cut", [1, 20, -1])

@@ -95,14 +95,23 @@ AGENT_STORIES = {
         "MATCHED_EXACT",
         fields={"success": "NOT_COMPARABLE"},
     ),
+    "RocketMQ records no failed send": Story(
+        [agent(publish("otlp", "M", success=False))], "OTLP_ONLY", "BY_DESIGN", kind="publish"
+    ),
 }
-AGENT_POLICY = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
+AGENT_POLICY, MIXED_POLICY = (
+    read_policy(None, profile="java-agent", native_writer=writer)
+    for writer in ("rocketmq-5.3.3", "mqtrace+rocketmq-5.3.3")
+)
 
 
 @pytest.mark.parametrize(
     ("story", "policy"),
-    [*((story, None) for story in STORIES.values()), *((story, AGENT_POLICY) for story in AGENT_STORIES.values())],
-    ids=[*STORIES, *AGENT_STORIES],
+    [
+        *((story, None) for story in STORIES.values()),
+        *((story, policy) for policy in (AGENT_POLICY, MIXED_POLICY) for story in AGENT_STORIES.values()),
+    ],
+    ids=[*STORIES, *AGENT_STORIES, *(f"{name}, records mixed" for name in AGENT_STORIES)],
 )
 def test_story_gets_its_verdict(story, policy):
     judged = judge_events([*story.events, *ENDS], policy=policy)
