@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -195,7 +196,7 @@ def test_unsampled_start_is_not_exported():
 
 
 def test_started_spans_are_offered_as_snapshots_to_exporters_of_starts():
-    provider = TracerProvider(shutdown_on_exit=False)
+    provider = TracerProvider(resource=Resource({"service.name": "shop"}), shutdown_on_exit=False)
     starts, plain = _Starts(), Scripted()
     processor = MqTraceSpanProcessor(starts, plain, background=False)
     provider.add_span_processor(processor)
