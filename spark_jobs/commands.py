@@ -548,8 +548,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         conf=parse_settings(conf or ()),
     )
     with local_sources(options.otlp) as spans, shown_progress() as progress:
-        render = partial(render_files, wanted)
-        drawn = job.run(replace(options, otlp=spans), progress=progress, report=render)
+        drawn = job.run(replace(options, otlp=spans), progress=progress, report=partial(render_files, wanted))
     _warn_of_unknown(drawn.unknown_files, options)
     if as_json:
         sys.stdout.write(drawn.dumps())

@@ -366,7 +366,7 @@ def _start_error(error: Exception, master: str | None) -> PeerError | UsageError
     line, home = _first_line(error), os.environ.get("SPARK_HOME")
     if "JAVA_GATEWAY_EXITED" in line:
         return PeerError("Spark's JVM did not start: check --driver-memory, and that JAVA_HOME is Java 17 or later")
-    # a Spark of another release than pyspark's fails in other words every time
+    # With a Spark of another release pyspark fails in many ways; spark-submit sets SPARK_HOME to its own.
     doubt = f"; unset SPARK_HOME ({home}) if that is not pyspark's release" if home and master else ""
     return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {line[:200]}{doubt}")
 

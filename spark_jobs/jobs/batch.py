@@ -206,7 +206,6 @@ def _write_again(plan: BucketPlan, closed: ClosedPositions | None, path: str, re
 
 
 _MOST_EDGES: Final = 200  # of each kind in the graph of a result
-"""Below the work directory: the verdicts of this run, and those of the last one."""
 
 
 def reconcile(  # noqa: PLR0913 - the run's options
@@ -269,8 +268,8 @@ def conclude(
 ) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
-    Verdicts and reports replace those of the last run below ``out`` once all are written, as :func:`replace_outcome`
-    does it; a run that is killed meanwhile leaves no ``result.json``.
+    Verdicts and reports replace those of the last run below ``out`` once all are written. A run that is killed
+    meanwhile leaves no ``result.json``.
     """
     result = record_engine(replace(result, run=place.past.run), place)
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
@@ -280,7 +279,7 @@ def conclude(
         place.check_held()
         place.past.check_held()
         with report(result, place.engine) as texts:
-            replace_outcome(texts, place.work, out)
+            replace_outcome(texts, place.work, out, has_verdicts=True)
         place.past.commit(line)
     return result
 

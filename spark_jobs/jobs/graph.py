@@ -54,7 +54,7 @@ def run(
     progress: Callable[[str], None] = no_progress,
     report: Callable[[Graph], Mapping[str, str]] = lambda _: {},
 ) -> Graph:
-    """Return the graph; what ``report`` makes of it, texts by file name, is then in ``options.out``.
+    """Return the graph, and write what ``report`` makes of it, texts by file name, into ``options.out``.
 
     The sources, the window and how to read them count, and where Spark runs; writers are not detected.
 
@@ -79,7 +79,7 @@ def run(
             named = with_message_ids(chosen, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
             otlp = replace(otlp, files=named)
         drawn = _draw(chosen, (native, otlp), policy, work=str(work), progress=progress)
-        replace_outcome(report(drawn), work, options.out)
+        replace_outcome(report(drawn), work, options.out, has_verdicts=False)
     return replace(drawn, unknown_files=frozenset().union(*(side.unknown for side in inputs)))
 
 

@@ -140,24 +140,24 @@ def _remove(work: AnyPath) -> None:
             remove_tree(work)
 
 
-def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath) -> None:
-    """Put texts, by file name, and the verdicts in ``work``, if there are any, in place of those below ``out``.
+def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, has_verdicts: bool) -> None:
+    """Write ``texts``, by file name, over those below ``out``; with ``has_verdicts`` also the verdicts in ``work``.
 
-    Of ``out`` all are replaced or, if one cannot be, none; a store only has no ``result.json`` then. Before the first
-    verdict is replaced ``result.json`` is removed, and it comes last. Lone surrogates are escaped.
+    Of a local ``out`` all are replaced or, if one cannot be, none. ``result.json`` is removed before verdicts are
+    replaced and written last, so a store that fails in between has none. Lone surrogates are escaped.
 
     Raises:
         UsageError: ``out`` cannot be written.
     """
     contents = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    is_judged = (work / VERDICTS).exists()
     try:
         if isinstance(out, Path) and isinstance(work, Path):
             for name, content in contents.items():
                 (work / name).write_bytes(content)
-            _rename_all([*dict.fromkeys((VERDICTS, *texts, RESULT_FILE))] if is_judged else [*texts], work, out)
+            names = dict.fromkeys((VERDICTS, *texts, RESULT_FILE)) if has_verdicts else texts
+            _rename_all([*names], work, out)
             return
-        if is_judged:
+        if has_verdicts:
             replace_tree(work / VERDICTS, out / VERDICTS, spare=work / _REPLACED, stale=out / RESULT_FILE)
         for name, content in contents.items():
             (out / name).write_bytes(content)
@@ -167,17 +167,18 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath) -> No
 
 
 def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
-    """Rename these from ``work`` to ``out`` in this order, after those of ``out`` in the reverse one."""
+    """Move these out of ``out``, the last one first, then those of ``work`` in; move all back if one cannot be."""
     if any((out / name).is_dir() for name in names if name != VERDICTS):  # it is not a run's
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     replaced = work / _REPLACED
     replaced.mkdir()
+    moves = [(out / name, replaced / name) for name in reversed(names)]
+    moves += [(work / name, out / name) for name in names]
     with ExitStack() as undo:
-        for source, target in ((out, replaced), (work, out)):
-            for name in reversed(names) if source is out else names:
-                if os.path.lexists(source / name):
-                    (source / name).rename(target / name)
-                    undo.callback((target / name).rename, source / name)
+        for source, target in moves:
+            if os.path.lexists(source):
+                source.rename(target)
+                undo.callback(target.rename, source)
         undo.pop_all()
 
 

@@ -31,7 +31,8 @@ HASH_DIGITS: Final = 16
 _UNREADABLE: Final = "\ufffd"
 _RUN: Final = re.compile(f"{_UNREADABLE}+")
 _REPLACED: Final = str.maketrans(dict.fromkeys("\x01\x02" + _UNREADABLE, "_"))
-_HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}")
+# Java's $ also matches before a final line end: it makes no difference.
+_HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}(?:\r\n|[\n\r\u0085\u2028\u2029])?")
 _HOST_NAME: Final = re.compile(r"^[^/]*/")
 
 

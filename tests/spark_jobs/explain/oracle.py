@@ -210,7 +210,8 @@ def _order(key: Key) -> tuple[int, int, str]:
 
 def _position(row: dict[str, Any]) -> tuple[Any, ...]:
     start_ms = row["end_ms"] if row["start_ms"] is None else row["start_ms"]
-    return (start_ms, row["raw_hash"], row["arrival_ms"] or 0, row["path"], row["line"], row["record_index"])
+    arrival = (row["arrival_ms"] is None, row["arrival_ms"] or 0)
+    return (start_ms, row["raw_hash"], arrival, row["path"], row["line"], row["record_index"])
 
 
 def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:

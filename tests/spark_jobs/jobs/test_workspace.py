@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
+from bridge.storage import as_path, list_files
+from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.workspace import replace_outcome, work_directory
 
@@ -91,19 +94,32 @@ def state(out: Path) -> dict[str, object]:
 
 def test_outcome_replaces_verdicts_and_reports(outcome: tuple[Path, Path]) -> None:
     work, out = outcome
-    replace_outcome(NEW, work, out)
+    replace_outcome(NEW, work, out, has_verdicts=True)
     assert state(out) == {"verdicts": ["new.parquet"], "report.html": "new", "result.json": "new \\udcff"}
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in NEW} == {0o644}
 
 
 def test_verdicts_without_a_report_leave_no_result_of_an_earlier_run(outcome: tuple[Path, Path]) -> None:
-    replace_outcome({}, *outcome)
+    replace_outcome({}, *outcome, has_verdicts=True)
     assert state(outcome[1]) == {"verdicts": ["new.parquet"], "report.html": "old"}
 
 
-def test_other_texts_leave_the_report_of_a_run_as_it_is(tmp_path: Path, outcome: tuple[Path, Path]) -> None:
-    replace_outcome({"graph.html": "g"}, tmp_path, outcome[1])
+def test_texts_of_a_command_that_judges_nothing_leave_the_outcome_of_a_run(outcome: tuple[Path, Path]) -> None:
+    replace_outcome({"graph.html": "g"}, *outcome, has_verdicts=False)
     assert state(outcome[1]) == {**_OLD, "graph.html": "g"}
+
+
+def test_run_without_an_event_leaves_no_verdicts_of_an_earlier_one_in_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(LocalFileSystem(), str(tmp_path), renames=False)
+    monkeypatch.setattr("bridge.storage.paths.open_store", lambda *_: store)
+    work, out = (as_path(f"s3a://bucket/{name}") for name in (".work", "out"))
+    (tmp_path / "out" / "verdicts").mkdir(parents=True)
+    (tmp_path / "out" / "verdicts" / "old.parquet").touch()
+    replace_outcome(NEW, work, out, has_verdicts=True)
+    assert list_files(out / "verdicts") == []
+    assert (out / "result.json").read_text() == "new \\udcff"
 
 
 @pytest.mark.parametrize("failing", range(1, 7))
@@ -123,7 +139,7 @@ def test_outcome_is_replaced_whole_or_not_at_all(
 
     monkeypatch.setattr(Path, "rename", fail_once)
     with pytest.raises(UsageError, match=f"cannot write the report into {out}: Operation not permitted; choose"):
-        replace_outcome(NEW, work, out)
+        replace_outcome(NEW, work, out, has_verdicts=True)
     assert state(out) == _OLD
 
 
@@ -131,7 +147,7 @@ def test_directory_in_the_place_of_a_report_is_left_alone(outcome: tuple[Path, P
     work, out = outcome
     (out / "junit.xml").mkdir()
     with pytest.raises(UsageError, match="Is a directory"):
-        replace_outcome({**NEW, "junit.xml": ""}, work, out)
+        replace_outcome({**NEW, "junit.xml": ""}, work, out, has_verdicts=True)
     assert state(out) == {**_OLD, "junit.xml": []}
 
 
@@ -141,7 +157,7 @@ def test_disk_without_room_for_a_report_leaves_the_old_outcome(outcome: tuple[Pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(UsageError, match="File too large"):
-            replace_outcome(NEW | {large: "new" * 100}, *outcome)
+            replace_outcome(NEW | {large: "new" * 100}, *outcome, has_verdicts=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert state(outcome[1]) == _OLD
