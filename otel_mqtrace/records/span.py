@@ -177,9 +177,9 @@ class RecordSpan(ReadableSpan):
 
     is_record: bool = True
 
-    def __init__(self, record: Any, end_ns: int | None = None) -> None:
+    def __init__(self, record: Any) -> None:
         self.record = record
-        self.end_ns = end_ns
+        self.end_ns: int | None = None
 
     @property
     def is_untouched(self) -> bool:
