@@ -111,12 +111,12 @@ def detect(stream: io.BufferedReader) -> Framing:
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET
-    if stream.seekable():
+    if not start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{") and stream.seekable():
         at = stream.tell()
         start = stream.read(_START_BYTES)
         stream.seek(at)
     is_torn = f'"{BODY_BASE64}"'.encode() in start and FIELD_SEPARATOR.encode() not in start
-    is_json = is_torn or start.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"{"
+    is_json = is_torn or start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
     return Framing.JSONL_BASE64 if is_json else Framing.RAW
 
 

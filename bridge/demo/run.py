@@ -108,7 +108,7 @@ def claim(root: Path) -> Iterator[Workspace]:
 
 
 def _empty(root: Path) -> Workspace:
-    ours = spans, landing, report, findings, marker = [
+    spans, landing, report, findings, marker = ours = [
         root / name for name in ("otlp", "landing", "report", "findings.json", _MARKER)
     ]
     present = {path for path in root.iterdir() if not path.name.startswith(LOCK_FILE)}

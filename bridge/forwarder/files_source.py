@@ -104,7 +104,7 @@ class FilesTraceSource(_FilesSource):
         """Yield the messages of every file that is neither done nor waiting, in batches.
 
         Raises:
-            UsageError: all files there are hold spans.
+            UsageError: every file there holds spans.
         """
         of_spans: dict[str, _Status] = {}
         for path in present_files(self._path):
@@ -165,7 +165,7 @@ class FilesTraceSource(_FilesSource):
 
 
 def _forwarded(content: Any) -> dict[str, _Status | None]:
-    done = content["done"]  # a list of names before files were known by more than these
+    done = content["done"]  # earlier releases wrote a list of names
     files = done if isinstance(done, dict) else dict.fromkeys(done)
     return {str(name): status and (int(status[0]), int(status[1])) for name, status in files.items()}
 

@@ -18,7 +18,7 @@ from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.spans import MOST_SPANS, SpanRules, requests_of
 from bridge.page.wording import plural
 from otel_mqtrace._clock import NS_PER_MS, SystemClock
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.client_properties import without_password
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter, read_partial_success
 from otel_mqtrace.wire.native.decode import decode_rows
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 _TRACES_PATH: Final = "/v1/traces"
-_EXPORTER_LOGGERS: Final = "opentelemetry.exporter.otlp"
 _GRPC: Final = {"grpc": True, "grpcs": False}
 """URL scheme → whether the connection is in the clear."""
 
@@ -51,14 +50,15 @@ class OtlpDelivery:
         UsageError: an endpoint of another form, or a variable that the exporter refuses.
     """
 
+    _logger: Final = logging.getLogger("opentelemetry.exporter.otlp")
+
     def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
         self.rejected = 0
         self._endpoint = without_password(endpoint)
         self._failures = _Failures()
-        logger = logging.getLogger(_EXPORTER_LOGGERS)
         with ExitStack() as undone:
-            undone.callback(logger.removeHandler, self._failures)
-            logger.addHandler(self._failures)
+            undone.callback(self._logger.removeHandler, self._failures)
+            self._logger.addHandler(self._failures)
             self._exporter: Any = open_exporter(
                 endpoint, timeout_s=timeout_s, on_reply=self._read, on_error=self._failures.note
             )
@@ -84,7 +84,7 @@ class OtlpDelivery:
 
     def close(self) -> None:
         """Close the connection."""
-        logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._failures)
+        self._logger.removeHandler(self._failures)
         self._exporter.shutdown()
 
     def _read(self, body: bytes) -> bytes:
@@ -102,7 +102,7 @@ def open_exporter(
     """Return OpenTelemetry's exporter; ``on_reply`` gets each good body, ``on_error`` why a request over HTTP failed.
 
     Raises:
-        UsageError: an endpoint of another form, or the environment's compression is unknown.
+        UsageError: an endpoint of another form, or a variable that the exporter refuses.
     """
     try:
         scheme, host, path, query, _ = parts = urlsplit(endpoint)
@@ -115,18 +115,18 @@ def open_exporter(
             "grpc[s]://HOST:PORT"
         )
     if scheme in _GRPC:
-        try:
-            return open_stock_exporter(
-                GRPC, _body_of, read_reply=on_reply, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s
-            )
-        except Exception as error:
-            if type(error).__name__ != "InvalidCompressionValueException":
-                raise
-            raise _refused(error) from error
-    whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
-    return open_stock_exporter(
-        HTTP, _body_of, read_reply=on_reply, on_error=on_error, endpoint=whole, timeout=timeout_s
-    )
+        protocol, given = GRPC, {"endpoint": host, "insecure": _GRPC[scheme]}
+    else:
+        whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
+        protocol, given = HTTP, {"endpoint": whole}
+    try:
+        return open_stock_exporter(
+            protocol, _body_of, read_reply=on_reply, on_error=on_error, timeout=timeout_s, **given
+        )
+    except MqTraceError:
+        raise
+    except Exception as error:  # of many kinds, one for each variable
+        raise _refused(error) from error
 
 
 _body_of: Final = attrgetter("body")

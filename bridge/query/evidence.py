@@ -7,7 +7,7 @@ the single id of a batch, whose ids are joined in one field, and ids that a boun
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -210,16 +210,17 @@ class BadSighting:
     field_name: str | None
     reason: str
     text: str
-    names_message: bool = False
+    names_message: bool
 
     @property
     def rank(self) -> tuple[object, ...]:
         """A total order."""
         return (self.place.rank, self.reason, self.text)
 
-    def names(self, text: str) -> bool:
-        """Return whether ``text`` is one of its fields, or one of several ids or keys in a field."""
-        return text in self.text.split(FIELD_SEPARATOR) or text in _BETWEEN.split(self.text)
+
+def has_field(record: str, text: str) -> bool:
+    """Return whether ``text`` is a field of a record, or one of several ids or keys in a field."""
+    return text in record.split(FIELD_SEPARATOR) or text in _BETWEEN.split(record)
 
 
 @dataclass(slots=True)
@@ -242,8 +243,9 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
             folded[key] = _folded(folded.get(key), sighting)
         found.bad_records += len(decoded.errors)
         for error in decoded.errors[: MOST_BAD - len(found.bad)]:
-            bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text)
-            found.bad[bad.rank] = replace(bad, names_message=any(map(bad.names, query.texts)))
+            names = any(has_field(error.text, text) for text in query.texts)
+            bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
+            found.bad[bad.rank] = bad
     for (msg_id, _), sighting in folded.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
     return found

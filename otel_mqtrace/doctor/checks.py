@@ -418,6 +418,7 @@ def _connect(endpoint: str) -> str | None:
         parts = urlsplit(endpoint if ":/" in endpoint else f"http://{endpoint}")
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_TIMEOUT_S)
                 connection.connect(parts.path)
             return None
         port = parts.port or _PORTS.get(parts.scheme, 4317)
@@ -429,7 +430,8 @@ def _connect(endpoint: str) -> str | None:
 
 def _tls(environ: Mapping[str, str]) -> ssl.SSLContext:
     trusted, own = _setting(environ, "CERTIFICATE"), _setting(environ, "CLIENT_CERTIFICATE")
-    context = ssl.create_default_context(cadata=None if trusted is None else Path(trusted).read_text(encoding="utf-8"))
+    # read here, for an error that names the file; ssl takes ASCII, and a bundle's comments may be in any script
+    context = ssl.create_default_context(cadata=None if trusted is None else Path(trusted).read_text("ascii", "ignore"))
     if own is not None:
         context.load_cert_chain(own, _setting(environ, "CLIENT_KEY"))
     return context

@@ -69,11 +69,6 @@ _NOT_ALLOWED: Final = (
     "the broker at {servers} does not let this client write to the trace topic {topic} ({code}): allow it, or give "
     "other credentials in the file of MQTRACE_KAFKA_CONFIG"
 )
-_UNAUTHENTICATED: Final = (
-    "the broker at {servers} wants a token (OAUTHBEARER), and the application's oauth_cb is not called for traces: "
-    "give an oauth_cb in kafka_config, or sasl.oauthbearer settings in the file of MQTRACE_KAFKA_CONFIG"
-)
-_GIVES_BEARER: Final = ("oauth_cb", "sasl.oauthbearer.")
 _ANY_OTHER: Final = "the broker at {servers} did not take what is for the trace topic {topic}: {text}"
 _TEXTS: Final[Mapping[str, str]] = {
     "UNKNOWN_TOPIC_OR_PART": _NO_TOPIC,
@@ -104,7 +99,7 @@ def connection_of(
     ``MQTRACE_BOOTSTRAP_SERVERS`` or in the file of ``MQTRACE_KAFKA_CONFIG``, the application's own settings stay out.
 
     Raises:
-        UsageError: no address is known, nothing gives the token, or the properties file cannot be read.
+        UsageError: no address is known, nothing gives a token, or the properties file cannot be read.
     """
     given = kafka_config if kafka_config is not None else settings.kafka_config
     try:
@@ -118,12 +113,20 @@ def connection_of(
         properties = {**(application_kafka_config() or {}), **properties}
     if not servers_of(properties):
         raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
-    mechanism = properties.get("sasl.mechanisms") or properties.get("sasl.mechanism")
-    if mechanism == "OAUTHBEARER" and not any(name.startswith(_GIVES_BEARER) for name in properties):
+    if needs_token(properties):  # the client would wait for one in silence
         raise UsageError(
-            _UNAUTHENTICATED.format(servers=servers_of(properties))
-        )  # the client would wait for one in silence
+            f"the broker at {servers_of(properties)} requires a token (OAUTHBEARER), and the application's oauth_cb is "
+            "not called for traces: give an oauth_cb in kafka_config, or sasl.oauthbearer settings in the file of "
+            "MQTRACE_KAFKA_CONFIG"
+        )
     return properties
+
+
+def needs_token(properties: Mapping[str, Any]) -> bool:
+    """Return whether the client authenticates by OAUTHBEARER, and nothing in its properties gives it a token."""
+    is_sasl = "sasl" in str(properties.get("security.protocol")).lower()
+    mechanism = properties.get("sasl.mechanisms") or properties.get("sasl.mechanism")
+    return is_sasl and mechanism == "OAUTHBEARER" and not any("oauth" in name for name in properties)
 
 
 class TraceProducer(MessageDelivery):

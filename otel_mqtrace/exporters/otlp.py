@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -119,7 +120,7 @@ def read_partial_success(reply: bytes) -> tuple[int, str]:
         partial_success = ExportTraceServiceResponse.FromString(reply).partial_success
     except DecodeError:  # receivers answer all kinds of things; the status has decided already
         return 0, ""
-    return partial_success.rejected_spans, partial_success.error_message
+    return max(partial_success.rejected_spans, 0), partial_success.error_message
 
 
 def _second_instance(name: str) -> ModuleType:
@@ -198,8 +199,9 @@ class OtlpSpanExporter(SpanExporter):
             self._rejected = 0
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:  # type: ignore[arg-type]  # it only encodes it
                 self._rejected = request.spans
-            lost |= dict.fromkeys([*spans][: self._rejected], EXPORT_FAILED)  # which ones a reply does not say
             lost |= dict.fromkeys((spans.start + each for each in errors), ENCODE_ERROR)
+            sent = (each for each in spans if each not in lost)
+            lost |= dict.fromkeys([*islice(sent, self._rejected)], EXPORT_FAILED)  # a reply does not say which
         reasons = Counter(lost.values())
         failed = reasons.pop(EXPORT_FAILED, 0)
         exported = position - failed - reasons.total()

@@ -103,10 +103,10 @@ class Delivery:
     def _outcomes(
         self, calls: list[ProcessSpan], code: ContextCode, exception: BaseException | None, outcome_of: OutcomeOf | None
     ) -> list[tuple[ProcessSpan, Outcome]]:
-        worst = {key: owner.worst for key, owner in self._shared.items()}
-        self._shared = {}
+        shared, self._shared = self._shared, {}  # in one step: another thread may add a block meanwhile
         own = outcome_of or (lambda _call, *turn: turn)
-        return [(call, worst.get(id(call)) or own(call, code, exception)) for call in calls]
+        owners = [(call, shared.get(id(call))) for call in calls]
+        return [(call, owner.worst if owner else own(call, code, exception)) for call, owner in owners]
 
 
 def drain(items: list[_T]) -> list[_T]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # -- topic sampling ---------------------------------------------------------------------------------------------
 _RATIO_BITS: Final = (1 << 64) - 1  # the part of a trace id that the SDK's TraceIdRatioBased compares
 MAX_TOPICS: Final = 4_096
-"""Topics that a cache remembers, each with 3 kB at most; with more, librdkafka takes longer for a send than we."""
+"""Topics that one cache holds, at most 3 kB each; with more, librdkafka itself takes most of a send's time."""
 _decided_id: Final[ContextVar[int | None]] = ContextVar("mqtrace-decided-trace-id", default=None)
 
 

@@ -183,7 +183,10 @@ def _from_bsp() -> dict[str, int]:
             (_, expected), default = _EXPECTED[name], getattr(LaneSettings, name)
             _logger.warning(
                 "mqtrace: %s = %r: %s was expected; it is ignored, the default is %s",
-                *(variable, text, expected, default),
+                variable,
+                text,
+                expected,
+                default,
             )
         else:
             values |= given

@@ -92,7 +92,7 @@ class Leaders:
             self._request(topic)
 
     def _request(self, topic: str) -> None:
-        """Queue ``topic``; as many may wait as are remembered, and no more for five minutes once that was too few."""
+        """Queue ``topic`` if it has room; once a known topic had to go, no new one is queued for five minutes."""
         if topic not in self._known and self._clock.monotonic_ns() < self._full_until_ns:
             return
         with self._lock:

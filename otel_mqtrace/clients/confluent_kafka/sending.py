@@ -84,8 +84,11 @@ class Sending:
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
         call = self.call
-        self._state.in_flight.pop(id(call), None)
         if call.is_recorded:
+            if self._state.in_flight.pop(id(call), None) is None:  # abandoned: at exit, Python empties our modules
+                if self.user is not None:
+                    self.user(error, message)
+                return
             try:
                 self._settle(error, message)
             except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
@@ -164,7 +167,9 @@ def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message
 def reopen_sending(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:
     """Return a recorded message as one with a span, for an end that is not a plain success."""
     state.in_flight.pop(id(sent), None)
-    return Sending(state, hook, hook.reopen(sent), user)
+    sending = Sending(state, hook, hook.reopen(sent), user)
+    sending.await_answer()
+    return sending
 
 
 class SilentSending(Sending):

@@ -207,27 +207,32 @@ from functools import partial
 from opentelemetry.sdk.trace import TracerProvider
 from otel_mqtrace import MqTraceInstrumentor
 
-class Early(Consumer):
-    pass
+class Early(Producer):
+    def produce(self, topic, value, headers=None, callback=None):
+        super().produce(topic, value, headers=headers, callback=callback)
 
 MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=())
 CONF = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
 
 class Shop:
     def __init__(self):
-        self.producer = Producer(CONF)
+        self.consumer = Consumer(CONF)
+        self.producers = [Producer(CONF), Early(CONF)]
         self.report = partial(print, "reported")
-        self.producer.produce("orders", b"1", on_delivery=self.report)
-        self.consumers = [Consumer(CONF), Early(CONF)]
+        self.send()
+
+    def send(self):
+        for each in self.producers:
+            each.produce("orders", b"1", callback=self.report)
 
     def __del__(self):
-        self.producer.produce("orders", b"2", on_delivery=self.report)
-        self.producer.purge()
-        self.producer.flush(5)
-        for each in self.consumers:
-            each.close()
+        self.send()
+        for each in self.producers:
+            each.purge()
+            each.flush(5)
+        self.consumer.close()
         print("closed")
 
 shop = Shop()
 """
-    assert [line.split()[0] for line in run_code(code).splitlines()] == ["reported", "reported", "closed"]
+    assert [line.split()[0] for line in run_code(code).splitlines()] == ["reported"] * 4 + ["closed"]

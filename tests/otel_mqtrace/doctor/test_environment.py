@@ -1,7 +1,9 @@
 """``mqtrace doctor`` on a healthy installation, and one finding for each deliberate fault."""
 
 import socket
+from pathlib import Path
 
+import certifi
 import pytest
 
 from otel_mqtrace.config import Settings
@@ -206,9 +208,11 @@ def test_socket_of_a_collector_is_probed(tmp_path):
     assert _examined_otlp(endpoint=f"unix://{path}")[0] == ["otlp_unreachable"]
 
 
-def test_https_endpoint_is_probed_with_the_certificates_of_the_exporter():
-    where = {"endpoint": "https://127.0.0.1:9", "OTEL_EXPORTER_OTLP_CERTIFICATE": "no-such.pem"}
-    assert "no-such.pem" in _examined_otlp("http/protobuf", **where)[1].findings[0].what
+@pytest.mark.parametrize(("bundle", "problem"), [("no-such.pem", "no-such.pem"), ("of-hungary.pem", "refused")])
+def test_https_endpoint_is_probed_with_the_certificates_of_the_exporter(bundle, problem, tmp_path):
+    (tmp_path / "of-hungary.pem").write_text("# Főtanúsítvány\n" + Path(certifi.where()).read_text())
+    where = {"endpoint": "https://127.0.0.1:9", "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / bundle)}
+    assert problem in _examined_otlp("http/protobuf", **where)[1].findings[0].what
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

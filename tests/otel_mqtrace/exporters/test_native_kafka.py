@@ -190,10 +190,12 @@ def test_environment_names_the_brokers(kafka, exported, arrived, monkeypatch):
 
 
 def test_token_that_nothing_gives_is_refused_with_the_fix():
-    conf = {"bootstrap.servers": DEAD, "sasl.mechanisms": "OAUTHBEARER"}
+    conf = {"bootstrap.servers": DEAD, "security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}
     with pytest.raises(UsageError, match="give an oauth_cb"):
         connection_of(Settings(), kafka_config=conf)
-    assert connection_of(Settings(), kafka_config={**conf, "oauth_cb": print})["oauth_cb"] is print
+    changes = ("oauth_cb", print), ("enable.sasl.oauthbearer.unsecure.jwt", "true"), ("security.protocol", "SSL")
+    for name, value in changes:
+        assert connection_of(Settings(), kafka_config={**conf, name: value})[name] is value
 
 
 @pytest.mark.parametrize("form", ["file", "mapping"])
@@ -252,9 +254,7 @@ def test_encoder_can_be_wrapped(kafka, exported):
 
 FORKED = """
 import os, sys
-from otel_mqtrace._errors import UsageError
-from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter, connection_of
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from tests.support.native_spans import pub, traced
 
 processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers=sys.argv[1]), background=True)
