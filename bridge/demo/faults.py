@@ -79,7 +79,7 @@ _MOST_PER_ROW: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``field`` is the altered field under its name in a verdict, ``None`` for other faults."""
+    """A fault at one event; ``field`` is the altered field under its name in a verdict, ``None`` for other faults."""
 
     kind: FaultKind
     field: str | None = None

@@ -76,8 +76,10 @@ def test_invalid_memory_is_refused(memory):
 
 def test_spark_home_is_named_where_spark_does_not_start(monkeypatch):
     monkeypatch.setenv("SPARK_HOME", "/opt/spark-3")
-    refused = _start_error(TypeError("'JavaPackage' object is not callable"), "local[*]")
-    assert str(refused).endswith("is not callable; unset SPARK_HOME (/opt/spark-3) if that is not pyspark's release")
+    failure = TypeError("'JavaPackage' object is not callable")
+    named = "is not callable; unset SPARK_HOME (/opt/spark-3) if that is not pyspark's release"
+    assert str(_start_error(failure, "local[*]")).endswith(named)
+    assert "SPARK_HOME" not in str(_start_error(failure, None))  # spark-submit has set it
 
 
 @contextmanager
