@@ -125,7 +125,7 @@ def may_hold_bodies(path: AnyPath) -> bool:
     try:
         with path.open("rb") as stream:
             start = stream.read(_START_BYTES)
-    except OSError:  # reported by who reads it
+    except OSError:  # its reader reports it
         return True
     return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
 

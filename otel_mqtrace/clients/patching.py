@@ -18,7 +18,7 @@ from otel_mqtrace.hooks.outcome import drain_deferred_ends
 from otel_mqtrace.hooks.process import MessageSource, sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from otel_mqtrace.clients.state import ActiveTracing
     from otel_mqtrace.hooks.tracing import Tracing
@@ -73,7 +73,7 @@ class Patches(ABC):
         self.changes: list[Change] = []
         self.untraceable: list[str] = []
         self._conflict = OnceFlag()
-        self._at_exit = weakref.finalize(type(self), self.unwrap_classes)
+        self._at_exit = weakref.finalize(type(self), _unwrap_classes, self.changes)
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
@@ -120,12 +120,6 @@ class Patches(ABC):
         self.changes = []
         for step in (*undoing, self._remove_source, *self.ending, drain_deferred_ends):
             _run(step)
-
-    def unwrap_classes(self) -> None:
-        """Undo the changes of classes at exit: Python empties our modules before the application's clients are gone."""
-        for change in reversed(self.changes):
-            if isinstance(change.owner, type):
-                _run(change.undo)
 
     def survey(self) -> dict[str, list[str]]:
         """Return what is not traced now, by kind, and ``wrappers``: other instrumentations. For ``mqtrace doctor``."""
@@ -180,6 +174,13 @@ def _bind(descriptor: Any) -> Callable[..., Any]:
 @guarded("Patches.restore")
 def _run(step: Callable[[], object]) -> None:
     step()
+
+
+def _unwrap_classes(changes: Sequence[Change]) -> None:
+    """Undo the changes of classes at exit: Python empties our modules before the application's clients are gone."""
+    for change in reversed(changes):
+        if isinstance(change.owner, type):
+            _run(change.undo)
 
 
 class _Observer(Protocol):
@@ -266,23 +267,14 @@ class _Replacement(type(Protocol)):  # type: ignore[misc]  # typing has no publi
 
 def replacement_class(original: type[Any], wrappers: Wrappers) -> type[Any]:
     """Return a subclass of a C class, which cannot be changed, with ``wrappers`` in place and looking like it."""
-    body: dict[str, Any] = {
-        "__doc__": original.__doc__,
-        "__module__": original.__module__,
-        "_mqtrace_original": original,
-    }
-    for name, wrap in wrappers.items():
-        method = getattr(original, name, None)
-        if method is not None:
-            body[name] = _wrap(method, wrap)
+    body = {"__doc__": original.__doc__, "__module__": original.__module__, "_mqtrace_original": original}
     replacement = _Replacement(original.__name__, (original,), body)
-    weakref.finalize(replacement, _unwrap, replacement, body.keys() & wrappers.keys())  # as Patches.unwrap_classes()
+    methods = ((name, getattr(original, name, None), wrap) for name, wrap in wrappers.items())
+    changes = [Change(replacement, name, _ABSENT, _wrap(method, wrap)) for name, method, wrap in methods if method]
+    for change in changes:
+        change.apply()
+    weakref.finalize(replacement, _unwrap_classes, changes)
     return replacement
-
-
-def _unwrap(replacement: type[Any], names: Iterable[str]) -> None:
-    for name in names:
-        delattr(replacement, name)
 
 
 # -- other instrumentations of the same client ---------------------------------------------------------------------

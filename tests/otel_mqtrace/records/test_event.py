@@ -235,10 +235,6 @@ def test_failed_batch_has_its_outcome_in_both_formats(how):
     assert spans_of(encode_spans([span]).body)[0].status.code == 2
 
 
-def _a_send():
-    return [test_sent._World().by_record(test_sent._Sending())[1]]
-
-
 def _an_event():
     world = World(records=True)
     hook = SendHook(tracing=world.tracing)
@@ -246,17 +242,15 @@ def _an_event():
     return world.spans()
 
 
-def _a_message():
-    world = _World()
-    return world.exported(world.record(_Message()))[1]
-
-
-def _a_batch():
-    world = _World()
-    return world.exported(_recorded(world, "orders", [*ROWS, (0, 3, 1, 3, None, None)], None))[1]
-
-
-@pytest.mark.parametrize("make", [_a_send, _an_event, _a_message, _a_batch])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [test_sent._World().by_record(test_sent._Sending())[1]],
+        _an_event,
+        lambda: (world := _World()).exported(world.record(_Message()))[1],
+        lambda: (world := _World()).exported(_recorded(world, "orders", [*ROWS, (0, 3, 1, 3, None, None)], None))[1],
+    ],
+)
 def test_record_is_written_without_its_span_until_its_attributes_are_read(make):
     *starts, span = make()
     assert all(each.to_native("5.5.0") for each in starts)
