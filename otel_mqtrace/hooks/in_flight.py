@@ -90,6 +90,10 @@ class Delivery:
         hook, calls = self._hook, drain(self.calls)
         if hook is None:
             return
+        if not self._shared and outcome_of is None:  # every message's: the other way takes a microsecond more
+            for call in calls:
+                hook.after(call, code=code, exception=exception)
+            return
         for call, (own_code, own_exception) in self._outcomes(calls, code, exception, outcome_of):
             hook.after(call, code=own_code, exception=own_exception)
 
