@@ -143,7 +143,7 @@ Grace = Annotated[
     ),
 ]
 Complete = Annotated[
-    bool, option("Judgement", "Nothing more will arrive: judge all of it, in place of --grace.", "--complete")
+    bool, option("Judgement", "Nothing more will arrive: judge everything, in place of --grace.", "--complete")
 ]
 Begin = Annotated[
     int | None,

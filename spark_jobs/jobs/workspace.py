@@ -167,13 +167,14 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, ha
 
 
 def _rename_all(names: Sequence[str], work: Path, out: Path) -> None:
-    """Move these out of ``out``, the last one first, then those of ``work`` in; move all back if one cannot be."""
+    """Replace these in ``out`` one by one, the last one being absent meanwhile; move all back if one cannot be."""
     if any((out / name).is_dir() for name in names if name != VERDICTS):  # it is not a run's
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     replaced = work / _REPLACED
     replaced.mkdir()
-    moves = [(out / name, replaced / name) for name in reversed(names)]
-    moves += [(work / name, out / name) for name in names]
+    moves = [(out / name, replaced / name) for name in names[-1:]]
+    for name in names:
+        moves += [(out / name, replaced / name), (work / name, out / name)]
     with ExitStack() as undo:
         for source, target in moves:
             if os.path.lexists(source):
