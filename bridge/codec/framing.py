@@ -29,7 +29,7 @@ _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
 _ROWS_AT_A_TIME: Final = 256
-_START_BYTES: Final = 1 << 18  # in which a torn line ends, and the name of the next one's body stands
+_START_BYTES: Final = 1 << 18  # a torn line ends within these, and the next one names its body
 
 
 class Framing(str, Enum):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _S3: Final = ("s3a", "s3")
 _HDFS: Final = ("hdfs", "webhdfs")
 _AZURE: Final = ("abfss", "abfs")
-_WEB: Final = ("http", "https")  # Hadoop opens them, but says neither what is there nor how long it is
+_WEB: Final = ("http", "https")  # Hadoop opens them, but returns neither a listing nor a size
 SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
 """What can be opened beside ``file``."""
 

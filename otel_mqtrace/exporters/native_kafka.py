@@ -45,7 +45,7 @@ _TOPIC_WAIT_NS: Final = 10_000_000_000
 _REJECTED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
 """Errors of the message itself, which no later attempt avoids."""
 _FATAL: Final = "_FATAL"
-"""What a producer answers to each message after a fatal error, as one of its idempotence."""
+"""The code under which a producer refuses each message after a fatal error."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace-native",
     "compression.type": "lz4",

@@ -65,6 +65,19 @@ class ProducerState(KafkaProducerState):
                 defer_end(self.hook, call, error=name, description=_ABANDONED, outcome=name)
 
 
+def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:
+    """Call the application's delivery callback in the context that was sent from."""
+    if user is None:
+        return
+    is_emptied = BlockScope is None  # at exit, Python empties our modules before the application's clients are gone
+    scope = None if is_emptied or otel_ctx is context.get_current() else BlockScope(otel_ctx)
+    try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
+        user(error, message)
+    finally:
+        if scope is not None:
+            scope.leave()
+
+
 class Sending:
     """One message between the call and its answer; called with the delivery report, it ends the span.
 
@@ -72,6 +85,7 @@ class Sending:
     """
 
     __slots__ = ("_hook", "_state", "awaited", "call", "user")
+    _call_user = staticmethod(run_in_context)  # at exit, this module has lost the name
 
     def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
         self._state = state
@@ -84,16 +98,12 @@ class Sending:
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
         call = self.call
-        if call.is_recorded:
-            if self._state.in_flight.pop(id(call), None) is None:  # abandoned: at exit, Python empties our modules
-                if self.user is not None:
-                    self.user(error, message)
-                return
+        if self._state.in_flight.pop(id(call), None) is not None:  # it was not abandoned
             try:
                 self._settle(error, message)
             except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
                 note_failure("Delivery.settle")
-        run_in_context(call.current_ctx, self.user, error, message)
+        self._call_user(call.current_ctx, self.user, error, message)
 
     def _settle(self, error: Any, message: Any) -> None:
         value = message.value()
@@ -150,18 +160,6 @@ class Sending:
     def _defer_end(self, **outcome: str | None) -> None:
         self._state.in_flight.pop(id(self.call), None)
         defer_end(self._hook, self.call, **outcome)
-
-
-def run_in_context(otel_ctx: Context, user: Callback | None, error: Any, message: Any) -> None:
-    """Call the application's delivery callback in the context that was sent from."""
-    if user is None:
-        return
-    scope = None if otel_ctx is context.get_current() else BlockScope(otel_ctx)
-    try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
-        user(error, message)
-    finally:
-        if scope is not None:
-            scope.leave()
 
 
 def reopen_sending(state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> Sending:

@@ -200,18 +200,20 @@ def test_forked_child_abandons_no_message_of_its_parent(lock, spans, kafka, topi
     assert lock.stuck == []
 
 
-def test_clients_work_in_a_finaliser_at_exit_when_our_modules_are_emptied(run_code):
+@pytest.mark.parametrize("sampler", ["ALWAYS_ON", "ALWAYS_OFF"])
+def test_clients_work_in_a_finaliser_at_exit_when_our_modules_are_emptied(run_code, sampler):
     code = """
 from confluent_kafka import Consumer, Producer
 from functools import partial
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry import context
+from opentelemetry.sdk.trace import TracerProvider, sampling
 from otel_mqtrace import MqTraceInstrumentor
 
 class Early(Producer):
     def produce(self, topic, value, headers=None, callback=None):
         super().produce(topic, value, headers=headers, callback=callback)
 
-MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=())
+MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(sampler=sampling.SAMPLER), exporters=())
 CONF = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
 
 class Shop:
@@ -219,6 +221,8 @@ class Shop:
         self.consumer = Consumer(CONF)
         self.producers = [Producer(CONF), Early(CONF)]
         self.report = partial(print, "reported")
+        self.send()
+        context.attach(context.Context({"shop": "1"}))  # the callback is called in the context that was sent from
         self.send()
 
     def send(self):
@@ -235,4 +239,5 @@ class Shop:
 
 shop = Shop()
 """
-    assert [line.split()[0] for line in run_code(code).splitlines()] == ["reported"] * 4 + ["closed"]
+    printed = run_code(code.replace("SAMPLER", sampler))
+    assert [line.split()[0] for line in printed.splitlines()] == ["reported"] * 6 + ["closed"]
