@@ -91,8 +91,7 @@ class FilesArchive(Archive):
         try:
             with part.open("rb") as stream:
                 refuse_unlanded(stream.peek(), part)
-                in_parquet = detect(stream) is Framing.PARQUET
-                framing = Framing.PARQUET if in_parquet else Framing.JSONL_BASE64
+                framing = Framing.PARQUET if detect(stream) is Framing.PARQUET else Framing.JSONL_BASE64
                 for item in read_landed(stream, framing, name=part.name):
                     message = item if isinstance(item, BadBody) else _message_of(item, part.name)
                     if isinstance(message, LandedMessage):
