@@ -59,7 +59,6 @@ from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from spark_jobs.explain.explainers import Neighbours
     from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.judge_tasks import Judged
+    from spark_jobs.jobs.options import Report
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.judging.facts import Facts
@@ -84,7 +84,7 @@ def run(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]] = no_report,
+    report: Report = no_report,
     clock: Clock | None = None,
 ) -> Result:
     """Read both sides, reconcile once and return the result; the verdicts are then in ``options.out / "verdicts"``.
@@ -262,7 +262,7 @@ def reconcile(  # noqa: PLR0913 - the run's options
 def conclude(
     place: Workspace,
     result: Result,
-    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]],
+    report: Report,
     *,
     out: AnyPath,
 ) -> Result:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result
     from spark_jobs.sources.files import Inputs
 
+    Report = Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:

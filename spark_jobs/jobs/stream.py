@@ -32,7 +32,6 @@ from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.jobs.options import Chosen, ReconcileOptions
+    from spark_jobs.jobs.options import Chosen, ReconcileOptions, Report
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.report.result import Result
@@ -62,7 +61,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     every_ms: int | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = no_progress,
-    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]] = no_report,
+    report: Report = no_report,
     clock: Clock | None = None,
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
@@ -116,7 +115,7 @@ def _judge(
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
-    report: Callable[[Result, Engine], AbstractContextManager[Mapping[str, str]]],
+    report: Report,
 ) -> Result:
     """Judge everything ingested as a batch run would, report it and commit it to the history."""
     native, spans = ingest.ingested.sides()
