@@ -85,8 +85,8 @@ class FilesTraceSource(_FilesSource):
     """Files of native bodies. A message's ``source`` is its file, ``offset`` its number in it.
 
     Its ``arrival_ms`` is that in the file, else when the file was last written. A file with a record that still waits
-    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``, and so is one that
-    was forwarded and has changed since: it is not read again.
+    is read again as a whole after a restart. A raw file without any record is one of ``bad_bodies``. One that was
+    forwarded and has changed since is one of ``changed_files`` at every run.
 
     Raises:
         UnreadableInputError: a file of another format.
@@ -113,8 +113,7 @@ class FilesTraceSource(_FilesSource):
                 status = _status(path)
                 if name in self._read:
                     if self._read[name] not in {None, status}:
-                        self._count_bad(name, "changed since it was forwarded: give a file with new content a new name")
-                        self._read[name] = status
+                        self.changed_files.add(name)
                     continue
                 if (side := _side(path)) is Side.EMPTY:
                     continue

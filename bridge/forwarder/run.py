@@ -308,7 +308,7 @@ def _as_json(counts: ForwardCounts, source: TraceSource, spans: _Forwarding, _: 
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,
         "trimmed_offsets": _gone(source),
-        "unreadable_bodies": source.bad_bodies,
+        "unreadable_bodies": source.bad_bodies + len(source.changed_files),
         **({} if spans is None else spans.counts.as_dict()),
         "parts": counts.files,
     }
@@ -355,7 +355,7 @@ def _native_text(counts: ForwardCounts, source: TraceSource, native: NativeCount
 
 
 def _nothing_new(counts: ForwardCounts, source: TraceSource, options: ForwardOptions) -> str:
-    if counts.messages or source.bad_bodies:
+    if counts.messages or source.bad_bodies or source.changed_files:
         return ""
     if not source.has_been_read:
         wanted = "trace messages" if options.native is None else "OTLP messages"
@@ -369,7 +369,17 @@ _Note = tuple[int, str, str]
 
 
 def _join_notes(notes: list[_Note], source: TraceSource) -> str:
-    noted = (*notes, (_gone(source), "offset had been trimmed before", "offsets had been trimmed before"))
+    changed, first = source.changed_files, min(source.changed_files, default="")
+    not_read = f"not read again; first: {first}: give new content a new file name"
+    noted = (
+        *notes,
+        (
+            len(changed),
+            f"file changed since it was forwarded and was {not_read}",
+            f"files changed since they were forwarded and were {not_read}",
+        ),
+        (_gone(source), "offset had been trimmed before", "offsets had been trimmed before"),
+    )
     return "".join(f"; {plural(*note)}" for note in noted if note[0])
 
 

@@ -43,7 +43,8 @@ class TraceSource(ABC):
     ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
     ``has_answered`` is whether a drain has reached the source since the start. ``trimmed`` is what retention had
     removed, ``bad_bodies`` counts pieces of files that are not messages, ``first_bad`` is the place and reason of the
-    first. ``has_been_read`` is whether the group had a position beyond the beginning at the start.
+    first. ``changed_files`` are those that changed since they were forwarded, by name; they are not read again.
+    ``has_been_read`` is whether the group had a position beyond the beginning at the start.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class TraceSource(ABC):
         self.trimmed: list[Trimmed[Any]] = []
         self.bad_bodies = 0
         self.first_bad = ""
+        self.changed_files: set[str] = set()
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield what lies between the last :meth:`commit` and the present end, in batches; then return.

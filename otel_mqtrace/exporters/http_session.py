@@ -36,7 +36,8 @@ class RepeatingSession(requests.Session):
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         """Send a request and return the response with its content read.
 
-        A redirect is a failure unless the body was sent again: OpenTelemetry's exporter takes any other for success.
+        A redirect is a failure unless the body was sent again, and so is a web page: to OpenTelemetry's exporter both
+        are success.
         """
         if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
             named.setdefault("verify", self.verify)
@@ -48,15 +49,12 @@ class RepeatingSession(requests.Session):
         except requests.RequestException as error:
             self._on_error(_innermost(error))
             raise
-        if 300 <= reply.status_code < 400 or reply.request.method != method.upper():  # noqa: PLR2004 - redirects
-            place = reply.headers.get("location") or reply.url
-            is_named = place != url
-            reply.reason = (
-                f"redirected to {place!r}: give that as the endpoint" if is_named else "redirected to no place"
-            )
-            reply._content = reply.reason.encode()  # noqa: SLF001 - older exporters log the text
+        if misdirection := _misdirection(reply, method, url):
+            reply.reason = misdirection
+            reply._content = misdirection.encode()  # noqa: SLF001 - older exporters log the text
             reply.status_code = 400
-        if reply.ok:
+            self._on_error(misdirection)
+        elif reply.ok:
             self._on_reply(reply.content)
         else:
             self._on_error(f"{reply.status_code} {reply.reason}")
@@ -77,6 +75,17 @@ class RepeatingSession(requests.Session):
         repeated.headers["Content-Length"] = str(len(body))
         sending = {"timeout": named.get("timeout"), "allow_redirects": named.get("allow_redirects", True)}
         return self.send(repeated, **sending, **environment)
+
+
+def _misdirection(reply: requests.Response, method: str, url: str) -> str:
+    """Return why the endpoint must be another although the reply is not an error, else an empty text."""
+    if 300 <= reply.status_code < 400 or reply.request.method != method.upper():  # noqa: PLR2004 - redirects
+        place = reply.headers.get("location") or reply.url
+        return f"redirected to {place!r}: give that as the endpoint" if place != url else "redirected to no place"
+    content_type = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if reply.ok and content_type == "text/html":
+        return "it answers with a web page, not as an OTLP receiver: check the endpoint"
+    return ""
 
 
 def _read_content(reply: requests.Response, deadline_ns: int | None) -> None:

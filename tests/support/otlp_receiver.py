@@ -37,6 +37,7 @@ class OtlpReceiver:
         self.request_bytes: list[int] = []
         self.status = _OK
         self.location: str | None = None
+        self.content_type: str | None = "application/x-protobuf"
         self.rejects = 0
         self.on_request = on_request
         self._lock = threading.Lock()
@@ -97,7 +98,8 @@ class OtlpReceiver:
                     self.send_response(receiver.status)
                     if receiver.location:
                         self.send_header("Location", receiver.location)
-                    self.send_header("Content-Type", "application/x-protobuf")
+                    if receiver.content_type:
+                        self.send_header("Content-Type", receiver.content_type)
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()
                     self.wfile.write(answer)

@@ -230,6 +230,23 @@ def test_source_without_messages_is_said_to_hold_none(target, wanted, tmp_path, 
     assert passed_over[target] in out
 
 
+def test_file_that_changed_after_it_was_forwarded_is_named_at_every_run(tmp_path, capsys):
+    source = tmp_path / "a.bin"
+    source.write_bytes(body_of(pub()))
+    options = ["forward", "--source", str(source), "--landing", str(tmp_path / "landing"), "--once"]
+    assert main(options) == 0
+    source.write_bytes(body_of(pub(), pub("M2")))
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(options) == 0
+        _, words = capsys.readouterr().out.strip().split("; ", 1)
+        assert words == (
+            "1 file changed since it was forwarded and was not read again; first: a.bin: give new content a new file name"
+        )
+    assert main([*options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unreadable_bodies"] == 1
+
+
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_landing_of_a_landing_keeps_arrivals_and_keys(form, tmp_path):
     """A landing made today of old records is not late."""

@@ -217,11 +217,11 @@ def test_files_are_forwarded_once(files, open_files, delivery):
     assert forward_once(again, spans=spans).messages == 1
     assert len(list(open_files("other").drain())) == 4
     (files / "raw.bin").write_bytes(body_of(pub("M3")))
-    changed = open_files()
-    assert (list(changed.drain()), changed.bad_bodies) == ([], 1)
-    assert changed.first_bad == "raw.bin: changed since it was forwarded: give a file with new content a new name"
-    changed.commit()
-    assert (list(changed.drain()), list(open_files().drain()), changed.bad_bodies) == ([], [], 1)
+    for _ in range(2):  # at every run
+        changed = open_files()
+        assert (list(changed.drain()), list(changed.drain())) == ([], [])
+        assert (changed.changed_files, changed.bad_bodies) == ({"raw.bin"}, 0)
+        changed.commit()
 
     (state,) = (files.parent / "state").iterdir()
     state.write_text('{"done": ["raw.bin", "later.bin"]}', encoding="utf-8")  # as an earlier release wrote it

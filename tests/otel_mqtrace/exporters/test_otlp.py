@@ -166,6 +166,19 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
     assert (reply.ok, reply.reason, reply.text) == (False, words, words)
 
 
+@pytest.mark.parametrize(
+    ("content_type", "is_good"),
+    [("Text/HTML; charset=utf-8", False), ("application/json", True), (None, True)],
+)
+def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver):
+    receiver.content_type, errors = content_type, []
+    reply = RepeatingSession(on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
+    words = "it answers with a web page, not as an OTLP receiver: check the endpoint"
+    assert (reply.ok, errors) == (is_good, [] if is_good else [words])
+    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+    assert exporter.export(spans) is (SpanExportResult.SUCCESS if is_good else SpanExportResult.FAILURE)
+
+
 def test_export_to_a_redirect_without_a_place_fails(spans, receiver):
     receiver.status = 301
     exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
