@@ -49,7 +49,7 @@ class RepeatingSession(requests.Session):
         except requests.RequestException as error:
             self._on_error(_innermost(error))
             raise
-        if misdirection := _misdirection(reply, method, url):
+        if misdirection := _find_misdirection(reply, method, url):
             reply.reason = misdirection
             reply._content = misdirection.encode()  # noqa: SLF001 - older exporters log the text
             reply.status_code = 400
@@ -77,7 +77,7 @@ class RepeatingSession(requests.Session):
         return self.send(repeated, **sending, **environment)
 
 
-def _misdirection(reply: requests.Response, method: str, url: str) -> str:
+def _find_misdirection(reply: requests.Response, method: str, url: str) -> str:
     """Return why the endpoint must be another although the reply is not an error, else an empty text."""
     if 300 <= reply.status_code < 400 or reply.request.method != method.upper():  # noqa: PLR2004 - redirects
         place = reply.headers.get("location") or reply.url
