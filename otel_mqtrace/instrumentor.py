@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 
-from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace._errors import MissingExtraError, reraise_from_signal_handler
 from otel_mqtrace._workers import ProcessLock
 from otel_mqtrace.client_properties import forget_application_kafka_config
 from otel_mqtrace.config import Settings
@@ -227,19 +227,23 @@ class ClientInstrumentor:
 
         try:
             module: Any = import_module(f"otel_mqtrace.clients.{self.module}")
-        except ImportError as problem:
+        except Exception as problem:  # noqa: BLE001 - a client may do anything: RocketMQ's makes a log file in HOME
+            reraise_from_signal_handler()
             if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
                 level = logging.DEBUG if self._is_automatic else logging.WARNING
                 missing = MissingExtraError(f"tracing {self.client}", self.extra)
                 _log.log(level, "mqtrace: nothing is traced: %s", missing)
                 report(self, outcome="no_client")
             else:
+                kind = "" if isinstance(problem, ImportError) else f"{type(problem).__name__}: "
+                why = f"{kind}{problem}".partition("\n")[0]  # protobuf's has a page of advice
                 _log.warning(
-                    "mqtrace: nothing is traced: %s cannot be imported: %s; repair or reinstall it",
+                    "mqtrace: %s cannot be imported: %s; it is not traced: repair or reinstall it, "
+                    "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
                     self.client,
-                    problem,
+                    why,
                 )
-                report(self, outcome=f"broken_client: {problem}")
+                report(self, outcome=f"broken_client: {why}")
             return None
         patches: type[Patches] = module.ClientPatches
         return patches

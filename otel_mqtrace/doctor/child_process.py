@@ -177,7 +177,8 @@ def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> N
             "client_broken",
             f"{client} cannot be imported: {rest}",
             where=where,
-            fix=f"fix what it lacks, or pip install --force-reinstall {client}",
+            fix=f"fix what it lacks, pip install --force-reinstall {client}, "
+            "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
         )
     elif kind == "switched_off":
         checkup.error(

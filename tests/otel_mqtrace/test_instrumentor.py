@@ -171,6 +171,14 @@ def _run(*command, **environment):
     [
         ("raise ImportError('libssl.so.3: cannot open')", "confluent-kafka cannot be imported: libssl.so.3"),
         ("import no_such_part", "confluent-kafka cannot be imported: No module named 'no_such_part'"),
+        (
+            "raise PermissionError(13, 'Permission denied')",
+            "confluent-kafka cannot be imported: PermissionError: [Errno 13] Permission denied; it is not traced",
+        ),
+        (
+            "raise TypeError('Descriptors cannot be created.\\nadvice')",
+            "Descriptors cannot be created.; it is not traced",
+        ),
         ("raise ModuleNotFoundError(name='confluent_kafka')", "pip install 'otel-mqtrace[kafka]'"),
     ],
 )

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, TopicPartition
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.client_properties import remember_application_kafka_config
@@ -142,6 +142,11 @@ def header_pairs(headers: Any) -> list[tuple[str, Any]]:
     if type(headers) is list:  # by far the most; isinstance of a Mapping is slow
         return headers.copy()
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
+
+
+def valid_offsets(offsets: Any) -> list[TopicPartition]:
+    """Return the offsets given to a call; what the client refuses itself is left out."""
+    return [each for each in offsets if isinstance(each, TopicPartition)] if isinstance(offsets, list) else []
 
 
 def error_type(failure: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.client import active, describe_error, header_pairs, is_message
+from otel_mqtrace.clients.confluent_kafka.client import active, describe_error, header_pairs, is_message, valid_offsets
 from otel_mqtrace.clients.patching import observe_calls
 from otel_mqtrace.clients.settlement import Settlement
 from otel_mqtrace.clients.state import known_state
@@ -95,7 +95,9 @@ def offsets_of_call(
         topic, partition, offset = message.topic() or "", message.partition(), message.offset()
         creation = creation_of(index_headers(header_pairs(message.headers())))
         return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
-    return positions.unsettled(_assigned(consumer)) if offsets is None else _committed(positions, offsets)
+    return (
+        positions.unsettled(_assigned(consumer)) if offsets is None else _committed(positions, valid_offsets(offsets))
+    )
 
 
 def _committed(positions: Positions, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:

@@ -25,6 +25,7 @@ from otel_mqtrace.clients.confluent_kafka.client import (
     replace_arguments,
     state_of,
     traced_constructor,
+    valid_offsets,
 )
 from otel_mqtrace.clients.confluent_kafka.sending import (
     ProducerState,
@@ -308,7 +309,7 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if call is None:
         return None
     offsets = args[0] if args else kwargs.get("positions")
-    settled = [_settled(each, state.info.server) for each in offsets or ()]
+    settled = [_settled(each, state.info.server) for each in valid_offsets(offsets)]
     return Settlement(hook, call, settled, describe_error)
 
 

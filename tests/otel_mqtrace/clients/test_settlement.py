@@ -87,6 +87,14 @@ class TestCommit:
         assert span.attributes["messaging.destination.partition.id"] == "77"
         assert (span.status.status_code, [event.name for event in span.events]) == (StatusCode.ERROR, ["exception"])
 
+    @pytest.mark.parametrize("call", ["commit", "store_offsets"])
+    @pytest.mark.parametrize("offsets", ["bad", 1, [1]])
+    def test_call_with_wrong_offsets_is_an_error(self, handled, spans, caplog, call, offsets):
+        with pytest.raises(TypeError):
+            getattr(handled[0], call)(offsets=offsets)
+        assert spans.take(call.removesuffix("_offsets")).attributes["error.type"] == "TypeError"
+        assert not caplog.records
+
 
 class HalfRefused(confluent_kafka.Consumer):
     """A consumer whose broker refuses one of two partitions."""
