@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import typer
 
 from bridge.addresses import Kind, expand_files, is_pipe, parse_address
-from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, unreadable
+from bridge.codec.framing import BadBody, Framing, detect, may_hold_bodies, read_landed, refuse_spans, unreadable
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from bridge.page.wording import plural, visible
 from bridge.storage import as_path, refuse_compressed
@@ -23,7 +23,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing import BODY_BASE64
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream
-from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT, PART_BYTES, decode_values, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +47,11 @@ class Reading:
         """Return the contexts of one body: see :func:`~otel_mqtrace.wire.native.decode_body`."""
         return decode_body(body, msg_type_map=self.msg_type_map, charset=self.charset)
 
+    def fields_of(self, body: bytes) -> Iterator[list[str]]:
+        """Yield the fields of each record of one body, good or bad."""
+        values = decode_values(text_of(body, self.charset), msg_type_map=self.msg_type_map)
+        return (fields for (fields, _), _ in values)
+
     def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
         """Yield the contexts of one body in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
         return decode_stream(read, msg_type_map=self.msg_type_map, charset=self.charset)
@@ -60,7 +65,8 @@ def decoded_bodies(
     A large body comes in several parts. A raw file has no lines.
 
     Raises:
-        UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_landed`.
+        UnreadableInputError: it holds spans, or as :func:`~bridge.codec.framing.read_landed`.
+        MissingExtraError: as there.
         UsageError: unknown charset.
     """
     try:
@@ -69,6 +75,7 @@ def decoded_bodies(
         if chosen is Framing.RAW:
             yield from ((0, None, part) for part in how.parts_of(stream.read))
             return
+        refuse_spans(stream.peek(), name)
     except OSError as error:
         raise unreadable(name, error) from error
     for index, body in enumerate(read_landed(stream, chosen, name=name)):

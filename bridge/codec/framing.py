@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
+_SPANS_START: Final = re.compile(rb'\s*\{\s*"resource(?:Spans|_spans)"\s*:')
 _ROWS_AT_A_TIME: Final = 256
 _START_BYTES: Final = 1 << 18  # a torn line ends within these, and the next one names its body
 
@@ -128,6 +130,12 @@ def may_hold_bodies(path: AnyPath) -> bool:
     except OSError:  # its reader reports it
         return True
     return not start.lstrip().startswith((b"{", b"[")) or BODY_BASE64.encode() in start
+
+
+def refuse_spans(start: bytes, name: object) -> None:
+    """Raise UnreadableInputError for a file that begins as OTLP spans in JSON."""
+    if _SPANS_START.match(start.removeprefix(BYTE_ORDER_MARK)):
+        raise UnreadableInputError(f"{name} holds spans, no native trace bodies: give it to mqtrace reconcile --otlp")
 
 
 def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:

@@ -213,7 +213,7 @@ def timeline_json(story: MessageTimeline) -> dict[str, Any]:
                 "field": bad.field_name,
                 "reason": bad.reason,
                 "text": bad.text,
-                "names_message": bad.names_message,
+                "names_message": story.msg_id in bad.names,
             }
             for bad in story.bad
         ],

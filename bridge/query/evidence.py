@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UsageError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.wire.native import DecodedBody
 
 _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
-_BETWEEN: Final = re.compile(f"[{FIELD_SEPARATOR}{BATCH_SEPARATOR}{KEY_SEPARATOR}]")
+_WORD: Final = re.compile(f"[^{BATCH_SEPARATOR}{KEY_SEPARATOR}]+")
 _PREFIX_MARK: Final = "*"
 _MOST_NEEDLES: Final = 200
 """Texts that are searched for one by one; with more of them, decoding every body takes less time."""
@@ -203,24 +204,19 @@ class Sighting:
 class BadSighting:
     """A piece of a trace message that is not a record; it may belong to the message, as its neighbours do.
 
-    ``names_message``: a field in its kept text is the wanted text.
+    ``names`` are the wanted texts that are a field of the whole piece, or one of several ids or keys in a field.
     """
 
     place: Place
     field_name: str | None
     reason: str
     text: str
-    names_message: bool
+    names: frozenset[str]
 
     @property
     def rank(self) -> tuple[object, ...]:
         """A total order."""
         return (self.place.rank, self.reason, self.text)
-
-
-def has_field(record: str, text: str) -> bool:
-    """Return whether ``text`` is a field of a record, or one of several ids or keys in a field."""
-    return text in record.split(FIELD_SEPARATOR) or text in _BETWEEN.split(record)
 
 
 @dataclass(slots=True)
@@ -242,8 +238,12 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
             folded[key] = _folded(folded.get(key), sighting)
         found.bad_records += len(decoded.errors)
-        for error in decoded.errors[: MOST_BAD - len(found.bad)]:
-            names = any(has_field(error.text, text) for text in query.texts)
+        kept = {error.record_index: error for error in decoded.errors[: MOST_BAD - len(found.bad)]}
+        for index, fields in enumerate(how.fields_of(message.body) if kept else ()):
+            if (error := kept.get(index)) is None:
+                continue
+            words = chain(fields, (word[0] for text in fields for word in _WORD.finditer(text)))
+            names = frozenset(word for word in words if word in query.texts)
             bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
             found.bad[bad.rank] = bad
     for (msg_id, _), sighting in folded.items():

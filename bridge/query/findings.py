@@ -89,6 +89,8 @@ def _consumed(story: MessageTimeline) -> str:
 def _no_send(story: MessageTimeline) -> str | None:
     if story.sends:
         return None
+    if any(story.msg_id in bad.names for bad in story.bad):
+        return "No send can be read in what was searched; a bad record with this message's id may be one."
     return (
         "No send is in what was searched: it was one-way, its producer is not traced, "
         "its record was lost or lies outside of the range."
@@ -199,7 +201,9 @@ def _bad_records(story: MessageTimeline) -> str | None:
     if not story.bad:
         return None
     whose = "its" if len(story.bad) == 1 else "their"
-    return f"{plural(len(story.bad), 'bad record')} beside this message's: {whose} content is lost."
+    with_id = sum(story.msg_id in bad.names for bad in story.bad)
+    which = f"beside this message's{f', {with_id:,} with its id' if with_id else ''}"
+    return f"{plural(len(story.bad), 'bad record')} {which}: {whose} content is lost."
 
 
 _Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files
-from bridge.codec.framing import BadBody, Body, Framing, detect, may_hold_bodies, read_landed
+from bridge.codec.framing import BadBody, Body, Framing, detect, may_hold_bodies, read_landed, refuse_spans
 from bridge.otlp.detect import refuse_unlanded
 from bridge.page.wording import plural
 from bridge.query.evidence import mentioned, needles_of
@@ -91,6 +91,7 @@ class FilesArchive(Archive):
         try:
             with part.open("rb") as stream:
                 refuse_unlanded(stream.peek(), part)
+                refuse_spans(stream.peek(), part)
                 framing = Framing.PARQUET if detect(stream) is Framing.PARQUET else Framing.JSONL_BASE64
                 for item in read_landed(stream, framing, name=part.name):
                     message = item if isinstance(item, BadBody) else _message_of(item, part.name)

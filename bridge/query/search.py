@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from bridge.codec.files import Reading
+    from bridge.query.evidence import BadSighting
     from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing import LandedMessage
 
@@ -171,7 +172,7 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
         further = gather(archive.mentioning(named), Query(named), how)
         searched = _merged(searched, archive.searched)
         evidence.by_msg_id.update(further.by_msg_id)
-        evidence.bad = {**further.bad, **evidence.bad}
+        evidence.bad = {**evidence.bad, **further.bad}  # a story needs the ids that they name, not the key
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
         remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are shown"
@@ -179,11 +180,16 @@ def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: in
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
     bad = [evidence.bad[rank] for rank in sorted(evidence.bad)]
     stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], bad) for msg_id in known)
-    if not msg_ids and (naming := [one for one in bad if one.names_message]):
-        remark = f"{plural(len(naming), 'bad record')} with that text, which mqtrace decode shows: {naming[0].reason}"
-        searched = replace(searched, remarks=(remark, *searched.remarks))
+    if not msg_ids and (naming := [one for one in bad if one.names]):
+        searched = replace(searched, remarks=(_naming_remark(naming, query), *searched.remarks))
     pages = max(math.ceil(len(msg_ids) / limit), 1)
     return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
+
+
+def _naming_remark(naming: Sequence[BadSighting], query: Query) -> str:
+    verb, what = "has" if len(naming) == 1 else "have", "id" if query.msg_ids else "text"  # a number may equal a key
+    why = ", ".join(filter(None, (naming[0].field_name, naming[0].reason)))
+    return f"{plural(len(naming), 'bad record')} {verb} that {what}, which mqtrace decode shows: {why}"
 
 
 def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
@@ -220,7 +226,8 @@ def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
         remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
         searched = _noted(searched, remark)
     if bad:
-        searched = _noted(searched, f"{plural(bad, 'bad record')} not searched, which mqtrace decode shows")
+        where = "" if "" in query.texts else " in the trace messages with this text"
+        searched = _noted(searched, f"{plural(bad, 'bad record')} not searched{where}, which mqtrace decode shows")
     return _Matches(ordered, Evidence(), searched)
 
 

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from bridge.page.wording import ABSENT, visible
-from bridge.query.evidence import has_field
 from otel_mqtrace.model import KEY_SEPARATOR, ContextCode, TraceType, TransactionState
 from otel_mqtrace.wire.native import absent, started_ms
 
@@ -269,7 +268,7 @@ def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[Bad
         transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
         recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
         groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
-        bad=tuple(one for one in bad if one.place.rank[:-1] in held or has_field(one.text, msg_id)),
+        bad=tuple(one for one in bad if one.place.rank[:-1] in held or msg_id in one.names),
         records=len(in_order),
         repeats=sum(sighting.seen - 1 for sighting in in_order),
     )

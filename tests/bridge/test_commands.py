@@ -179,6 +179,15 @@ def test_codec_file_is_refused_with_the_way_to_search_it(mqtrace, tmp_path, monk
     assert err.endswith("body.bin --landing DIR\n")
 
 
+@pytest.mark.parametrize("command", ["decode", "query", "dialects"])
+def test_file_of_spans_is_refused_with_its_reader(mqtrace, tmp_path, command):
+    spans = tmp_path / "spans.jsonl"
+    spans.write_bytes(b'{"resourceSpans":[]}\n')
+    code, _, err = mqtrace(command, spans)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.endswith("spans.jsonl holds spans, no native trace bodies: give it to mqtrace reconcile --otlp\n")
+
+
 def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
     large, small, empty, again = (tmp_path / name for name in ("large", "small", "empty", "again"))
     records = 3 * PART_BYTES // len(LONG)

@@ -1,7 +1,10 @@
 """Findings of a story, under stable codes; none for a clean message."""
 
+from dataclasses import replace
+
 import pytest
 
+from bridge.query.details import timeline_json
 from bridge.query.findings import FINDING_CODES, findings, in_one_sentence
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from tests.support.archives import T0, answer_of, consume, end, landed, pub, recall, story_of
@@ -117,6 +120,17 @@ def test_bad_records_beside_a_message_are_a_finding():
     assert findings(story)[0].text == "3 bad records beside this message's: their content is lost."
     (story,) = answer_of(landed(pub(), extra=b"Sub\x01\x02"), pub().beans[0].msg_id).stories
     assert findings(story)[-1].text == "1 bad record beside this message's: its content is lost."
+
+
+def test_damaged_send_in_another_trace_message_is_a_finding():
+    sent, *used = landed(pub(), *USED)
+    damaged = replace(sent, body=sent.body.replace(b"%d" % T0, b"damaged", 1))
+    (story,) = answer_of([damaged, *used], pub().beans[0].msg_id).stories
+    assert [finding.text for finding in findings(story)] == [
+        "No send can be read in what was searched; a bad record with this message's id may be one.",
+        "1 bad record beside this message's, 1 with its id: its content is lost.",
+    ]
+    assert timeline_json(story)["bad_records"][0]["names_message"]
 
 
 def test_hostile_group_cannot_leave_its_finding():

@@ -82,15 +82,23 @@ def test_delivery_without_a_topic_is_of_the_topic_that_its_message_was_first_sen
     assert [row.topic for row in rows_of(story, Query()) if row.group == "stock"] == ["orders"]
 
 
-@pytest.mark.parametrize(("text", "named"), [("A10", 1), ("order-1", 1), ("A1", 0), ("order", 0), ("10,A", 0)])
-def test_bad_record_names_the_ids_and_keys_in_it(text, named):
+@pytest.mark.parametrize(("text", "named"), [("A10", 1), ("order-1", 1), ("A1", 0), ("order", 0), (",A1", 0)])
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda body: body[:-20], "11 fields, needs 12"),
+        (lambda body: body.replace(b"%d" % T0, b"damaged", 1), "timestamp_ms, not a number"),
+    ],
+)
+def test_bad_record_names_the_ids_and_keys_in_it(text, named, damage, why):
     """A longer id is another one. What only a bad record has is not found, and a remark says so."""
     message = landed(pub(msg_id="B,A10", keys="order-1 order-2"))[0]
-    shelf = Shelf([replace(message, body=message.body[:-20])])
-    answer = searching.search(
-        shelf, parse_query(None, text) if "order" in text else parse_query(text), Reading(), limit=1
-    )
-    assert [remark[:27] for remark in answer.searched.remarks] == ["1 bad record with that text"] * named
+    shelf = Shelf([replace(message, body=damage(message.body))])
+    query, what = (parse_query(None, text), "text") if "order" in text else (parse_query(text), "id")
+    remark = f"1 bad record has that {what}, which mqtrace decode shows: {why}"
+    assert searching.search(shelf, query, Reading(), limit=1).searched.remarks == (remark,) * named
+    (remark,) = searching.search(shelf, Query(topic="orders"), Reading(), limit=1).searched.remarks
+    assert remark.startswith("1 bad record not searched in the trace messages with this text")
     (remark,) = searching.search(shelf, Query(), Reading(), limit=1).searched.remarks
     assert remark.startswith("1 bad record not searched")
 
