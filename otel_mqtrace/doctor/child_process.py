@@ -85,13 +85,14 @@ def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | No
     """Judge what the processes report; return the address of the application's own brokers, if one was seen."""
     checkup.facts["processes"] = reports
     if not reports:
-        code = checkup.facts.get("command", {}).get("exit_code")
+        command = checkup.facts.get("command", {})
+        code = command.get("exit_code")
         failed, look = (f"ended with exit code {code} and ", "see what it printed; ") if code else ("", "")
+        fix = f"{look}start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it"
+        if Path(command.get("program", "")).name == "opentelemetry-instrument":
+            fix = "see the error that OpenTelemetry's set-up printed; mqtrace must be installed and not disabled there"
         checkup.error(
-            "not_instrumented",
-            f"the command {failed}never switched mqtrace on",
-            where="the command",
-            fix=f"{look}start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
+            "not_instrumented", f"the command {failed}never switched mqtrace on", where="the command", fix=fix
         )
         return None
     for each in reports:

@@ -86,6 +86,11 @@ def test_command_that_never_instruments_is_reported(ask):
     assert findings["not_instrumented"]["what"] == "the command ended with exit code 3 and never switched mqtrace on"
 
 
+def test_failed_set_up_of_opentelemetry_is_not_a_missing_opentelemetry_instrument(ask, application):
+    _, findings, _ = ask("--", *application("pass", instrumented=True), OTEL_TRACES_EXPORTER="no_such_exporter")
+    assert "OpenTelemetry's set-up" in findings["not_instrumented"]["fix"]
+
+
 @needs_sdk(40, "OpenTelemetry's instrumentation of that time wraps the client in another way")
 def test_other_instrumentation_is_reported_under_opentelemetry_instrument(application, ask, kafka, topic):
     program = "import sys, confluent_kafka; confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]})"
