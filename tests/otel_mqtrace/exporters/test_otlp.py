@@ -204,8 +204,9 @@ def test_http_request_ends_in_time_when_its_reply_drips():
             ended.set()
 
 
-def test_http_certificate_of_the_exporter_wins_over_the_environments(spans, monkeypatch, caplog):
+def test_http_certificate_of_the_exporter_wins_over_the_environments(monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/other.pem")
-    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="https://h:1", certificate_file="/mine.pem")
-    assert exporter.export(spans) is SpanExportResult.FAILURE
-    assert "/mine.pem" in caplog.text
+    session = RepeatingSession()
+    session.verify = "/mine.pem"
+    with pytest.raises(OSError, match=r"/mine\.pem"):
+        session.post("https://h:1", data=b"")
