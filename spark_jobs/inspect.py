@@ -340,7 +340,7 @@ def _summary(found: Inventory) -> str:
     lines += [f"written by    {why}" for why in found.writers["evidence"]]
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
     lines += [f"passed over   {reason}" for reason in found.passed_over]
-    return "\n".join(visible(line, limit=len(line)) for line in lines) + "\n"  # a path may hold anything
+    return "".join(f"{visible(line, limit=None)}\n" for line in lines)  # a path may hold anything
 
 
 def _writers(found: Counter[str]) -> str:

@@ -251,7 +251,7 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
 
 
 def _shown(name: str) -> str:
-    return "standard input" if name == _STDIN else visible(name, limit=len(name))
+    return "standard input" if name == _STDIN else visible(name, limit=None)
 
 
 def _body_line(records: list[EncodedLine]) -> dict[str, Any]:

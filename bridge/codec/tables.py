@@ -53,7 +53,7 @@ def _table(columns: Iterable[tuple[str, int | None]]) -> Table:
 def _cell(first: object, second: object) -> Text:
     """Two lines; Text, so that [brackets] in a value stay brackets."""
     lines = (("" if value is None else str(value)).split("\n") for value in (first, second))
-    shown = ["\n".join(visible(line, limit=len(line)) for line in each) for each in lines]
+    shown = ["\n".join(visible(line, limit=None) for line in each) for each in lines]
     return Text.assemble(shown[0], "\n", (shown[1], "dim"))
 
 
@@ -130,7 +130,7 @@ def _text_of(value: object) -> str:
     if value is None or isinstance(value, bool):
         return _WORDS[value]
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return visible(text, limit=len(text))
+    return visible(text, limit=None)
 
 
 def _row(writer: FieldCounts, *, writable: bool, quirks: str) -> dict[str, Any]:

@@ -30,10 +30,10 @@ _UNSEEN: Final = re.compile(
 )
 
 
-def visible(text: str, *, limit: int = 200, unseen: re.Pattern[str] = _UNSEEN) -> str:
-    """Return ``text`` with the characters of ``unseen`` spelled out, cut to ``limit`` characters with a note."""
+def visible(text: str, *, limit: int | None = 200, unseen: re.Pattern[str] = _UNSEEN) -> str:
+    """Return ``text`` with the characters of ``unseen`` spelled out, cut to ``limit`` if it is given, with a note."""
     shown = unseen.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
-    return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
+    return shown if limit is None or len(text) <= limit else f"{shown}… ({len(text):,} characters)"
 
 
 def utc(instant_ms: int | None) -> str:
