@@ -6,6 +6,7 @@ without a body is yielded as ``BadBody``; only a file of another format raises.
 
 from __future__ import annotations
 
+import codecs
 import io
 import itertools
 import re
@@ -14,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.codec.lines import BYTE_ORDER_MARK, decode_base64, read_objects, text_of_json
+from bridge.codec.lines import decode_base64, read_objects, text_of_json
 from bridge.storage import refuse_compressed
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 _BODY: Final = "body"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARQUET_MAGIC: Final = b"PAR1"
-_SPANS_START: Final = re.compile(rb'\s*\{\s*"resource(?:Spans|_spans)"\s*:')
+_JSON_START: Final = re.compile(rb"(?:%b)?\s*\{" % codecs.BOM_UTF8)
+_SPANS_START: Final = re.compile(_JSON_START.pattern + rb'\s*"resource(?:Spans|_spans)"\s*:')
 _ROWS_AT_A_TIME: Final = 256
 _START_BYTES: Final = 1 << 18  # a torn line ends within these, and the next one names its body
 
@@ -113,13 +115,12 @@ def detect(stream: io.BufferedReader) -> Framing:
     start = stream.peek(len(_PARQUET_MAGIC))
     if start.startswith(_PARQUET_MAGIC):
         return Framing.PARQUET
-    if not start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{") and stream.seekable():
+    if stream.seekable() and not _JSON_START.match(start):
         at = stream.tell()
         start = stream.read(_START_BYTES)
         stream.seek(at)
     is_torn = f'"{BODY_BASE64}"'.encode() in start and FIELD_SEPARATOR.encode() not in start
-    is_json = is_torn or start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
-    return Framing.JSONL_BASE64 if is_json else Framing.RAW
+    return Framing.JSONL_BASE64 if is_torn or _JSON_START.match(start) else Framing.RAW
 
 
 def may_hold_bodies(path: AnyPath) -> bool:
@@ -134,7 +135,7 @@ def may_hold_bodies(path: AnyPath) -> bool:
 
 def refuse_spans(start: bytes, name: object) -> None:
     """Raise UnreadableInputError for a file that begins as OTLP spans in JSON."""
-    if _SPANS_START.match(start.removeprefix(BYTE_ORDER_MARK)):
+    if _SPANS_START.match(start):
         raise UnreadableInputError(f"{name} holds spans, no native trace bodies: give it to mqtrace reconcile --otlp")
 
 
@@ -146,7 +147,7 @@ def _raw(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
 
 def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[Body | BadBody]:
     for row, line in enumerate(stream, start=1):
-        text = line if row > 1 else line.removeprefix(BYTE_ORDER_MARK)
+        text = line if row > 1 else line.removeprefix(codecs.BOM_UTF8)
         if text.strip():
             yield from (_body_of_object(value, piece, row) for value, piece in read_objects(text))
 

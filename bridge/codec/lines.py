@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _SPACE: Final = re.compile(r"[ \t\n\r]*")

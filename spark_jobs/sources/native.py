@@ -6,6 +6,7 @@ RocketMQ topic (``topic, store_ms``) are read alike.
 
 from __future__ import annotations
 
+import codecs
 from contextlib import suppress
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.lines import BYTE_ORDER_MARK, decode_base64, read_objects, text_of_json
+from bridge.codec.lines import decode_base64, read_objects, text_of_json
 from bridge.otlp.detect import Layout
 from bridge.storage import open_parquet
 from otel_mqtrace._errors import UnreadableInputError
@@ -48,7 +49,7 @@ def plan_bodies(files: Sequence[SourceFile], *, parallelism: int) -> FilePlan:
 
 def is_whole(line: bytes) -> bool:
     """Return whether a last line, without its newline, is complete: JSON objects and nothing else."""
-    return all(isinstance(value, dict) for value, _ in read_objects(line.removeprefix(BYTE_ORDER_MARK)))
+    return all(isinstance(value, dict) for value, _ in read_objects(line.removeprefix(codecs.BOM_UTF8)))
 
 
 def _split(file: SourceFile, torn: int) -> Iterable[Split]:

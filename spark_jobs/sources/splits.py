@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.codec.lines import BYTE_ORDER_MARK
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_LAYOUTS, Layout, LineTooLongError
 from bridge.storage import as_path
 from otel_mqtrace._errors import UnreadableInputError
@@ -111,7 +111,7 @@ def read_lines(split: Split) -> Iterator[Line]:
             at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
         number = 0
         while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
-            text = (line if at else line.removeprefix(BYTE_ORDER_MARK)).removesuffix(b"\n")
+            text = (line if at else line.removeprefix(codecs.BOM_UTF8)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
             if text.strip():
                 yield Line(split.path, number if split.is_uncut else None, text)
