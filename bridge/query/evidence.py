@@ -242,8 +242,7 @@ def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evi
         for index, fields in enumerate(how.fields_of(message.body) if kept else ()):
             if (error := kept.get(index)) is None:
                 continue
-            words = chain(fields, (word[0] for text in fields for word in _WORD.finditer(text)))
-            names = frozenset(word for word in words if word in query.texts)
+            names = query.texts.intersection(chain(fields, chain.from_iterable(map(_WORD.findall, fields))))
             bad = BadSighting(_place(message, error.record_index), error.field, error.reason, error.text, names)
             found.bad[bad.rank] = bad
     for (msg_id, _), sighting in folded.items():
