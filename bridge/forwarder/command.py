@@ -54,7 +54,9 @@ _Dialect = Annotated[str, option("Output", "The records of --native: one of mqtr
 _State = Annotated[
     str | None,
     option(
-        "Input", "Directory for the memory of what is ahead of the commits; default: in the landing.", metavar="DIR"
+        "Input",
+        "Directory for the file of what was delivered beyond the commits; default: in the landing.",
+        metavar="DIR",
     ),
 ]
 _Once = Annotated[
