@@ -66,6 +66,11 @@ class StorePath(PurePosixPath):
         """Return this."""
         return self
 
+    @property
+    def parents(self) -> Sequence[StorePath]:
+        """The directories above this, up to the bucket or host."""
+        return super().parents[:-2]  # those of a URL's text go on to its scheme and to nothing
+
     # -- in the store -------------------------------------------------------------------------------------------
     @property
     def store(self) -> Store:

@@ -55,6 +55,7 @@ def test_store_path_is_taken_apart_and_put_together_as_a_path():
     assert str(path.with_name("x")) == "s3a://bucket/a/date=2026-11-21/x"
     assert path.relative_to(as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
     assert path.is_relative_to(as_path("s3a://bucket/a"))
+    assert [*map(str, path.parents)] == ["s3a://bucket/a/date=2026-11-21", "s3a://bucket/a", "s3a://bucket"]
 
 
 @pytest.mark.parametrize(

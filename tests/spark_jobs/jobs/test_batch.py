@@ -12,7 +12,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
+from pyarrow.fs import LocalFileSystem
 
+from bridge.storage import as_path
+from bridge.storage.stores import Store
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import run
@@ -165,6 +168,15 @@ def test_same_spans_in_another_layout_get_the_same_verdicts(app, tmp_path):
     assert (again.status, again.reason, again.fields) == (result.status, result.reason, result.fields)
     assert len(read_verdicts(out)) == len(read_verdicts(app[1]))
     assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
+
+
+def test_run_into_a_store_gives_the_same_rows_twice(app, tmp_path, monkeypatch):
+    store = Store(LocalFileSystem(), str(tmp_path), renames=True)
+    monkeypatch.setattr("bridge.storage.paths.open_store", lambda scheme, _: {"hdfs": store}[scheme])
+    for _ in range(2):
+        run(options("app-4.9.8-dup", as_path("hdfs://namenode/of/us"), "rocketmq-4.9.8"))
+        assert len(read_verdicts(tmp_path / "of" / "us")) == len(read_verdicts(app[1]))
+        assert {path.name for path in (tmp_path / "of" / "us").iterdir()} == {VERDICTS}
 
 
 def test_verdicts_with_files_of_others_are_refused_and_kept(tmp_path):
