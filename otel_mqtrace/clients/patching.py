@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from typing_extensions import Protocol  # its metaclass is derived from typing's before Python 3.13
 
 from otel_mqtrace.hooks.guard import OnceFlag, guarded
 from otel_mqtrace.hooks.outcome import drain_deferred_ends

@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from otel_mqtrace.hooks.consume import ConsumeHook
@@ -92,6 +92,8 @@ def attach_state(client: Any, state: Any) -> None:
 
 
 MAX_MESSAGES: Final = 10_000
+_COPIED_SOON: Final = 500
+"""Messages among which that of a copy is looked for."""
 _T = TypeVar("_T")
 
 
@@ -125,6 +127,7 @@ Entry = tuple[str, "int | None", "int | None", int, "ProcessSpan | SpanIds | Non
 
 An entry of plain values costs the garbage collector nothing, and there may be 10,000.
 """
+_OFFSET: Final = 2
 _OWNER: Final = 3
 _AWAITED: Final = 5
 
@@ -132,9 +135,9 @@ _AWAITED: Final = 5
 class MessageRegistry:
     """The last messages that the traced consumers of one client have handed over; a source of ``process``.
 
-    A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
-    without a lock, which a fork could leave locked: each step is one atomic call. The messages of a consumer
-    are forgotten with its state, but for those that a block may still handle.
+    A message is found by its identity, checked against its position, and is not kept alive. Callable from any thread
+    without a lock, which a fork could leave locked: each step is one atomic call. The messages of a consumer are
+    forgotten with its state, but for those that a block may still handle.
 
     ``is_message``, ``position_of`` (topic, partition, offset) and ``incoming`` read the client's messages.
     """
@@ -234,12 +237,12 @@ class MessageRegistry:
         tracing = self._active.tracing
         if tracing is None or not self._is_message(message):
             return None
-        key = id(message)
-        entry = self._entries.get(key)
         owner: _Consumer | None = None
-        if entry is not None and entry[:_OWNER] == self._position_of(message):
-            owner = self._owner(entry[_OWNER])
+        found = self._find(message)
+        if found is not None:
+            key, entry = found
             topic, partition, offset, number, call, _ = entry
+            owner = self._owner(number)
             # Handled a second time it is a second attempt, with its own span.
             if self._entries.get(key) is entry:
                 self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
@@ -251,6 +254,16 @@ class MessageRegistry:
         hook = ConsumeHook(tracing=tracing, info=ClientInfo())  # never traced: no group and no server is known
         calls = hook.before([self._incoming(message)])
         return SingleOwner(hook, calls[0]) if calls else None
+
+    def _find(self, message: Any) -> tuple[int, Entry] | None:
+        """Return the entry of a message; that of a copy, made soon, by its position, where one consumer has had it."""
+        key, position = id(message), self._position_of(message)
+        entry = self._entries.get(key)
+        if entry is not None and entry[:_OWNER] == position:
+            return key, entry
+        latest = list(islice(reversed(self._entries.items()), _COPIED_SOON))
+        same = [each for each in latest if each[1][_OFFSET] == position[_OFFSET] and each[1][:_OWNER] == position]
+        return same[0] if len({each[_OWNER] for _, each in same}) == 1 else None
 
     def _remove_owner(self, owner: int) -> None:
         self._owners.pop(owner, None)

@@ -370,16 +370,16 @@ class _Message(NamedTuple):
 
 
 class _Appended:
-    """What was appended to one batch and not sent yet; a batch that could not be sent may be tried again.
+    """What was appended to one batch, which may be sent again: after a failure, or to another topic.
 
     Set on the batch, it takes the place of the two methods that see a message. ``responses`` are the futures of what
     was sent alone.
     """
 
     def __init__(self, batch: BatchBuilder) -> None:
-        self.unsent: list[_Message] = []
+        self.messages: list[_Message] = []
         self.responses: list[Future[Any]] = []
-        self._is_sealed = False
+        self.is_sealed = False
         self._body_length = 0
         self._serialize, self._append = batch._serialize, batch.append  # noqa: SLF001 - where the body's size is known
         batch._serialize, batch.append = self.serialize, self.append  # noqa: SLF001
@@ -393,13 +393,14 @@ class _Appended:
     def append(self, *, timestamp: int | None, key: Any, value: Any, **more: Any) -> Any:
         """Append as the client does; a message that the batch took (the result is not ``None``) is remembered."""
         taken = self._append(timestamp=timestamp, key=key, value=value, **more)
-        if taken is not None and not self._is_sealed:
-            self.unsent.append(_Message(key, value, timestamp, more.get("headers"), self._body_length))
+        if taken is not None and not self.is_sealed:
+            self.messages.append(_Message(key, value, timestamp, more.get("headers"), self._body_length))
         return taken
 
     def seal(self) -> None:
-        """The batch is sent. One that is not closed the client itself may add to: those are sends of their own."""
-        self.unsent, self._is_sealed = [], True
+        """The batch is sent, which has the bodies. What the client itself may add to it are sends of their own."""
+        self.is_sealed = True
+        self.messages = [each._replace(value=None if each.value is None else UNKNOWN_BODY) for each in self.messages]
 
 
 @guarded("create_batch")
@@ -421,7 +422,8 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         appended: _Appended | None = getattr(batch, _APPENDED, None)
         if tracing is None or appended is None or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
-        if tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic) and appended.unsent:
+        is_each = tracing.settings.headerless_sends == _SEND_EACH and tracing.is_traced(topic)
+        if is_each and appended.messages and not appended.is_sealed:
             batch.close()
             return await _send_each(self, appended, topic, *args, **kwargs)
         sendings = _prepare_batch(self, appended, topic, kwargs.get("partition")) or []
@@ -448,7 +450,7 @@ def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: ob
     state: ProducerState = state_of(producer, ProducerState)
     hook = state.bind(tracing)
     sendings = []
-    for index, each in enumerate(appended.unsent):
+    for index, each in enumerate(appended.messages):
         headers = index_headers(header_pairs(each.headers) or ())
         keys = header_text(headers, semconv.HEADER_KEYS)
         call = hook.before(
@@ -469,13 +471,11 @@ def _prepare_batch(producer: Any, appended: _Appended, topic: str, partition: ob
 
 async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:
     """Send the messages one by one; the future is that of the first, and fails when any of them does."""
-    while appended.unsent:
-        each = appended.unsent[0]
+    for each in appended.messages[len(appended.responses) :]:
         headers = each.headers or None
         appended.responses.append(
             await AIOKafkaProducer.send(producer, topic, each.value, each.key, partition, each.timestamp_ms, headers)
         )
-        del appended.unsent[0]
     appended.seal()
     return asyncio.ensure_future(_first_of(appended.responses))
 

@@ -10,11 +10,11 @@ import logging
 import pickle
 import sys
 from types import ModuleType
-from typing import Protocol
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, cimpl
+from typing_extensions import Protocol
 
 from otel_mqtrace.clients.confluent_kafka import find_foreign_class
 from otel_mqtrace.clients.confluent_kafka import producer as ours

@@ -1,6 +1,7 @@
 """Blocks of process() around messages, and the registry that finds the consumer of a message."""
 
 import contextlib
+import copy
 import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,13 @@ def test_second_block_of_a_message_has_a_second_span(consuming, spans):
         with process(message):
             pass
     assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
+
+
+def test_copy_of_a_message_has_the_span_of_the_message(consuming, spans):
+    message = poll(consuming(b"1"))
+    with process(copy.copy(message)) as handling:
+        handling.failed()
+    assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
 
 
 def test_explicit_mode_has_a_span_in_the_block_only(consuming, spans):

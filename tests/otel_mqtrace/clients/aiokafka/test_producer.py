@@ -11,6 +11,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.hooks.outcome import drain_deferred_ends
+from otel_mqtrace.hooks.send import UNKNOWN_BODY
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing.embedded import EmbeddedKafka
 from tests.support.asyncio_kafka import play, producing
@@ -260,9 +261,7 @@ async def test_send_added_to_an_open_batch_is_recorded_as_a_send(sending, spans,
         future = await producer.send_batch(batch, topic, partition=0)
         await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
         assert batch.record_count() == 2
-        assert (
-            batch._mqtrace_appended.unsent == []
-        )  # what was sent is not kept for the application that keeps its batches
+        assert batch._mqtrace_appended.messages[0].value is UNKNOWN_BODY  # not kept with the application's batches
     places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
     assert places == [f"{topic}-0@0", f"{topic}-0@1"]
 
@@ -277,6 +276,16 @@ async def test_send_each_writes_the_headers_of_every_message(sending, spans, sto
     result = [(each.value(), _names(each)) for each in stored(topic, 2)]
     assert result == [(b"1", ["traceparent", "UNIQ_KEY"]), (b"2", ["a", "traceparent", "UNIQ_KEY"])]
     assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
+
+
+@pytest.mark.parametrize("options", [{}, SEND_EACH])
+async def test_batch_that_is_sent_again_is_traced_again(sending, spans, topic, options):
+    async with sending(options) as producer:
+        batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
+        for _ in range(2):
+            await (await producer.send_batch(batch, topic, partition=0))
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
+    assert places == [f"{topic}-0@{offset}" for offset in range(4)]
 
 
 @pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
