@@ -14,7 +14,7 @@ from rich.text import Text
 from bridge.page.wording import plural
 from otel_mqtrace._terminal import open_console, print_table, progress_bar
 from spark_jobs.report.graph import node_name
-from spark_jobs.report.headline import loss_sentence
+from spark_jobs.report.headline import describe_carried, loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def _sentences(result: Result) -> Iterator[str]:
         if read.truncated_tails:
             inputs = plural(read.truncated_tails, f"{side} input")
             yield f"cut off at the end: {inputs}; what was still being written is not judged"
-    if carried := result.inputs.native.carried + result.inputs.otlp.carried:
-        yield f"included: {plural(carried, 'event')} that earlier runs left open; name another --history to start over"
+    if carried := describe_carried(result):
+        yield carried
     for side, loss in sorted(result.loss.items()):
         yield loss_sentence(side, loss)
 

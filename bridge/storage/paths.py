@@ -373,13 +373,13 @@ def make_directory(directory: str | AnyPath) -> None:
     as_path(directory).mkdir(parents=True, exist_ok=True)
 
 
-def replace_tree(source: AnyPath, final: AnyPath, *, spare: AnyPath, stale: AnyPath) -> None:
+def replace_tree(source: AnyPath, final: StorePath, *, spare: AnyPath, stale: AnyPath) -> None:
     """Replace the files of ``final`` by those of ``source``; the old ones go to ``spare``, ``stale`` is removed before.
 
     An object store cannot rename: there the files get new names, and one write of ``_files.json`` selects them. The
     others are removed then, or by the next run after a kill.
     """
-    if not isinstance(final, StorePath) or final.store.renames:
+    if final.store.renames:
         remove_tree(spare)
         stale.unlink(missing_ok=True)
         if final.exists():

@@ -96,6 +96,7 @@ class CarriedOver:
         counts: events left open.
         read_again: carried events among the fresh ones.
         by_position: carried spans whose only message id is its position.
+        not_read_again: the first of the inputs with events that are not among the fresh ones.
     """
 
     files: tuple[str, ...] = ()
@@ -103,9 +104,7 @@ class CarriedOver:
     counts: Mapping[str, int] = field(default_factory=dict)
     read_again: Mapping[str, int] = field(default_factory=dict)
     by_position: int = 0
-
-    def __bool__(self) -> bool:
-        return any(self.counts.values())
+    not_read_again: str | None = None
 
 
 def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
@@ -124,7 +123,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
     read_again = sum((counts for counts, _ in found), Counter[str]())
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for _, rows in found)]))
     make_directory(directory)
-    files, counts, by_position, before = [], Counter[str](), 0, 0
+    files, absent, counts, by_position, before = [], list[str](), Counter[str](), 0, 0
     for number, path in enumerate(carried):
         events = read_rows(path, EVENT)
         counts.update(_count_sides(events))
@@ -133,6 +132,8 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         by_position += int(has_position_only.sum())
         own = np.zeros(len(events), bool)
         own[rows[(rows >= before) & (rows < before + len(events))] - before] = True
+        paths = flatten_sides(events.select(["path"]).filter(pa.array(~own)))["path"]
+        absent.extend(encode(paths).words)
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
         files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))
         write_rows(events.set_column(EVENT.names.index("left_as"), EVENT.field("left_as"), left_as), files[-1])
@@ -143,6 +144,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         counts=counts,
         read_again=read_again,
         by_position=by_position,
+        not_read_again=min(absent, default=None),
     )
 
 

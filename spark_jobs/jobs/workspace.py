@@ -151,11 +151,11 @@ def replace_outcome(texts: Mapping[str, str], work: AnyPath, out: AnyPath, *, ha
     """
     contents = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     try:
-        if isinstance(out, Path) and isinstance(work, Path):
+        if isinstance(out, Path):
             for name, content in contents.items():
                 (work / name).write_bytes(content)
             names = dict.fromkeys((VERDICTS, *texts, RESULT_FILE)) if has_verdicts else texts
-            _rename_all([*names], work, out)
+            _rename_all([*names], Path(work), out)
             return
         if has_verdicts:
             replace_tree(work / VERDICTS, out / VERDICTS, spare=work / _REPLACED, stale=out / RESULT_FILE)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.columns import encode, find_groups, join_codes, mix, opened
+from spark_jobs.columns import encode, find_groups, is_known, join_codes, mix, opened
 from spark_jobs.judging.columns import LATEST, NullableInts, equals, single_arrays
 from spark_jobs.judging.durations import measure_rows
 from spark_jobs.report.result import Instance
@@ -92,11 +92,12 @@ def merge_samples(parts: Iterable[pa.Table], per_stratum: int) -> pa.Table:
 
 
 def count_differing(columns: Mapping[str, Column]) -> Differing:
-    """Count the pairs of values of each field that is DIFFERENT somewhere, the most frequent ones of each."""
-    maps = columns["field_verdicts"].drop_null()
-    rows_of = np.flatnonzero(np.asarray(columns["field_verdicts"].is_valid()))
-    if not len(maps):
+    """Count the pairs of values of each field that is DIFFERENT somewhere in scope, the most frequent ones of each."""
+    inside = ~equals(columns["status"], Status.OUT_OF_SCOPE.value)
+    rows_of = np.flatnonzero(inside & is_known(columns["field_verdicts"]))
+    if not len(rows_of):
         return Counter()
+    maps = columns["field_verdicts"].take(pa.array(rows_of))
     bounds, (keys, words) = opened(maps, maps.keys, maps.items)
     hits = np.flatnonzero(equals(words, FieldVerdict.DIFFERENT.value))
     owner = rows_of[np.searchsorted(bounds, hits, side="right") - 1]

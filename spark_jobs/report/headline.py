@@ -159,8 +159,18 @@ def figures(result: Result) -> list[tuple[str, str, str]]:
 
 
 def describe_scope(result: Result) -> str:
-    """Return the window and the settled horizon of the run."""
+    """Return the window and the settled horizon of the run, and what earlier runs left to it."""
     settled = "no settled horizon"
     if result.horizon_ms is not None:
         settled = f"settled up to {utc(result.horizon_ms)} (grace {duration(result.grace_ms)})"
-    return f"{utc(result.window.begin_ms)} to {utc(result.window.end_ms)}, {settled}"
+    carried = describe_carried(result)
+    window = f"{utc(result.window.begin_ms)} to {utc(result.window.end_ms)}, {settled}"
+    return f"{window}; {carried}" if carried else window
+
+
+def describe_carried(result: Result) -> str:
+    """Return what earlier runs of the history left open; nothing if that is nothing."""
+    carried = result.inputs.native.carried + result.inputs.otlp.carried
+    absent = f", some in input that this run was not given ({result.carried_from})" if result.carried_from else ""
+    left = f"included: {plural(carried, 'event')} that earlier runs left open{absent}"
+    return f"{left}; name another --history to start over" if carried else ""

@@ -35,7 +35,7 @@ from spark_jobs.report.glossary import (
 )
 from spark_jobs.report.graph_files import graph_svg
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
-from spark_jobs.report.result import AGES, GROUP_COUNTS, balance
+from spark_jobs.report.result import AGES, GROUP_COUNTS, balance, split_heaviest
 from spark_jobs.report.samples import NONE_SHOWN, choose_in_turns, drop_repeated, render_samples
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import count, duration, utc
@@ -251,14 +251,10 @@ def _traffic(result: Result, _shown: ShownSamples) -> dict[str, Any]:
     }
 
 
-def _heaviest(rows: Sequence[Topic] | Sequence[Group], size: str, summed: Sequence[str]) -> dict[str, Any]:
-    """Return the rows with most unmatched and failed events, then of most ``size``, and the sums of all others."""
-    by_weight = sorted(
-        range(len(rows)), key=lambda at: (rows[at].unmatched + rows[at].failures, getattr(rows[at], size)), reverse=True
-    )
-    kept, left = sorted(by_weight[:_MOST_ROWS]), by_weight[_MOST_ROWS:]
-    sums = {name: sum(getattr(rows[at], name) for at in left) for name in summed}
-    return {"shown": [rows[at] for at in kept], "others": len(left), "sums": sums}
+def _heaviest(rows: Sequence[Topic | Group], size: str, summed: Sequence[str]) -> dict[str, Any]:
+    shown, others = split_heaviest(rows, size, _MOST_ROWS)
+    sums = {name: sum(getattr(row, name) for row in others) for name in summed}
+    return {"shown": shown, "others": len(others), "sums": sums}
 
 
 def _latency(result: Result, shown: ShownSamples) -> dict[str, Any]:

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from spark_jobs.report.result import GROUP_COUNTS, balance
+from spark_jobs.report.result import GROUP_COUNTS, balance, split_heaviest
 from spark_jobs.report.wording import visible
 from spark_jobs.taxonomy import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from spark_jobs.report.result import Gate, Latency, Loss, Result
+    from spark_jobs.report.result import Gate, Group, Latency, Loss, Result
 
 PREFIX: Final = "mqtrace_reconcile_"
+MOST_GROUPS: Final = 200
+"""Pairs of topic and group with series of their own; the others are added up."""
 _Sample: TypeAlias = "tuple[Sequence[str], float | int | None]"
 
 
@@ -129,12 +131,22 @@ def _latencies(result: Result) -> Iterable[tuple[Sequence[str], Latency]]:
 
 
 def _processing(result: Result) -> Iterable[tuple[Sequence[str], Latency]]:
-    return [((group.topic, group.group), group.process) for group in result.groups]
+    return [((group.topic, group.group), group.process) for group in _split(result)[0]]
 
 
 def _groups(result: Result) -> Iterable[_Sample]:
-    for group in result.groups:
+    for group in _split(result)[0]:
         yield from (((group.topic, group.group, name), getattr(group, name)) for name in GROUP_COUNTS)
+
+
+def _other_groups(result: Result) -> Iterable[_Sample]:
+    others = _split(result)[1]
+    yield ("pairs",), len(others)
+    yield from (((name,), sum(getattr(group, name) for group in others)) for name in GROUP_COUNTS)
+
+
+def _split(result: Result) -> tuple[list[Group], list[Group]]:
+    return split_heaviest(result.groups, "deliveries", MOST_GROUPS)
 
 
 def _seconds(ms: float | None) -> float | None:
@@ -148,6 +160,7 @@ def _of_spark(name: str) -> Callable[[Result], float | None]:
 _GROUP_QUANTILE = ("topic", "group", "quantile")
 _LEDGER_LABELS = ("side", "component", "cause", "service", "place")
 _LEDGER_HELP = "Losses that ledgers counted, those attributed to missing events, and the surplus."
+_OTHERS_HELP = f"Consumption by the pairs beyond the {MOST_GROUPS} with series of their own, and the number of `pairs`."
 _BOUND_HELP = "Upper bound of the unexplained share of events, 95 % confidence."
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -170,6 +183,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage.", _quantiles(_latencies)),
     Metric("latency_events", ("stage",), "Events behind the latency of a stage.", _by_key(_latency_counts)),
     Metric("group_events", ("topic", "group", "count"), "Consumption of a topic by a group.", _groups),
+    Metric("other_group_events", ("count",), _OTHERS_HELP, _other_groups),
     Metric("group_process_seconds", _GROUP_QUANTILE, "Processing time of a group.", _quantiles(_processing)),
     _one("window_begin_seconds", "Begin of the window, Unix time.", lambda result: _seconds(result.window.begin_ms)),
     _one("window_end_seconds", "End of the window, Unix time.", lambda result: _seconds(result.window.end_ms)),

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -24,6 +24,7 @@ RESULT_FILE: Final = "result.json"
 
 Finding = tuple[str, "str | None"]
 """A status and its reason, if it has one."""
+_Row = TypeVar("_Row", bound="Topic | Group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +233,14 @@ class Topic:
     publish: Latency
 
 
+def split_heaviest(rows: Sequence[_Row], size: str, at_most: int) -> tuple[list[_Row], list[_Row]]:
+    """Return the rows with most unmatched and failed events, then of most ``size``, in their order, and all others."""
+    by_weight = sorted(
+        range(len(rows)), key=lambda at: (rows[at].unmatched + rows[at].failures, getattr(rows[at], size)), reverse=True
+    )
+    return [rows[at] for at in sorted(by_weight[:at_most])], [rows[at] for at in by_weight[at_most:]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemplar:
     """One of the slowest events of a stage."""
@@ -387,6 +396,7 @@ class Result:
     open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
     trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, this one included, oldest first
     unknown_files: frozenset[str] = frozenset()  # among the sources, of neither side
+    carried_from: str | None = None  # an input of carried events that this run did not read again
 
     @property
     def resolved_since_last_run(self) -> int:
@@ -401,6 +411,7 @@ class Result:
             "timelines": {},
             "findings": {},
             "unknown_files": frozenset(),
+            "carried_from": None,
         }
         plain = asdict(replace(self, graph=None, **left_out))  # it copies each value
         plain = {name: value for name, value in plain.items() if name not in left_out}

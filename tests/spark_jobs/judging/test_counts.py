@@ -227,6 +227,13 @@ def test_differing_values_of_slices_add_up(verdicts, counted, cut):
     assert merge_differing(parts) == counted.differing
 
 
+def test_differing_values_out_of_scope_are_not_counted(verdicts):
+    columns = flatten_sides(verdicts)
+    outside = pa.array(["OUT_OF_SCOPE"] * len(verdicts))
+    assert count_differing(columns)
+    assert not count_differing({**columns, "status": outside})
+
+
 def test_open_events_have_an_age_before_the_end_of_the_data():
     minute = 60_000
     ends = both("END", at_ms=30 * minute)

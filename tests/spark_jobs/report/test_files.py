@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs.report.files import render_junit, render_reports
 from spark_jobs.report.glossary import label_finding
-from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
-from spark_jobs.report.result import Latency, Loss, MalformedSample
+from spark_jobs.report.prometheus import METRICS, MOST_GROUPS, PREFIX, render_metrics
+from spark_jobs.report.result import GROUP_COUNTS, Latency, Loss, MalformedSample
 from spark_jobs.report.summary import render_summary
 from spark_jobs.taxonomy import Reason, Status
 from tests.support.results import gates, groups, result, sample, side_fields
@@ -121,6 +121,17 @@ def test_metric_is_declared_once_with_its_labels():
     declared = {metric.name: metric.labels for metric in METRICS}
     for name, labels in metrics(result()):
         assert {label for label, _ in labels} == set(declared[name])
+
+
+def test_groups_beyond_the_most_heavy_are_added_up():
+    some = [
+        replace(groups()[0], group=f"g{at}", messages=at, unmatched=0, failures=0, deliveries=at) for at in range(203)
+    ]
+    read = metrics(result(groups=tuple(some)))
+    own = {labels for (name, labels) in read if name == "group_events"}
+    assert len(own) == MOST_GROUPS * len(GROUP_COUNTS)
+    others = {dict(labels)["count"]: value for (name, labels), value in read.items() if name == "other_group_events"}
+    assert others["pairs"] == others["deliveries"] == 3  # 0, 1 and 2
 
 
 def test_topics_as_long_as_kafka_allows_have_series_of_their_own():
