@@ -10,15 +10,13 @@ from typing import Any
 
 from otel_mqtrace.model import ContextCode, TraceType
 from tests.faults.calls import Application, SpanDraft
+from tests.support.otlp_json import CLIENT, CONSUMER, PRODUCER, Span, listed, span
 
 _ROOT, _REMOTE, _UNSAMPLED = 259, 771, 770
-_INTERNAL, _CLIENT, _PRODUCER, _CONSUMER = 1, 3, 4, 5
 _SCOPE = {"name": "io.opentelemetry.rocketmq-client-4.8", "version": "2.33.1-alpha"}
 _COLD_MS = 1  # the native hook runs first
-_NS_PER_MS = 1_000_000
 _INSTANT_NS = 8_000
 _TORN_CHARACTERS = 4
-Span = dict[str, Any]
 
 
 def _hex(text: str, digits: int) -> str:
@@ -46,20 +44,20 @@ def _sends(draft: SpanDraft, *, old: bool) -> list[Span]:
     if len(beans) == 1:
         trace_id, span_id = send_ids(beans[0].msg_id or "")
         attributes = _operation("send", beans[0].topic, old=old) | _send_result(draft)
-        return [_span(draft, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, attributes)]
+        return [_span(draft, trace_id, span_id, _name("send", beans[0].topic, old=old), PRODUCER, attributes)]
     creates = [
         _span(
             draft,
             *send_ids(bean.msg_id or ""),
             f"create {bean.topic}",
-            _PRODUCER,
+            PRODUCER,
             _operation("create", bean.topic, old=False) | {"messaging.message.id": bean.msg_id},
         )
         for bean in beans
     ]
     trace_id, span_id = _hex(f"batch {beans[0].msg_id}", 32), _hex(f"batch {beans[0].msg_id}", 16)
     attributes = _operation("send", beans[0].topic, old=False) | {"messaging.batch.message_count": len(beans)}
-    parent = _span(draft, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, attributes)
+    parent = _span(draft, trace_id, span_id, f"send {beans[0].topic}", CLIENT, attributes)
     parent["links"] = [_link(bean.msg_id or "", _ROOT) for bean in beans]
     return [*creates, parent]
 
@@ -77,7 +75,7 @@ def _single_process(draft: SpanDraft, *, old: bool) -> Span:
     attributes = _operation("process", bean.topic, old=old) | _receiver(draft, old=old)
     own_id = _hex(f"{_call_id(draft)} {bean.msg_id}", 16)
     attributes["messaging.message.id"] = bean.msg_id
-    span = _span(draft, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, attributes)
+    span = _span(draft, trace_id, own_id, _name("process", bean.topic, old=old), CONSUMER, attributes)
     span |= {"parentSpanId": parent_id, "flags": _REMOTE}
     if not old:
         span["links"] = [_link(bean.msg_id or "", _REMOTE)]
@@ -89,7 +87,7 @@ def _new_batch(draft: SpanDraft) -> Span:
     own = _call_id(draft)
     attributes = _operation("process", beans[0].topic, old=False) | _receiver(draft, old=False)
     attributes["messaging.batch.message_count"] = len(beans)
-    span = _span(draft, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, attributes)
+    span = _span(draft, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", CONSUMER, attributes)
     span["links"] = [
         _link(
             bean.msg_id or "",
@@ -106,13 +104,13 @@ def _old_batch(draft: SpanDraft) -> list[Span]:
     own = _call_id(draft)
     trace_id, root_id = _hex(own, 32), _hex(own, 16)
     receive = {"messaging.system": "rocketmq", "messaging.operation": "receive"} | _receiver(draft, old=True)
-    root = _span(draft, trace_id, root_id, "multiple_sources receive", _CONSUMER, receive)
+    root = _span(draft, trace_id, root_id, "multiple_sources receive", CONSUMER, receive)
     children = []
     for bean in beans:
         attributes = _operation("process", bean.topic, old=True) | _receiver(draft, old=True)
         attributes["messaging.message.id"] = bean.msg_id
         own_id = _hex(f"{own} {bean.msg_id}", 16)
-        child = _span(draft, trace_id, own_id, f"{bean.topic} process", _CONSUMER, attributes)
+        child = _span(draft, trace_id, own_id, f"{bean.topic} process", CONSUMER, attributes)
         child |= {"parentSpanId": root_id, "links": [_link(bean.msg_id or "", _REMOTE)]}
         child["endTimeUnixNano"] = str(int(child["startTimeUnixNano"]) + _INSTANT_NS)
         children.append(child)
@@ -147,34 +145,18 @@ def _receiver(draft: SpanDraft, *, old: bool) -> dict[str, Any]:
 def _span(
     draft: SpanDraft, trace_id: str, span_id: str, name: str, kind: int, own_attributes: Mapping[str, Any]
 ) -> Span:
-    if draft.copy and kind == _PRODUCER:
+    if draft.copy and kind == PRODUCER:
         span_id = _hex(f"{span_id} {draft.copy}", 16)
     attributes = {**own_attributes, **draft.attributes}
     failed = "error.type" in attributes and attributes["error.type"] is not None
-    return {
-        "traceId": trace_id,
-        "spanId": span_id,
-        "flags": _ROOT,
-        "name": name,
-        "kind": kind,
-        "startTimeUnixNano": str((draft.start_ms + _COLD_MS) * _NS_PER_MS),
-        "endTimeUnixNano": str((draft.end_ms + _COLD_MS) * _NS_PER_MS),
-        "attributes": _listed(attributes),
-        "status": {"code": 2} if failed else {},
-    }
+    fields = {"flags": _ROOT, "name": name, "status": {"code": 2} if failed else {}}
+    fields |= {"traceId": trace_id, "spanId": span_id}
+    return span(0, kind, draft.start_ms + _COLD_MS, draft.end_ms - draft.start_ms, attributes, **fields)
 
 
 def _link(msg_id: str, flags: int, attributes: Mapping[str, Any] | None = None) -> Span:
     trace_id, span_id = send_ids(msg_id)
-    return {"traceId": trace_id, "spanId": span_id, "flags": flags, "attributes": _listed(attributes or {})}
-
-
-def _listed(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"key": name, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for name, value in attributes.items()
-        if value is not None
-    ]
+    return {"traceId": trace_id, "spanId": span_id, "flags": flags, "attributes": listed(attributes or {})}
 
 
 def agent_line(application: Application, spans: Iterable[Span], *, torn: bool = False) -> str:
@@ -182,7 +164,7 @@ def agent_line(application: Application, spans: Iterable[Span], *, torn: bool = 
     resource = {"service.name": application.service, "service.instance.id": application.instance or "1"}
     scope_spans = [{"scope": _SCOPE, "spans": list(spans)}]
     line = json.dumps(
-        {"resourceSpans": [{"resource": {"attributes": _listed(resource)}, "scopeSpans": scope_spans}]},
+        {"resourceSpans": [{"resource": {"attributes": listed(resource)}, "scopeSpans": scope_spans}]},
         separators=(",", ":"),
     )
     return (line[:-_TORN_CHARACTERS] if torn else line) + "\n"

@@ -74,15 +74,6 @@ def expected(corpus):
     return [*(want for wanted in corpus.truth.keys.values() for want in wanted), *among]
 
 
-@pytest.mark.parametrize("name", CORPORA)
-def test_seed_decides_the_order_of_a_corpus_and_nothing_else(corpora, name):
-    again, other = CORPORA[name](0), CORPORA[name](1)
-    assert again.recording == corpora[name].recording
-    assert again.truth == corpora[name].truth
-    assert other.recording.lines != again.recording.lines
-    assert sorted(want.word for want in expected(other)) == sorted(want.word for want in expected(again))
-
-
 def test_corpora_expect_every_status_and_every_reason(corpora):
     wanted = [want for corpus in corpora.values() for want in expected(corpus)]
     truths = [corpus.truth for corpus in corpora.values()]

@@ -71,19 +71,6 @@ def test_trace_of_a_message_has_all_its_events(forwarded):
     assert [span["attributes"]["mqtrace.from_transaction_check"] for span in spans[1:3]] == [False, True]
 
 
-def test_successful_retry_is_beside_its_failure(forwarded):
-    query, _, _ = forwarded
-    service = "PG_end_to_end_v533l"
-    (trace_id,) = query.ids_with(service, traces=1, messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4")
-    send, *processed = [_summary(span) for span in query.shown(trace_id, spans=4)]
-    assert send == (service, PRODUCER, "send", None, OK)
-    assert sorted(processed) == [
-        ("CG_end_to_end_v533l_a", CONSUMER, "process", 0, OK),
-        ("CG_end_to_end_v533l_b", CONSUMER, "process", 0, ERROR),
-        ("CG_end_to_end_v533l_b", CONSUMER, "process", 1, OK),
-    ]
-
-
 def test_forwarding_again_adds_no_span(forwarded):
     query, first, second = forwarded
     assert (first["spans"], first["rejected"], first["pending"]) == (second["spans"], 0, 0)

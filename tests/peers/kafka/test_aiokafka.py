@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer
 
 from otel_mqtrace.hooks import guard
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
-from otel_mqtrace.model import ContextCode, TransactionState
+from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.asyncio_kafka import producing
@@ -66,35 +66,3 @@ def test_messages_of_a_group_are_handled_once(kafka, spans):
     assert {trace_context_of(span).context_code for span in handled} == {ContextCode.SUCCESS}
     assert {trace_context_of(span).beans[0].store_host for span in handled} == {kafka.bootstrap_servers}
     assert len(spans.take_all(f"commit {topic}")) == 2
-
-
-def test_rolled_back_message_is_recorded_and_not_read(kafka, spans):
-    topic = kafka.create_topic("aiokafka-transactions")
-
-    async def story():
-        async with producing(kafka, transactional_id="aiokafka-shop") as producer:
-            await producer.begin_transaction()
-            await producer.send(topic, b"rolled back")
-            await producer.abort_transaction()
-            async with producer.transaction():
-                await producer.send(topic, b"committed")
-        async with AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id=None,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-        ) as consumer:
-            return await consumer.getone()
-
-    record = _play(story)
-    assert record.value == b"committed"
-    sent = spans.take_all(f"send {topic}")
-    ends = [trace_context_of(span).beans[0] for span in spans.take_all(f"end_transaction {topic}")]
-    assert [bean.transaction_state for bean in ends] == [
-        TransactionState.ROLLBACK_MESSAGE,
-        TransactionState.COMMIT_MESSAGE,
-    ]
-    handled = trace_context_of(spans.take(f"process {topic}")).beans[0]
-    assert handled.msg_id == ends[1].msg_id == sent[1].attributes["messaging.message.id"]
-    assert handled.offset_msg_id == ends[1].offset_msg_id

@@ -132,21 +132,6 @@ def test_transactions_end_by_the_application_or_a_check_of_the_broker(
     assert spans.take(f"process {topic}").attributes["mqtrace.msg_type"] == "Trans_msg_Commit"
 
 
-def test_unacknowledged_message_is_delivered_again(instrument, started, topic_of, receive_from, spans):
-    instrument()
-    topic = topic_of()
-    started(rocketmq.Producer, [topic]).send(_message(topic))
-    consumer, receive = receive_from(topic)
-    (first,) = receive(1)
-    (second,) = receive()
-    consumer.ack(second)
-    assert (first.delivery_attempt, second.delivery_attempt) == (1, 2)
-    spans.take(f"send {topic}")
-    names = ("mqtrace.retry_times", "mqtrace.context_code")
-    processed = [tuple(span.attributes[name] for name in names) for span in spans.take_all(f"process {topic}")]
-    assert processed == [(0, "RETURNNULL"), (1, "SUCCESS")]
-
-
 def test_push_consumer_retries_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
     instrument(settle_spans=True)
     topic = topic_of()

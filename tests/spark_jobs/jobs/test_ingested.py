@@ -184,23 +184,3 @@ def test_spans_are_surveyed_again_for_trace_topics_of_a_later_batch(tmp_path):
     assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
     assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
     assert survey_again(PlainEngine(), otlp, ()) is otlp
-
-
-def test_next_batch_of_files_has_a_new_name(tmp_path):
-    ingested = Ingested(tmp_path)
-    assert ingested.next_name() == "files-000000001"
-    for _ in range(2):
-        take(ingested, ingested.next_name(), ["a"])
-    ingested.compact(most_batches=1)
-    assert ingested.next_name() == "files-000000003"
-    assert ingested.sources() == {"a.jsonl"}
-
-
-def test_half_written_batches_of_a_killed_run_are_removed(tmp_path):
-    ingested = Ingested(tmp_path)
-    take(ingested, "files-000000001", ["a"])
-    ingested.incoming("files-000000002")
-    (tmp_path / "batch=files-000000003" / "native").mkdir(parents=True)
-    ingested.remove_unfinished()
-    assert [path.name for path in tmp_path.iterdir()] == ["batch=files-000000001"]
-    assert ingested.names() == ("files-000000001",)

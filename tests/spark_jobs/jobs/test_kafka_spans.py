@@ -1,6 +1,5 @@
 """Our native trace against spans of OpenTelemetry's Java agent for Kafka, without message ids; both on topics."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import run
 from spark_jobs.jobs.options import ReconcileOptions
 from tests.support.archives import consume, pub
+from tests.support.otlp_json import CLIENT, CONSUMER, PRODUCER, line, listed, resource, span
 from tests.support.reading import read_verdicts
 from tests.support.trace_stories import body_of
 
@@ -31,8 +31,8 @@ def native(offset):
     return call if offset == UNTITLED else [sent, *call]
 
 
-def span(number, kind, offset, at_ms, cost_ms, *, links=(), **more):
-    texts = {
+def made(number, kind, offset, at_ms, cost_ms, *, links=(), **more):
+    attributes = {
         "messaging.system": "kafka",
         "messaging.destination.name": "orders",
         "messaging.operation.name": kind,
@@ -42,41 +42,28 @@ def span(number, kind, offset, at_ms, cost_ms, *, links=(), **more):
         **({} if offset is None else {"messaging.destination.partition.id": "0", "messaging.kafka.offset": offset}),
         **more,
     }
-    return {
-        "traceId": TRACE_ID,
-        "spanId": f"{number:016x}",
-        "name": f"{kind} orders",
-        "kind": {"send": 4, "process": 5, "receive": 3}[kind],
-        "startTimeUnixNano": str(at_ms * 1_000_000),
-        "endTimeUnixNano": str((at_ms + cost_ms) * 1_000_000),
-        "attributes": [attribute(*pair) for pair in texts.items()],
-        "links": list(links),
-    }
-
-
-def attribute(key, value):
-    return {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
+    kinds = {"send": PRODUCER, "process": CONSUMER, "receive": CLIENT}
+    fields = {"traceId": TRACE_ID, "name": f"{kind} orders", "links": list(links)}
+    return span(number, kinds[kind], at_ms, cost_ms, attributes, **fields)
 
 
 def spans():
     """What the agent records of the same: sends, one poll with all messages on its links, and a process span each."""
-    made, links = [], [{"traceId": TRACE_ID, "spanId": f"{offset + 1:016x}"} for offset in range(MESSAGES)]
+    agent, links = [], [{"traceId": TRACE_ID, "spanId": f"{offset + 1:016x}"} for offset in range(MESSAGES)]
     for offset, link in enumerate(links):
         at_ms = START_MS + offset * 1000
         if offset != UNTITLED:
-            made.append(span(offset + 1, "send", offset, at_ms, 4))
-        made.append(span(offset + 101, "process", offset, at_ms + 50, 20, links=[link]))
-    polled = [{**link, "attributes": [attribute("messaging.kafka.offset", at)]} for at, link in enumerate(links)]
-    made.append(span(201, "receive", None, START_MS, 5, links=polled))
+            agent.append(made(offset + 1, "send", offset, at_ms, 4))
+        agent.append(made(offset + 101, "process", offset, at_ms + 50, 20, links=[link]))
+    polled = [{**link, "attributes": listed({"messaging.kafka.offset": at})} for at, link in enumerate(links)]
+    agent.append(made(201, "receive", None, START_MS, 5, links=polled))
     refused = {
         "messaging.destination.partition.id": "-1",
         "messaging.kafka.offset": -1,
         "error.type": "TimeoutException",
     }
-    made.append(span(202, "send", None, START_MS + 1500, 5, **refused))
-    scope = {"scope": {"name": "io.opentelemetry.kafka-clients-0.11"}, "spans": made}
-    resource = {"attributes": [attribute("service.name", "svc")]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+    agent.append(made(202, "send", None, START_MS + 1500, 5, **refused))
+    return line(resource("svc", *agent, scope="io.opentelemetry.kafka-clients-0.11"))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +76,7 @@ def both_jobs(tmp_path_factory):
         for offset in range(MESSAGES):
             body, arrival_ms = body_of(*native(offset)), START_MS + offset * 1000 + 100
             producer.produce("traces", body, partition=offset % 2, timestamp=arrival_ms)
-        producer.produce("spans", json.dumps(spans()), partition=0)
+        producer.produce("spans", spans(), partition=0)
         assert producer.flush(30) == 0
         source = f"kafka://{kafka.bootstrap_servers}"
         options = ReconcileOptions(

@@ -24,6 +24,7 @@ from spark_jobs.jobs.options import ReconcileOptions, no_progress
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.stream import Ingest, find_new_ranges
 from spark_jobs.sources.kafka import topic_address, topic_ranges
+from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import PlainEngine, read_sources, read_verdicts, rows_in
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -225,9 +226,7 @@ def test_writers_are_detected_at_the_first_data_and_kept(spark, recorded, whole,
     assert (last.profile, last.native_writer) == ("java-agent", "rocketmq-4.9.8")
     assert [row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)] == whole[1]
 
-    span = {"traceId": "a" * 32, "spanId": "b" * 16, "kind": 4, "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
-    scope = {"scope": {"name": "otel_mqtrace"}, "spans": [span]}
-    (sides[1] / "later.jsonl").write_text(json.dumps({"resourceSpans": [{"scopeSpans": [scope]}]}) + "\n")
+    (sides[1] / "later.jsonl").write_text(line(resource("shop", span(1, PRODUCER, 1, 1, {}), scope="otel_mqtrace")))
     assert stream.run(auto, spark=spark).writers == last
 
 
@@ -277,7 +276,7 @@ def balance_of(sides):
 
 
 def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp_path):
-    bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in (DUAL / "native.jsonl").open()]
+    bodies = [base64.b64decode(json.loads(text)["body_base64"]) for text in (DUAL / "native.jsonl").open()]
     spans = [
         line.replace(b"RMQ_SYS_TRACE_TOPIC", MINE.encode()) for line in (DUAL / "otlp.jsonl").read_bytes().splitlines()
     ]

@@ -22,6 +22,7 @@ from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources.files import find_inputs
 from tests.support.archives import ID, consume, context, end, pub
+from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import read_verdicts
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -39,23 +40,9 @@ def landing(path: Path, *contexts, dialect: str = "5.5.0") -> str:
     return str(path)
 
 
-def spans(path: Path, *scopes: tuple[str, dict[str, str]]) -> str:
-    path.write_text("".join(line(number, *one) for number, one in enumerate(scopes, start=1)))
+def spans(path: Path, scope: str, attributes: dict[str, str]) -> str:
+    path.write_text(line(resource("shop", span(1, PRODUCER, 1_700_000_000_000, 10, attributes), scope=scope)))
     return str(path)
-
-
-def line(number: int, scope: str, attributes: dict[str, str]) -> str:
-    """Return one span as a line of OTLP JSON."""
-    span = {
-        "traceId": f"{number:032x}",
-        "spanId": f"{number:016x}",
-        "name": "send orders",
-        "kind": 4,
-        "startTimeUnixNano": "1700000000000000000",
-        "endTimeUnixNano": "1700000000010000000",
-        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
-    }
-    return json.dumps({"resourceSpans": [{"scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]}) + "\n"
 
 
 def writers_of(native: str | list[str], otlp: str | list[str], **named: str):
@@ -109,13 +96,13 @@ WRITERS = {
 
 @pytest.mark.parametrize(("contexts", "scope", "named", "writers_found"), WRITERS.values(), ids=WRITERS)
 def test_writers_are_found_in_the_sources(tmp_path, contexts, scope, named, writers_found):
-    native, otlp = landing(tmp_path / "native.jsonl", *contexts), spans(tmp_path / "otlp.jsonl", scope)
+    native, otlp = landing(tmp_path / "native.jsonl", *contexts), spans(tmp_path / "otlp.jsonl", *scope)
     writers = writers_of(native, otlp, **named)
     assert (writers.profile, writers.native_writer) == writers_found
 
 
 def test_reason_is_given_for_each_writer_that_was_found(tmp_path):
-    native, otlp = landing(tmp_path / "native.jsonl", OF_A_BROKER), spans(tmp_path / "otlp.jsonl", OWN_SPAN)
+    native, otlp = landing(tmp_path / "native.jsonl", OF_A_BROKER), spans(tmp_path / "otlp.jsonl", *OWN_SPAN)
     assert writers_of(native, otlp).reasons.keys() == EITHER.keys()
     why = "native writer rocketmq: sends with offset ids of a RocketMQ broker in native.jsonl"
     assert writers_of(native, [], profile="mqtrace").reasons == {"native_writer": why}
@@ -125,7 +112,7 @@ def test_reason_is_given_for_each_writer_that_was_found(tmp_path):
 
 def test_messaging_spans_of_an_unknown_scope_require_the_profile(tmp_path):
     native = landing(tmp_path / "native.jsonl", pub())
-    otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
+    otlp = spans(tmp_path / "otlp.jsonl", "acme.tracing", MESSAGING)
     with pytest.raises(UsageError, match=r"otlp\.jsonl.*acme\.tracing: give --profile mqtrace or --profile java-agent"):
         writers_of(native, otlp)
 
@@ -159,7 +146,7 @@ def test_column_that_holds_no_bodies_is_refused(tmp_path):
 def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "MOST_FILES", 4)
     for number in range(20):
-        spans(tmp_path / f"part-{number:02d}.jsonl", (AGENT if number == 15 else "io.opentelemetry.x", MESSAGING))
+        spans(tmp_path / f"part-{number:02d}.jsonl", AGENT if number == 15 else "io.opentelemetry.x", MESSAGING)
     result = writers_of([], str(tmp_path), native_writer="rocketmq")
     why = f"profile java-agent: spans of scopes io.opentelemetry.x, {AGENT} in part-00.jsonl and 3 more"
     assert result.reasons == {"profile": why}
@@ -178,7 +165,7 @@ def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
     ends = [end(at_ms + 1, TransactionState.COMMIT_MESSAGE), pub(at_ms, msg_id="B" * 32)]
     native = landing(tmp_path / "own.jsonl", pub(at_ms, store_host="10.0.0.1:9092"), *ends)
     attributes = {"mqtrace.trace_type": "Pub", "messaging.message.id": ID, "messaging.destination.name": "orders"}
-    otlp = spans(tmp_path / "own-spans.jsonl", ("otel_mqtrace", attributes))
+    otlp = spans(tmp_path / "own-spans.jsonl", "otel_mqtrace", attributes)
     app = {"native": str(DUAL / "app-4.9.8-dup" / "native.jsonl"), "otlp": str(DUAL / "app-4.9.8-dup" / "otlp.jsonl")}
     sources = {"native": (native, app["native"]), "otlp": (otlp, app["otlp"])}
     result = run(ReconcileOptions(**sources, out=tmp_path / "out", engine="local", is_complete=True))
@@ -210,7 +197,7 @@ def test_each_file_of_mixed_native_records_is_read_with_its_own_writer(tmp_path)
 
 def test_one_file_of_both_native_writers_requires_the_option(tmp_path):
     own, other = pub(), pub(offset_msg_id=BROKER_ID)
-    otlp = spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING))
+    otlp = spans(tmp_path / "otlp.jsonl", AGENT, MESSAGING)
     native = landing(tmp_path / "native.jsonl", own, other)
     with pytest.raises(UsageError, match=r"native\.jsonl has records of both: give --native-writer"):
         writers_of(native, otlp)

@@ -1,10 +1,10 @@
 """Spans of any layout and any convention become canonical events on Spark."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
 from spark_jobs.schemas import EVENT
+from tests.support.otlp_json import PRODUCER, line, resource, span
 from tests.support.reading import events_of, malformed_of, otlp_side, rows_in
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -13,10 +13,8 @@ OTLP = VECTORS / "otlp"
 
 def line_of(start="5000000999", tags="T"):
     """Return a send as a line of a Collector's file."""
-    words = {"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": tags}
-    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in words.items()]
-    one = {"traceId": "ab" * 16, "spanId": "cd" * 8, "startTimeUnixNano": start, "attributes": attributes}
-    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}, ensure_ascii=False)
+    attributes = {"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": tags}
+    return line(resource("shop", span(1, PRODUCER, 5, 1, attributes, startTimeUnixNano=start)))
 
 
 def test_layouts_give_the_same_events(tmp_path):
@@ -47,7 +45,7 @@ def test_foreign_line_is_bad_unless_it_is_of_another_signal(tmp_path):
     """Collectors write U+2028 raw."""
     others = ('{"resourceMetrics": []}', '{"resourceLogs": []}', "{}", '{"hello": 1}')
     path = tmp_path / "made.jsonl"
-    path.write_text("\n".join((line_of(tags="a\u2028b\x85c"), *others, line_of("soon"), "")), encoding="utf-8")
+    path.write_text(line_of(tags="a\u2028b\x85c") + "\n".join((*others, line_of("soon"))), encoding="utf-8")
     side = otlp_side(tmp_path, str(path))
     assert side.records_read + side.exploded == len(rows_in(side.files))
     assert [row["tags"] for row in events_of(side)] == ["a\u2028b\x85c"]

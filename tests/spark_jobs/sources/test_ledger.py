@@ -16,6 +16,7 @@ from spark_jobs.schemas import CountedDrop
 from spark_jobs.sources import ledger
 from spark_jobs.sources.ledger import read_ledgers
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
+from tests.support.otlp_json import listed
 
 SECOND_NS = 1_000_000_000
 ROW = {
@@ -33,11 +34,6 @@ ROW = {
 
 def own(*rows, version=1) -> str:
     return json.dumps({"ledger_version": version, "rows": list(rows)})
-
-
-def listed(attributes) -> list[dict]:
-    kinds = {bool: "boolValue", str: "stringValue"}
-    return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in attributes.items()]
 
 
 def metric(name, *points, temporality=2, service="shop") -> dict:
