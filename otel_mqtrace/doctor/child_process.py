@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _INSTRUMENTED: Final = "instrumented"
+_STARTERS: Final = ("opentelemetry-instrument", "opentelemetry.instrumentation.auto_instrumentation")
 _NO_TRACE_CONTEXT: Final = frozenset({"baggage"})
 """Headers of propagators that carry no trace."""
 _CAUSE: Final = "not delivered"
@@ -81,15 +82,14 @@ def _passing_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | None:
-    """Judge what the processes report; return the address of the application's own brokers, if one was seen."""
+def examine_reports(checkup: Checkup, reports: list[dict[str, Any]], command: Sequence[str]) -> str | None:
+    """Judge what the processes of ``command`` report; return the address of their own brokers, if one was seen."""
     checkup.facts["processes"] = reports
     if not reports:
-        command = checkup.facts.get("command", {})
-        code = command.get("exit_code")
+        code = checkup.facts["command"]["exit_code"]
         failed, look = (f"ended with exit code {code} and ", "see what it printed; ") if code else ("", "")
         fix = f"{look}start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it"
-        if Path(command.get("program", "")).name == "opentelemetry-instrument":
+        if any(name in each for each in command for name in _STARTERS):  # behind `env`, `uv run` or `sh -c` as well
             fix = "see the error that OpenTelemetry's set-up printed; mqtrace must be installed and not disabled there"
         checkup.error(
             "not_instrumented", f"the command {failed}never switched mqtrace on", where="the command", fix=fix

@@ -60,7 +60,7 @@ def doctor(
             raise
         sys.stdout.write("\n")  # the command's output may end without one
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
-        servers = examine_reports(checkup, reports)
+        servers = examine_reports(checkup, reports, command)
     settings = examine_environment(checkup, os.environ)
     examine_directories(checkup, settings)
     examine_otlp(checkup, settings, os.environ)

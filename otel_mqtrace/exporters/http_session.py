@@ -1,4 +1,4 @@
-"""A ``requests.Session`` for an exporter, which sends to one URL again and again: it prepares that request once.
+"""A ``requests.Session`` for an exporter, which sends to one URL again and again, and the check of its replies.
 
 Proxies, certificates and netrc of the environment are resolved at the first request, where ``requests`` reads the
 environment and ``~/.netrc`` for each one. Needs the ``otlp`` extra.
@@ -22,45 +22,16 @@ _CLOCK: Final = SystemClock()
 
 
 class RepeatingSession(requests.Session):
-    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual.
+    """Prepares the request to a URL once, and then exchanges its body; any other request is sent as usual."""
 
-    ``on_reply`` gets the body of each good reply, ``on_error`` the error or status of each other request.
-    """
-
-    def __init__(self, on_reply: Callable[[bytes], object] = bytes, on_error: Callable[[str], object] = str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._on_reply, self._on_error = on_reply, on_error
-        self.stream = True  # the reply is read here, within the time-out
         self._known: dict[Any, tuple[Any, requests.PreparedRequest, Any]] = {}
 
     def request(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
-        """Send a request and return the response with its content read.
-
-        A redirect is a failure unless the body was sent again, and so is a web page: to OpenTelemetry's exporter both
-        are success.
-        """
+        """Send a request as :class:`requests.Session` does."""
         if self.verify is not True:  # the exporter's certificate, instead of which requests takes REQUESTS_CA_BUNDLE
             named.setdefault("verify", self.verify)
-        timeout = named.get("timeout")
-        deadline_ns = compute_deadline(_CLOCK, timeout * 1e3) if isinstance(timeout, int | float) else None
-        try:
-            reply = self._exchange(method, url, *args, **named)
-            _read_content(reply, deadline_ns)
-        except requests.RequestException as error:
-            self._on_error(_innermost(error))
-            raise
-        if misdirection := _find_misdirection(reply, method, url):
-            reply.reason = misdirection
-            reply._content = misdirection.encode()  # noqa: SLF001 - older exporters log the text
-            reply.status_code = 400
-            self._on_error(misdirection)
-        elif reply.ok:
-            self._on_reply(reply.content)
-        else:
-            self._on_error(f"{reply.status_code} {reply.reason}")
-        return reply
-
-    def _exchange(self, method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
         body, headers = named.get("data"), named.get("headers") or {}
         if args or not named.keys() <= _REPEATED or named.get("json") or self.cookies or type(body) is not bytes:
             return super().request(method, url, *args, **named)
@@ -75,6 +46,41 @@ class RepeatingSession(requests.Session):
         repeated.headers["Content-Length"] = str(len(body))
         sending = {"timeout": named.get("timeout"), "allow_redirects": named.get("allow_redirects", True)}
         return self.send(repeated, **sending, **environment)
+
+
+def check_replies(
+    session: requests.Session, on_reply: Callable[[bytes], object] = bytes, on_error: Callable[[str], object] = str
+) -> requests.Session:
+    """Have ``session`` read each reply within the time-out, and return it.
+
+    A redirect becomes a failure unless the body was sent again, and so does a web page: to OpenTelemetry's exporter
+    both are success. ``on_reply`` gets the body of each good reply, ``on_error`` the error or status of each other one.
+    """
+    send = session.request
+
+    def request(method: Any, url: Any, *args: Any, **named: Any) -> requests.Response:
+        timeout = named.get("timeout")
+        deadline_ns = compute_deadline(_CLOCK, timeout * 1e3) if isinstance(timeout, int | float) else None
+        try:
+            reply = send(method, url, *args, **named)
+            _read_content(reply, deadline_ns)
+        except requests.RequestException as error:
+            on_error(_innermost(error))
+            raise
+        if misdirection := _find_misdirection(reply, method, url):
+            reply.reason = misdirection
+            reply._content = misdirection.encode()  # noqa: SLF001 - older exporters log the text
+            reply.status_code = 400
+            on_error(misdirection)
+        elif reply.ok:
+            on_reply(reply.content)
+        else:
+            on_error(f"{reply.status_code} {reply.reason}")
+        return reply
+
+    session.request = request  # type: ignore[method-assign]  # of any class: a credential provider's has its own
+    session.stream = True
+    return session
 
 
 def _find_misdirection(reply: requests.Response, method: str, url: str) -> str:

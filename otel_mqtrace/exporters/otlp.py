@@ -43,10 +43,7 @@ _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Ex
 
 _MAX_JOINED_BYTES: Final = 1 << 20
 """Batches are joined up to this size: a gRPC server takes 4 MiB by default."""
-_CREDENTIAL_VARIABLES: Final = (
-    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
-    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
-)
+_CREDENTIAL_PROVIDER: Final = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +91,12 @@ def open_stock_exporter(
     given = {name: value for name, value in settings.items() if value is not None}
     try:
         module = _second_instance(_MODULES[protocol])
-        if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
-            from otel_mqtrace.exporters.http_session import RepeatingSession  # noqa: PLC0415 - optional extra
+        if protocol == HTTP:
+            from otel_mqtrace.exporters.http_session import RepeatingSession, check_replies  # noqa: PLC0415 - optional extra
 
-            given.setdefault("session", RepeatingSession(read_reply, on_error))
+            find_session = getattr(module, "_load_session_from_envvar", str)  # since release 1.37
+            session: Any = given.get("session") or find_session(_CREDENTIAL_PROVIDER) or RepeatingSession()
+            given["session"] = check_replies(session, read_reply, on_error)
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))

@@ -87,7 +87,8 @@ def test_command_that_never_instruments_is_reported(ask):
 
 
 def test_failed_set_up_of_opentelemetry_is_not_a_missing_opentelemetry_instrument(ask, application):
-    _, findings, _ = ask("--", *application("pass", instrumented=True), OTEL_TRACES_EXPORTER="no_such_exporter")
+    command = "env", *application("pass", instrumented=True)
+    _, findings, _ = ask("--", *command, OTEL_TRACES_EXPORTER="no_such_exporter")
     assert "OpenTelemetry's set-up" in findings["not_instrumented"]["fix"]
 
 
@@ -219,7 +220,7 @@ def _output(**changes):
 
 def _findings(*reports):
     checkup = Checkup()
-    examine_reports(checkup, reports)
+    examine_reports(checkup, reports, [])
     return checkup.findings
 
 

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.exporters import otlp
-from otel_mqtrace.exporters.http_session import RepeatingSession
+from otel_mqtrace.exporters.http_session import RepeatingSession, check_replies
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.otlp_receiver import GrpcReceiver, OtlpReceiver
@@ -162,7 +162,7 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
     """OpenTelemetry's exporter takes every status below 400 for success, and follows none from 1.45 on."""
     with OtlpReceiver() as moved:
         moved.status, moved.location = 301, location
-        reply = RepeatingSession().post(f"{moved.endpoint}/v1/traces", data=b"", allow_redirects=False)
+        reply = check_replies(RepeatingSession()).post(f"{moved.endpoint}/v1/traces", data=b"", allow_redirects=False)
     assert (reply.ok, reply.reason, reply.text) == (False, words, words)
 
 
@@ -172,11 +172,25 @@ def test_redirect_that_is_not_followed_is_a_failure(location, words):
 )
 def test_web_page_in_reply_is_a_failure(content_type, is_good, spans, receiver):
     receiver.content_type, errors = content_type, []
-    reply = RepeatingSession(on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
+    reply = check_replies(RepeatingSession(), on_error=errors.append).post(f"{receiver.endpoint}/v1/traces", data=b"")
     words = "it answers with a web page, not as an OTLP receiver: check the endpoint"
     assert (reply.ok, errors) == (is_good, [] if is_good else [words])
     exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
     assert exporter.export(spans) is (SpanExportResult.SUCCESS if is_good else SpanExportResult.FAILURE)
+
+
+@pytest.mark.skipif(not hasattr(stock, "_load_session_from_envvar"), reason="needs a release with credential providers")
+def test_replies_to_the_session_of_a_credential_provider_are_checked(spans, receiver, tmp_path, monkeypatch):
+    (tmp_path / "own-1.dist-info").mkdir()
+    entry_points = "[opentelemetry_otlp_credential_provider]\nown = requests:Session\n"
+    (tmp_path / "own-1.dist-info" / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER", "own")
+    exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+    receiver.rejects = 1
+    assert exporter.export(spans) is SpanExportResult.FAILURE
+    receiver.rejects, receiver.content_type = 0, "text/html"
+    assert exporter.export(spans) is SpanExportResult.FAILURE
 
 
 def test_export_to_a_redirect_without_a_place_fails(spans, receiver):
@@ -199,7 +213,9 @@ def test_http_request_ends_in_time_when_its_reply_drips():
         pool.submit(drip)
         try:
             with pytest.raises(requests.ReadTimeout, match="did not end within the time-out"):
-                RepeatingSession().post(f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1)
+                check_replies(RepeatingSession()).post(
+                    f"http://127.0.0.1:{server.getsockname()[1]}", data=b"", timeout=0.1
+                )
         finally:
             ended.set()
 
