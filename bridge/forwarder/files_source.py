@@ -96,9 +96,10 @@ class FilesTraceSource(_FilesSource):
 
     def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         super().__init__(path, group=group, state=state)
-        self._done: dict[str, _Status | None] = self._remembered(_forwarded) or {}
+        self._done: dict[str, _Status] = self._remembered(_forwarded) or {}
         self.has_been_read = bool(self._done)
         self._read = dict(self._done)
+        self._of_spans: dict[str, AnyPath] = {}
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages of every file that is neither done nor waiting, in batches.
@@ -106,19 +107,19 @@ class FilesTraceSource(_FilesSource):
         Raises:
             UsageError: every file there holds spans.
         """
-        of_spans: dict[str, _Status] = {}
         for path in present_files(self._path):
             name = self._name(path)
             try:
                 status = _status(path)
                 if name in self._read:
-                    if self._read[name] not in {None, status}:
+                    if self._read[name] != status:
                         self.changed_files.add(name)
                     continue
-                if (side := _side(path)) is Side.EMPTY:
+                if name in self._of_spans or (side := _side(path)) is Side.EMPTY:
                     continue
                 if side is Side.OTLP:
-                    of_spans[name] = status
+                    self._of_spans[name] = path
+                    self._count_bad(name, "holds spans")
                     continue
                 messages = self._messages(path, name, status)
                 while len(batch := list(islice(messages, _BATCH))) == _BATCH:
@@ -127,12 +128,9 @@ class FilesTraceSource(_FilesSource):
                 continue
             self._read[name] = status
             yield batch
-        if of_spans and not self._read:
-            first = self._directory / next(iter(of_spans))
+        if self._of_spans and not self._read:
+            first = next(iter(self._of_spans.values()))
             raise UsageError(f"{first} holds spans, no native trace bodies: give --native URL to forward spans")
-        for name in of_spans:
-            self._count_bad(name, "holds spans")
-        self._read |= of_spans
 
     def commit(self, held: Collection[Place] = ()) -> None:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
@@ -163,10 +161,8 @@ class FilesTraceSource(_FilesSource):
             raise unreadable(str(path), error) from error
 
 
-def _forwarded(content: Any) -> dict[str, _Status | None]:
-    done = content["done"]  # earlier releases wrote a list of names
-    files = done if isinstance(done, dict) else dict.fromkeys(done)
-    return {str(name): status and (int(status[0]), int(status[1])) for name, status in files.items()}
+def _forwarded(content: Any) -> dict[str, _Status]:
+    return {str(name): (int(size), int(changed_ns)) for name, (size, changed_ns) in content["done"].items()}
 
 
 def _side(path: AnyPath) -> Side:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -54,6 +55,7 @@ class KafkaTraceSource(TopicSource[int]):
         self._bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_ms / 1e3
         self._consumer = open_consumer(bootstrap_servers, group, kafka_config, reset="error")
+        self._committing: Thread | None = None
 
     def _drain(self) -> Generator[list[LandedMessage], None, None]:
         ends = self._ends()
@@ -86,20 +88,32 @@ class KafkaTraceSource(TopicSource[int]):
         return f"{self.topic} [{partition}]"
 
     def _remember(self, offsets: dict[int, int]) -> None:
-        try:
-            results = self._consumer.commit(
-                offsets=[TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()],
-                asynchronous=False,
+        done = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
+        errors: list[object] = []
+
+        def commit() -> None:
+            try:
+                results = self._consumer.commit(offsets=done, asynchronous=False)
+                errors.extend(result.error for result in results or () if result.error)
+            except KafkaException as error:
+                errors.append(error)
+
+        # librdkafka's commit has no timeout, and a signal handler runs after it only
+        self._committing = Thread(target=commit, name="mqtrace-commit", daemon=True)
+        self._committing.start()
+        self._committing.join(self._timeout_s)
+        if self._committing.is_alive():
+            errors.append("the broker does not answer")
+        if errors:
+            raise PeerError(
+                f"the offsets of {self.topic} were not committed{reason_of(errors[0])}; what was read since the last "
+                "commit will be forwarded again"
             )
-        except KafkaException as error:
-            raise PeerError(f"the offsets of {self.topic} were not committed: {error.args[0]}") from error
-        bad = next((result.error for result in results or () if result.error), None)
-        if bad is not None:
-            raise PeerError(f"the offsets of {self.topic} were not committed: {bad}")
 
     def close(self) -> None:
-        """Close the connection; nothing is committed."""
-        self._consumer.close()
+        """Close the connection, unless a commit is unanswered: librdkafka would wait for it. Nothing is committed."""
+        if self._committing is None or not self._committing.is_alive():
+            self._consumer.close()
 
     # -- positions ---------------------------------------------------------------------------------------------------
 

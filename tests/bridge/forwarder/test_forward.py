@@ -138,6 +138,17 @@ def test_moving_coordinator_is_queried_again(topic, tmp_path, code):
         assert forward_once(source, LandingWriter(tmp_path)).messages == 1
 
 
+def test_broker_that_falls_silent_before_the_commit_is_an_error(topic):
+    topic.send(b"1")
+    with topic.source(timeout_ms=500) as source:
+        assert sum(map(len, source.drain())) == 1
+        topic.kafka.set_rtt(-1, 3_600_000)
+        with pytest.raises(
+            PeerError, match=r"not committed: .* does not answer; what was read since .* forwarded again"
+        ):
+            source.commit()
+
+
 def test_counts_of_many_passes_name_their_last_files_only():
     moved = sum((ForwardCounts(parts=1, files=(str(number),)) for number in range(2_000)), ForwardCounts())
     assert (moved.parts, moved.files[0], moved.files[-1]) == (2_000, "1000", "1999")

@@ -217,15 +217,13 @@ def test_files_are_forwarded_once(files, open_files, delivery):
     assert forward_once(again, spans=spans).messages == 1
     assert len(list(open_files("other").drain())) == 4
     (files / "raw.bin").write_bytes(body_of(pub("M3")))
+    (files / "spans.jsonl").write_text('{"resourceSpans":[]}\n', encoding="utf-8")
     for _ in range(2):  # at every run
         changed = open_files()
         assert (list(changed.drain()), list(changed.drain())) == ([], [])
-        assert (changed.changed_files, changed.bad_bodies) == ({"raw.bin"}, 0)
+        assert (changed.changed_files, changed.bad_bodies) == ({"raw.bin"}, 1)
+        assert changed.first_bad == "spans.jsonl: holds spans"
         changed.commit()
-
-    (state,) = (files.parent / "state").iterdir()
-    state.write_text('{"done": ["raw.bin", "later.bin"]}', encoding="utf-8")  # as an earlier release wrote it
-    assert len(list(open_files().drain())) == 2
 
 
 def test_file_without_a_trace_record_is_counted_and_not_landed(files, open_files):
