@@ -62,6 +62,8 @@ class ClientInstrumentor:
     """What was changed in the client, while instrumented; for ``mqtrace doctor``."""
     _binding: ProviderBinding | None = None
     _is_automatic = False
+    _imported: type[Patches] | Exception | None = None
+    """What importing the client gave, while :meth:`instrument` runs."""
 
     def __new__(cls) -> Self:
         """Return the one instrumentor of the client, as OpenTelemetry's base class does."""
@@ -138,10 +140,17 @@ class ClientInstrumentor:
         Under ``opentelemetry-instrument``, which tries every instrumentor there is, a client that is not installed is
         no warning.
         """
+        from otel_mqtrace.doctor.run_report import capture_logs  # noqa: PLC0415 - as in `_switch_on`
+
+        capture_logs()
+        is_enabled = Settings.from_env({"enabled": options.get("enabled")}).enabled
+        imported = self._import_client() if is_enabled else None  # another thread may import a module that instruments
         with _switching.lock:
             self._is_automatic = bool(options.get("skip_dep_check"))
+            self._imported = imported
             if self._switch is not None:
                 self._switch.instrument(**options)
+            self._imported = None
 
     def uninstrument(self, **options: Any) -> None:
         """Switch tracing off and restore the client completely."""
@@ -168,11 +177,10 @@ class ClientInstrumentor:
         **options: Any,
     ) -> None:
         # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
-        from otel_mqtrace.doctor.run_report import capture_logs, report  # noqa: PLC0415
+        from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415
         from otel_mqtrace.hooks.tracing import Tracing  # noqa: PLC0415
         from otel_mqtrace.provider import ProviderBinding, split_exporters  # noqa: PLC0415
 
-        capture_logs()
         tracer_provider = _accept(tracer_provider, "tracer_provider", "it has no get_tracer()", "get_tracer")
         meter_provider = _accept(meter_provider, "meter_provider", "it has no get_meter()", "get_meter")
         ready, names = split_exporters(exporters)
@@ -221,32 +229,38 @@ class ClientInstrumentor:
             binding.detach()
         forget_application_kafka_config()
 
+    def _import_client(self) -> type[Patches] | Exception:
+        """Return the class that patches the client, or why the client cannot be imported."""
+        try:
+            import_module(self.module)  # first: its import may be under way in a thread that waits for our modules
+            patches: type[Patches] = import_module(f"otel_mqtrace.clients.{self.module}").ClientPatches
+        except Exception as problem:  # noqa: BLE001 - a client may do anything: RocketMQ's makes a log file in HOME
+            reraise_from_signal_handler()
+            return problem
+        return patches
+
     def _client_patches(self) -> type[Patches] | None:
         """Return the class that patches the client; a missing client and one that cannot be imported are reported."""
         from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
 
-        try:
-            module: Any = import_module(f"otel_mqtrace.clients.{self.module}")
-        except Exception as problem:  # noqa: BLE001 - a client may do anything: RocketMQ's makes a log file in HOME
-            reraise_from_signal_handler()
-            if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
-                level = logging.DEBUG if self._is_automatic else logging.WARNING
-                missing = MissingExtraError(f"tracing {self.client}", self.extra)
-                _log.log(level, "mqtrace: nothing is traced: %s", missing)
-                report(self, outcome="no_client")
-            else:
-                kind = "" if isinstance(problem, ImportError) else f"{type(problem).__name__}: "
-                why = f"{kind}{problem}".partition("\n")[0]  # protobuf's has a page of advice
-                _log.warning(
-                    "mqtrace: %s cannot be imported: %s; it is not traced: repair or reinstall it, "
-                    "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
-                    self.client,
-                    why,
-                )
-                report(self, outcome=f"broken_client: {why}")
+        problem = self._imported
+        if not isinstance(problem, Exception):
+            return problem
+        if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
+            level = logging.DEBUG if self._is_automatic else logging.WARNING
+            _log.log(level, "mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
+            report(self, outcome="no_client")
             return None
-        patches: type[Patches] = module.ClientPatches
-        return patches
+        kind = "" if isinstance(problem, ImportError) else f"{type(problem).__name__}: "
+        why = f"{kind}{problem}".partition("\n")[0]  # protobuf's has a page of advice
+        _log.warning(
+            "mqtrace: %s cannot be imported: %s; it is not traced: repair or reinstall it, "
+            "or leave it out with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS",
+            self.client,
+            why,
+        )
+        report(self, outcome=f"broken_client: {why}")
+        return None
 
 
 class MqTraceInstrumentor(ClientInstrumentor):

@@ -23,6 +23,7 @@ from otel_mqtrace.client_properties import application_kafka_config
 from otel_mqtrace.config import Settings
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks.sampling import processors_of
+from otel_mqtrace.instrumentor import ClientInstrumentor
 from otel_mqtrace.testing import RecordingExporter
 from tests.support.landings import landed_lines
 from tests.support.opentelemetry_release import needs_sdk
@@ -69,6 +70,23 @@ def test_client_is_patched_once_when_two_threads_instrument(instrumentor, caplog
 
         instrumentor.instrument(tracer_provider=Provider(), exporters=())
     assert len([each for each in caplog.records if "already instrumented" in each.getMessage()]) == 1
+
+
+def test_client_may_be_imported_by_a_module_that_instruments(instrumentor, tmp_path, monkeypatch):
+    """As a post-import hook does; the other thread stands for one that is importing that module."""
+    (tmp_path / "hooked.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from otel_mqtrace.instrumentor import MqTraceInstrumentor\n"
+        "ThreadPoolExecutor(1).submit(MqTraceInstrumentor().instrument, exporters=()).result(20)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Hooked(ClientInstrumentor):
+        client = module = requirement = extra = "hooked"
+
+    Hooked().instrument(skip_dep_check=True)
+    assert "hooked" in sys.modules
+    assert instrumentor.is_instrumented_by_opentelemetry
 
 
 def test_processor_of_the_application_stays_beside_ours(instrumentor, kafka, topic, tmp_path):
